@@ -43,8 +43,13 @@ class Beliefs:
     strength: float
 
 
-def next_pairs(beliefs: Beliefs, asked: Edges, count: int, objective: Objective, model: Model) -> Edges:
-    """The `count` pairs worth asking next, int64[P, 2] (i < j), best first; fewer where all others are in `asked`."""
+def next_pairs(
+    beliefs: Beliefs, asked: Edges, count: int, objective: Objective, model: Model, target: float = 0.0
+) -> Edges:
+    """The `count` pairs worth asking next, int64[P, 2] (i < j), best first; fewer where all others are in `asked`.
+
+    None is chosen beyond those by which the error (`error`) is expected to come down to `target`, in latent units.
+    """
     first, second = np.triu_indices(len(beliefs.mean), 1)
     m = wanted(beliefs, objective, model)
     covariance = beliefs.covariance.copy()
@@ -55,11 +60,15 @@ def next_pairs(beliefs: Beliefs, asked: Edges, count: int, objective: Objective,
     taken = np.zeros(len(w), np.bool_)
     taken[_number(asked, len(beliefs.mean))] = True
     left = int(np.count_nonzero(~taken))
+    too_much = float(np.sum(m * covariance)) - target**2 * _weight(m, objective)
     chosen: list[int] = []
     for _ in range(min(count, left)):
+        if target and too_much <= 0.0:
+            break
         worth = w * _of_gaps(spread, first, second) / (1.0 + w * _of_gaps(covariance, first, second))
         worth[taken] = -1.0
         best = int(worth.argmax())
+        too_much -= float(worth[best])
         i, j = first[best], second[best]
         u = covariance[i] - covariance[j]
         s = w[best] / (1.0 + w[best] * (u[i] - u[j]))
@@ -70,6 +79,18 @@ def next_pairs(beliefs: Beliefs, asked: Edges, count: int, objective: Objective,
         taken[best] = True
         chosen.append(best)
     return np.stack([first[chosen], second[chosen]], axis=1).astype(np.int64)
+
+
+def error(beliefs: Beliefs, objective: Objective, model: Model) -> float:
+    """The standard error of what is wanted, in latent units: root of the weighted mean of the contrasts' variances."""
+    m = wanted(beliefs, objective, model)
+    weight = _weight(m, objective)
+    return float(np.sqrt(np.sum(m * beliefs.covariance) / weight)) if weight > 0.0 else 0.0
+
+
+def _weight(m: Floats, objective: Objective) -> float:
+    """Σ_c ω_c of M, whose contrasts are all of one length."""
+    return float(m.trace()) / (2.0 if objective == "negatives" else 1.0 - 1.0 / len(m))
 
 
 def wanted(beliefs: Beliefs, objective: Objective, model: Model) -> Floats:

@@ -19,7 +19,7 @@ from anmi_ray.comparisons.graph import Edges
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.core.identity import id_column, id_matrix, id_order
 from anmi_ray.core.records import COMPARISON, by_query
-from anmi_ray.core.scale import Model
+from anmi_ray.core.scale import Model, to_latent
 
 CYCLE = 2  # the degree of the first round's graph, the sparsest that is connected whatever pair stays unanswered
 
@@ -41,8 +41,9 @@ def next_round(
 ) -> pa.Table:
     """The Comparisons `before` and those of round `round_` (1, 2, ...), sorted by (query_id, doc_a, doc_b).
 
-    A query of which nothing is known, because nobody answered, gets no more pairs.
+    A query of which nothing is known, because nobody answered, gets no more pairs, nor one that is known well enough.
     """
+    target = float(to_latent(config.target_error or 0.0, model))
     asked: list[bytes] = []
     ends: list[NDArray[np.uint8]] = []
     for query, pairs in by_query(before):
@@ -50,7 +51,7 @@ def next_round(
             continue
         doc_ids, beliefs = known[query]
         more = pairs_after(_documents(pairs), config, round_) - pairs.num_rows
-        chosen = next_pairs(beliefs, among(doc_ids, pairs), more, config.objective, model)
+        chosen = next_pairs(beliefs, among(doc_ids, pairs), more, config.objective, model, target)
         asked += [query] * len(chosen)
         ends.append(doc_ids[chosen])
     found = np.concatenate([np.empty((0, 2, 16), np.uint8), *ends])
@@ -62,6 +63,8 @@ def next_round(
 
 def pairs_after(documents: int, config: CompareConfig, round_: int) -> int:
     """Pairs of a query when `round_` (0, 1, ...) has been chosen: the first has a cycle, the others even parts.
+
+    With a target error it may have fewer.
 
     >>> [pairs_after(100, CompareConfig(design="adaptive", degree=4, rounds=5), r) for r in range(5)]
     [100, 125, 150, 175, 200]

@@ -36,13 +36,20 @@ class CompareConfig(Settings):
         description="adaptive: rounds of asking, rating and choosing, the cycle among them; all others have even "
         "parts of the other pairs",
     )
+    target_error: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="adaptive: points. A query is asked no more where the standard error of what `objective` wants is "
+        "this small, or is expected to become so by the pairs chosen; null: each is asked as much as `degree` says",
+    )
     degree: int = Field(
         default=8,
         ge=2,
         le=1000,
         description="k-regular: distinct documents that each document is compared with; queries of at most degree + 1 "
         "documents get every pair. Even degrees are exact; odd degrees leave one of an odd number of documents with "
-        "degree - 1. adaptive: the mean over a query's documents.",
+        "degree - 1. adaptive: the mean over a query's documents, at most.",
     )
     path: PathOrUri | None = Field(
         default=None,
@@ -59,7 +66,7 @@ class CompareConfig(Settings):
             raise ValueError("`path` belongs to design: imported; remove it or set design: imported")
         if self.design == "imported" and self.degree != type(self).model_fields["degree"].default:
             raise ValueError("`degree` belongs to designs k-regular and adaptive; remove it or set one of these")
-        for name in ("objective", "rounds") if self.design != "adaptive" else ():
+        for name in ("objective", "rounds", "target_error") if self.design != "adaptive" else ():
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"`{name}` belongs to design: adaptive; remove it or set design: adaptive")
         return self

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 class DesignRound:
     """What is known after round `number` (1, 2, ...), from all that was asked so far.
 
-    pairs: mean over queries. answers: mean over judges. Standard errors of ratings in Elo points: mean over documents,
-    and over those that are the best of their query; None where nothing was rated. prior_elo: sd of the fit's prior.
+    queries: those with pairs chosen in this round. pairs: mean over all queries, of all rounds so far. answers: mean
+    over judges. Standard errors of ratings in Elo points: mean over documents, and over those that are the best of
+    their query; None where nothing was rated. prior_elo: sd of the fit's prior.
     """
 
     number: int
+    queries: int
     pairs: float
     answers: float
     std_err_elo: float | None
@@ -39,7 +41,7 @@ def uniform_pairs(rounds: Sequence[DesignRound]) -> float | None:
 
     What answers add to the prior's precision grows about as their pairs: 1/error² = 1/prior² + c pairs.
 
-    >>> uniform_pairs([DesignRound(1, 100.0, 100.0, 180.0, 200.0), DesignRound(2, 150.0, 150.0, 150.0, 100.0)])
+    >>> uniform_pairs([DesignRound(1, 9, 100.0, 100.0, 180.0, 200.0), DesignRound(2, 9, 150.0, 150.0, 150.0, 100.0)])
     400.0
     """
     before, after = (_added(one) for one in (rounds[0], rounds[-1]))

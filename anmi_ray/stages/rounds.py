@@ -159,4 +159,5 @@ def _cost(load: Workload, number: int) -> StageCost:
     before = comparisons.pairs_after(documents, config, number - 1) if number else 0
     pairs = load.compared * (comparisons.pairs_after(documents, config, number) - before)
     kept = (pairs + load.compared * before) * COMPARISON_BYTES
-    return StageCost(f"{pairs:,} pairs", pairs * documents**2 * _PAIR_S, kept, files=load.buckets, pairs=pairs)
+    work = f"{'at most ' if number and config.target_error else ''}{pairs:,} pairs"
+    return StageCost(work, pairs * documents**2 * _PAIR_S, kept, files=load.buckets, pairs=pairs)

@@ -10,6 +10,7 @@ the stages compare and rate. A call is one question to one judge. Nothing of the
 document is the positive, which the uniform graphs' fits know too.
 In the second table the documents come ranked by a first stage whose score correlates with their true ratings. `top`
 chooses by the answers alone, or by the ranks too, as the stages do: their worth is fitted to the answers.
+In the third table a design stops at an error (`compare.target_error`), or at 16 opponents a document.
 
 To read: Calls are a query's to each judge. P@10 is the share of the ten truly best among the ten rated best; nDCG@10
 has gains of four to the power of the true rating. Of negatives: documents whose fitted gap to the positive is with 95 %
@@ -17,12 +18,16 @@ probability at least 150 points, the ten of the smallest fitted gap of a query; 
 points, and a smaller mean true gap means harder negatives. RMSE, in points, and coverage of the 95 % intervals are of
 all ratings less their query's mean, and coverage of those that are rated the best ten. Beside a cell stands its
 difference to the first row, with its 95 % interval over queries; in the second table to the row above, which is blind
-to ranks. Ratings are what the rate stage gives; ratings and ranks are what the design knows.
+to ranks. Ratings are what the rate stage gives; ratings and ranks are what the design knows. In the third table calls
+are a mean, and those of all queries but the tenth that asks fewest and the tenth that asks most; errors are root mean
+squares, in points, of what the objective wants, by the design's covariances and by the truth.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +35,8 @@ import numpy as np
 import pyarrow as pa
 
 from anmi_ray import comparisons, rating
-from anmi_ray.config.compare import CompareConfig
+from anmi_ray.comparisons.adaptive import error, wanted
+from anmi_ray.config.compare import CompareConfig, Objective
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.arrays import Reals
 from anmi_ray.core.identity import id_column
@@ -45,6 +51,9 @@ STUDY = harness.study("designs", "Which pairs to ask about", __doc__ or "")
 LEANINGS = (0.1, 0.3, -0.2)
 TOP, NEAR, SURE = 10, 150.0, 0.95
 _ONE = RateConfig(judge_offsets=True)
+OBJECTIVES: tuple[Objective, ...] = ("top", "negatives")
+TARGETS = (120.0, 100.0, 80.0)  # points
+HIGHEST = 16  # degree that ends a design whose target is not reached
 FIRST_STAGES = (0.0, 0.5, 0.7)  # correlations
 MEASURES = ("P@10", "nDCG@10", "false negatives", "their true gap", "RMSE", "coverage", "coverage, top 10")
 
@@ -57,6 +66,7 @@ class Design:
     degree: int
     both: bool = False
     ranks: bool = True
+    target: float | None = None
 
     def calls(self, documents: int) -> int:
         """Questions of a query to each judge."""
@@ -102,7 +112,9 @@ def asked(of: World, design: Design, config: RateConfig) -> tuple[pa.Table, pa.T
     if design.name == "uniform":
         pairs, _ = comparisons.compare(of.candidates, CompareConfig(degree=design.degree), of.seed)
         return pairs, of.judgments(pairs, LEANINGS, orders)
-    compare = CompareConfig.model_validate({"design": "adaptive", "objective": design.name, "degree": design.degree})
+    compare = CompareConfig.model_validate(
+        {"design": "adaptive", "objective": design.name, "degree": design.degree, "target_error": design.target}
+    )
     pairs, _ = comparisons.first_round(of.candidates, compare, of.seed)
     for number in range(1, compare.rounds):
         judgments = of.judgments(pairs, LEANINGS, orders)
@@ -160,6 +172,43 @@ def first_stages(queries: int, documents: int) -> tuple[Table, list[dict[str, ob
     ranked = ("first stage", "ratings", "ratings and ranks")
     columns = [f"{measure}, {name}" for measure in ("P@10", "nDCG@10") for name in ranked]
     return Table("What a first stage's order is worth", ("correlation", "calls", "chosen by", *columns), rows), values
+
+
+def targets(queries: int) -> tuple[Table, list[dict[str, object]]]:
+    """What designs with a target error ask, and how large the error is that they leave."""
+    rows: list[tuple[str, ...]] = []
+    values: list[dict[str, object]] = []
+    for documents in (100, 30):
+        of = world(queries, documents)
+        for objective, target in itertools.product(OBJECTIVES, TARGETS):
+            pairs, judgments = asked(of, Design(objective, HIGHEST, target=target), _ONE)
+            calls = np.array(list(Counter(pairs["query_id"].to_pylist()).values()))
+            few, many = np.percentile(calls, (10, 90))
+            said, true = _reached(of, pairs, judgments, objective)
+            rows.append(
+                (objective, str(documents), f"{target:g}", f"{calls.mean():.0f}", f"{few:.0f} to {many:.0f}",
+                 f"{said:.0f}", f"{true:.0f}")
+            )  # fmt: skip
+            values.append({"objective": objective, "documents": documents, "target": target,
+                           "calls": float(calls.mean()), "said": said, "true": true})  # fmt: skip
+    columns = ("objective", "documents", "target", "calls", "of most queries", "error as known", "true error")
+    return Table("Designs that stop at an error", columns, rows), values
+
+
+def _reached(of: World, pairs: pa.Table, judgments: pa.Table, objective: Objective) -> tuple[float, float]:
+    """Root mean squares, in points, of the error of what is wanted: as it is known, and by the truth."""
+    believed, model = _believed(of, pairs, judgments, _ONE, ranks=True)
+    said: list[float] = []
+    true: list[float] = []
+    for query, known in known_by(believed).items():
+        beliefs = known.beliefs
+        m = wanted(beliefs, objective, model)
+        ids = pa.array([query] * len(m), of.candidates["query_id"].type)
+        off = beliefs.mean - of.truth[of.row(pa.table({"query_id": ids, "doc_id": id_column(known.doc_ids)}), "doc_id")]
+        variance = error(beliefs, objective, model) ** 2
+        said.append(variance)
+        true.append(float(variance * (off @ m @ off) / np.sum(m * beliefs.covariance)))
+    return tuple(float(to_elo(math.sqrt(np.mean(one)), "thurstone")) for one in (said, true))  # type: ignore[return-value]
 
 
 def _top(fitted: Reals, latent: Reals) -> tuple[float, float]:
@@ -222,7 +271,9 @@ def main(words: Sequence[str] | None = None) -> None:
             for design, of_design in found.items()
         ]
         ranked, of_ranks = first_stages(given.queries, given.documents)
-        return Results([table, ranked], values={"designs": values, "first stages": of_ranks})
+        stopped, of_targets = targets(given.queries)
+        found_all = {"designs": values, "first stages": of_ranks, "targets": of_targets}
+        return Results([table, ranked, stopped], values=found_all)
 
     harness.carry_out(STUDY, given, run)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate
 
-from anmi_ray.comparisons.adaptive import BAND, TOP, Beliefs, Objective, information, next_pairs, wanted
+from anmi_ray.comparisons.adaptive import BAND, TOP, Beliefs, Objective, error, information, next_pairs, wanted
 from anmi_ray.core.scale import Floats, Model, link, normal_cdf, normal_pdf, to_latent
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
@@ -75,6 +75,37 @@ def test_each_pair_is_the_best_of_all_when_those_before_are_answered(
         assert left[pair] == pytest.approx(min(left.values()), rel=1e-9, abs=1e-12)
         sigma = after(sigma, pair, beliefs.strength * of_a_game(beliefs, pair, model))
         free.remove(pair)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@given(documents=st.sampled_from([2, 5, TOP + 2]), seed=seeds, share=st.floats(0.5, 1.1))
+def test_no_more_is_chosen_than_a_target_needs(
+    objective: Objective, model: Model, documents: int, seed: int, share: float
+) -> None:
+    """The error after the last pair is within the target, after the one before it was not."""
+    beliefs = drawn(documents, seed)
+    every = next_pairs(beliefs, edges([]), documents * 2, objective, model)
+    m, sigma = wanted(beliefs, objective, model), beliefs.covariance
+    begun = error(beliefs, objective, model)
+    target = share * begun
+    found = next_pairs(beliefs, edges([]), documents * 2, objective, model, target)
+    assert found.tolist() == every[: len(found)].tolist()
+    errors = [begun]
+    for i, j in found.tolist():
+        sigma = after(sigma, (i, j), beliefs.strength * of_a_game(beliefs, (i, j), model))
+        errors.append(begun * float(np.sqrt(np.sum(m * sigma) / np.sum(m * beliefs.covariance))))
+    assert all(one > target * (1 - 1e-9) for one in errors[:-1])
+    assert errors[-1] <= target * (1 + 1e-9) or len(found) == len(every)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_an_error_is_the_mean_of_what_is_wanted(objective: Objective) -> None:
+    """Documents that are known alike and apart from each other: a rating less the mean, or the gap of two."""
+    documents, variance = 2 * TOP, 0.09
+    beliefs = Beliefs(np.linspace(-2, 2, documents), variance * np.eye(documents), np.array([3]), 1.0)
+    expected = 2 * variance if objective == "negatives" else variance * (1 - 1 / documents)
+    assert error(beliefs, objective, "thurstone") == pytest.approx(expected**0.5)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.comparisons import Known, first_round, next_round, pairs_after
+from anmi_ray.comparisons.adaptive import error
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.core import identity
 from anmi_ray.core.records import COMPARISON
+from anmi_ray.core.scale import to_elo
 from tests.comparisons.test_adaptive import drawn
 
 Make = Callable[..., pa.Table]
@@ -100,6 +102,22 @@ def test_a_round_keeps_what_was_asked_and_adds_exactly_its_pairs(
         shuffled = before.take(pa.array(random.permutation(before.num_rows)))
         turned = dict(reversed(known.items()))
         assert next_round(shuffled, turned, config, number, "thurstone").equals(table)
+
+
+def test_a_query_that_is_known_well_enough_keeps_what_it_has(make: Make) -> None:
+    """It is asked again where less is known of it than was expected."""
+    candidates = make([6, 8])
+    before, _ = first_round(candidates, adaptive(), 0)
+    known = known_of(candidates, 0)
+    wanted = [
+        float(to_elo(error(known[identity.query_id(q)].beliefs, "top", "thurstone"), "thurstone")) for q in ("q0", "q1")
+    ]
+    assert wanted[0] != wanted[1]
+    enough = int(wanted[0] > wanted[1])
+    config = adaptive().model_copy(update={"target_error": sum(wanted) / 2})
+    got = Counter(next_round(before, known, config, 1, "thurstone")["query_id"].to_pylist())
+    assert got[identity.query_id(f"q{enough}")] == (6, 8)[enough]
+    assert got[identity.query_id(f"q{1 - enough}")] > (6, 8)[1 - enough]
 
 
 def test_a_query_of_which_nothing_is_known_keeps_what_it_has(make: Make) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from anmi_ray.config.load import load
@@ -50,6 +51,8 @@ def test_rounds_are_told_as_their_artifacts_say(prepared: Path, small_collection
     assert [one.number for one in found.rounds] == [1, 2, 3]
     for one, (compared, judged, rated) in zip(found.rounds, NAMES, strict=True):
         pairs = Counter(part(compared, "comparisons", COMPARISON)["query_id"].to_pylist())
+        new = part(compared, "comparisons", COMPARISON).filter(pc.field("round") == one.number - 1)
+        assert one.queries == len(set(new["query_id"].to_pylist())) > 0
         assert one.pairs == pytest.approx(np.mean(list(pairs.values())))
         rows = part(judged, "judgments", JUDGMENT).to_pylist()
         answers = Counter(row["judge"] for row in rows if row["error"] is None)
@@ -82,6 +85,7 @@ def check_page(found: Rounds) -> None:
     assert [row for row in rows if row] == [
         [
             str(one.number),
+            page.count(one.queries),
             page.decimal(one.pairs, 1),
             page.count(one.answers),
             page.decimal(one.std_err_elo, 1),
@@ -94,7 +98,7 @@ def check_page(found: Rounds) -> None:
 
 
 def test_what_was_not_rated_is_not_extrapolated() -> None:
-    rounds = (DesignRound(1, 14.0, 12.0, None, None), DesignRound(2, 20.0, 18.0, None, None))
+    rounds = (DesignRound(1, 3, 14.0, 12.0, None, None), DesignRound(2, 2, 20.0, 18.0, None, None))
     assert uniform_pairs(rounds) is None
     html = to_html(replace(synthetic.report_data(), rounds=Rounds(rounds, 10, None)))
     assert "<td>18</td><td>—</td><td>—</td>" in html
@@ -103,5 +107,5 @@ def test_what_was_not_rated_is_not_extrapolated() -> None:
 
 
 def test_uniform_pairs_by_hand() -> None:
-    rounds = (DesignRound(1, 14.0, 12.0, 200.0, 150.0), DesignRound(2, 21.0, 18.0, 170.0, 100.0))
+    rounds = (DesignRound(1, 3, 14.0, 12.0, 200.0, 150.0), DesignRound(2, 2, 21.0, 18.0, 170.0, 100.0))
     assert uniform_pairs(rounds) == pytest.approx(14.0 * 2.25)

@@ -149,6 +149,24 @@ def test_every_round_asks_its_own_pairs_once_and_a_second_run_nothing(made: Worl
 
 @pytest.mark.ray
 @pytest.mark.slow
+def test_what_is_known_well_enough_is_asked_about_no_more(made: World, undisturbed: Asked) -> None:
+    done = made.anmi("name=enough", "compare.target_error=10000")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(made.questions()) == len(undisturbed.questions)
+    record = runs.recorded(Store(str(made.root)), "enough") or {}
+    last, first = (
+        Artifact(Store(str(made.root)), stage, record["stages"][stage]["fingerprint"])
+        for stage in ("compare", "compare-1")
+    )
+    for bucket in range(BUCKETS):
+        pairs = last.read_part("comparisons", bucket, COMPARISON)
+        assert pairs.equals(first.read_part("comparisons", bucket, COMPARISON))
+    said = printed("plan", made.config, "--root", made.root, "name=other", "compare.target_error=10000")
+    assert "at most" in said
+
+
+@pytest.mark.ray
+@pytest.mark.slow
 def test_a_plan_names_every_round_and_its_calls_add_up(made: World, undisturbed: Asked) -> None:
     assert list(undisturbed.planned) == ["judge-1", "judge-2", "judge"]
     queries, documents = 48, 14
@@ -222,6 +240,7 @@ def test_a_pilot_and_a_budget_that_ends_in_a_later_round_change_nothing(
             "lower compare.degree",
         ),
         ({"compare": {"objective": "all"}}, "`objective` belongs to design: adaptive", "remove it or set"),
+        ({"compare": {"target_error": 90}}, "`target_error` belongs to design: adaptive", "remove it or set"),
         ({"compare": {"rounds": 3}}, "`rounds` belongs to design: adaptive", "remove it or set"),
         (
             {"compare": {"design": "imported", "path": "x.csv", "objective": "negatives"}},

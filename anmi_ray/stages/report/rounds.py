@@ -52,8 +52,11 @@ def _round(number: int, compared: Artifact, judged: Artifact, rated: Artifact, b
     errors = _Mean()
     top_errors = _Mean()
     answers: Counter[str] = Counter()
+    queries = 0
     for bucket in buckets:
-        comparisons = compared.read_part("comparisons", bucket, COMPARISON, columns=["query_id"])
+        comparisons = compared.read_part("comparisons", bucket, COMPARISON, columns=["query_id", "round"])
+        mine = comparisons.filter(pc.equal(comparisons["round"], number - 1))
+        queries += len(pc.unique(mine["query_id"]))
         pairs.add(pc.value_counts(comparisons["query_id"]).field("counts").to_numpy())
         judgments = judged.read_part("judgments", bucket, JUDGMENT, columns=["judge", "p_a"])
         counted = judgments.group_by("judge").aggregate([("p_a", "count")])  # what failed has no p_a
@@ -64,6 +67,7 @@ def _round(number: int, compared: Artifact, judged: Artifact, rated: Artifact, b
         top_errors.add(std_err[_best(ratings)])
     return DesignRound(
         number=number,
+        queries=queries,
         pairs=pairs.value() or 0.0,
         answers=answers.total() / len(answers) if answers else 0.0,
         std_err_elo=errors.value(),
