@@ -114,6 +114,19 @@ def test_late_interaction_is_planned_where_it_is_a_retriever() -> None:
     assert planned("bm25", "late").seconds < with_it.seconds
 
 
+def test_scoring_on_gpus_is_planned_there_where_the_models_size_is_known() -> None:
+    """The model is not here, and is not looked for."""
+    asked = "plan.test=1000", "plan.dev=0", "rerank.depth=100", 'plan.parameters={"org/reranker": 0.1}'
+    known = *asked, "train.model=org/reranker"
+    on_cpu, _ = told(*known)
+    on_gpu, _ = told(*known, "execution.score.gpus=.5")
+    unknown, _ = told(*asked, "train.model=org/other", "execution.score.gpus=.5")
+    assert not any(rows["rerank"].get("GPU hours") for rows in (on_cpu, unknown))
+    expected = gpu_hours(2 * 100_000 * 512, 1e8, "H100") or 0.0  # and of the start
+    assert on_gpu["rerank"]["GPU hours"] == f"{expected:,.1f}"
+    assert on_gpu["rerank"]["about"] != on_cpu["rerank"]["about"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from anmi_ray.config.evaluate import HeldOutConfig
 from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.paths import as_written
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models import loading
 from anmi_ray.runtime.costs import RUN_BYTES, SCORE_TOKEN_S, StageCost, Workload
@@ -50,10 +52,12 @@ def _cost(load: Workload) -> StageCost:
     config = load.experiment.rerank
     train = load.experiment.train
     pairs = load.held_out * min(config.depth, load.documents)
-    pair_s = (config.max_tokens or train.max_tokens) * SCORE_TOKEN_S
+    tokens = config.max_tokens or train.max_tokens
     others = sum(peer.endpoint is None for peer in config.peers)
     read = pairs if train.student == "cross-encoder" else min(pairs, load.documents)
-    ours = 1 if start_of(load.config) is None else 2
+    on_paper = load.experiment.plan.documents is not None  # no model is looked at: a start with a head is counted
+    start = load.config.untrained if on_paper else start_of(load.config)
+    ours = 1 if start is None else 2
     models = ours + others
     work = f"score {pairs:,} pairs" + (f" with {models} models" if models > 1 else "")
     for peer in config.peers:
@@ -61,7 +65,19 @@ def _cost(load: Workload) -> StageCost:
             calls = load.test * -(-config.depth // peer.endpoint.documents_per_call)
             work += f"; at most {calls:,} calls to {peer.endpoint.base_url} for {peer.name}"
     kept = (ours + len(config.peers)) * pairs * RUN_BYTES
-    return StageCost(work, (ours * read + others * pairs) * pair_s, kept, files=load.buckets)
+    return scoring_cost(load, work, (ours * read + others * pairs) * tokens, kept)
+
+
+def scoring_cost(load: Workload, work: str, tokens: float, kept: float) -> StageCost:
+    """Of reading so many tokens: on cores; on one GPU where scorers have them, and size and speed are known."""
+    from anmi_ray.judging.spend import gpu_hours
+
+    plan = load.experiment.plan
+    cost = StageCost(work, tokens * SCORE_TOKEN_S, kept, files=load.buckets)
+    hours = gpu_hours(tokens, plan.parameters.get(as_written(load.experiment.train.model), 0.0) * 1e9, plan.gpu)
+    if not load.experiment.execution.score.gpus or not hours:
+        return cost
+    return replace(cost, seconds=0.0, gpu_hours=hours, limited=hours * 3600)
 
 
 STAGE = Stage(

@@ -7,11 +7,12 @@ from typing import Any
 
 from anmi_ray.config.evaluate import Scoring
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.runtime.costs import RUN_BYTES, SCORE_TOKEN_S, StageCost, Workload
+from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
 from anmi_ray.runtime.needs import of_scoring
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.ingest import TRAIN_QUERIES
+from anmi_ray.stages.rerank import scoring_cost
 from anmi_ray.stages.rerank.start import gone_on_with
 from anmi_ray.store import Artifact
 
@@ -33,8 +34,8 @@ def _cost(load: Workload) -> StageCost:
     documents = min(load.experiment.retrieve.candidates, load.documents)
     pairs = load.train * documents
     read = pairs if load.experiment.train.student == "cross-encoder" else min(pairs, load.documents)
-    seconds = read * (load.config.max_tokens or load.experiment.train.max_tokens) * SCORE_TOKEN_S
-    return StageCost(f"score {pairs:,} pairs", seconds, pairs * RUN_BYTES, files=load.buckets)
+    tokens = read * (load.config.max_tokens or load.experiment.train.max_tokens)
+    return scoring_cost(load, f"score {pairs:,} pairs", tokens, pairs * RUN_BYTES)
 
 
 STAGE = Stage(
