@@ -6,12 +6,13 @@ be used, and the list may be torn by a kill, as it is written in place.
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ import torch.distributed as dist
 from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend  # pyright: ignore[reportPrivateUsage]
 
-from anmi_ray.core.errors import from_os_error
+from anmi_ray.core.errors import TrainingError, from_os_error
 from anmi_ray.store import public_root
 from anmi_ray.store.uri import filesystem
 from anmi_ray.training.preemption import listen
 
+KEPT = 2  # checkpoints on storage: the newest, and the one before it, should a failure spoil the newest
 _LIST = "checkpoint_manager_snapshot.json"
 
 
@@ -57,17 +59,33 @@ class RayCheckpoints:
             raise from_os_error(error, f"{public_root(self._storage)}/{name}") from error
 
     def save(self, write: Callable[[Path], None], step: int, dev: float | None) -> None:
-        """Every worker's folder is uploaded into one; `before` first, so that curves are no older than checkpoints."""
+        """Every worker's folder is uploaded into one; `before` first, so that curves are no older than checkpoints.
+
+        Raises TrainingError where a disk is full, and leaves nothing of the checkpoint on it.
+        """
         self._before()
         scratch = Path(tempfile.mkdtemp(prefix="anmi-checkpoint-"))
+        place = str(scratch)
+        name = f"checkpoint_{step:09d}_{time.time_ns()}"  # rank 0's counts
         try:
             write(scratch)
             dist.barrier()
+            place = public_root(self._storage)
             ray.train.report(
                 {"step": step} | ({} if dev is None else {"dev": dev}),
                 checkpoint=ray.train.Checkpoint.from_directory(str(scratch)),
-                checkpoint_dir_name=f"checkpoint_{step:09d}_{time.time_ns()}",  # rank 0's counts
+                checkpoint_dir_name=name,
             )
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            with suppress(OSError):
+                self._filesystem.delete_dir(f"{self._folder}/{name}")
+            raise TrainingError(
+                f"no space left for a checkpoint; the newest {KEPT} are kept while another is written",
+                place,
+                "free space, or give another place: execution.train.storage_path, TMPDIR; running again resumes",
+            ) from error
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

@@ -134,12 +134,23 @@ def _local_blocks(path: Path) -> Iterator[bytes]:
 
 
 def publish_folder(folder: Path, target: str) -> None:
-    """Put a local folder's content in the place of `target`, a folder or a URI."""
+    """Put a local folder's content in the place of `target`, a folder or a URI.
+
+    Raises StoreError where this machine's disk refuses; then nothing is left of it there.
+    """
     files, path = filesystem(target)
     if not isinstance(files, pafs.LocalFileSystem):
         pafs.copy_files(str(folder), path, source_filesystem=pafs.LocalFileSystem(), destination_filesystem=files)
         return
     beside = Path(f"{path}.{os.getpid()}")
-    shutil.copytree(folder, beside)
-    shutil.rmtree(path, ignore_errors=True)
-    os.replace(beside, path)
+    try:
+        for file in (file for file in folder.rglob("*") if file.is_file()):  # copytree's own error has no errno
+            to = beside / file.relative_to(folder)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, to)
+        shutil.rmtree(path, ignore_errors=True)
+        os.replace(beside, path)
+    except OSError as error:
+        raise from_os_error(error, target) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)

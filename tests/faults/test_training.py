@@ -131,3 +131,32 @@ def test_sigterm_to_a_worker_saves_a_checkpoint_and_training_goes_on(folder: Pat
     assert int(saved.name.split("_")[1]) >= at
     assert "notice" not in said
     assert curve(json.loads((folder / "rows.json").read_text())) == undisturbed(folder, "seldom")
+
+
+@pytest.fixture
+def small_disk(folder: Path) -> Iterator[Path]:
+    """Where the run writes: a disk that holds half a checkpoint."""
+    place = folder / "out"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"may not mount: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def said(folder: Path, mode: str) -> str:
+    """The error that a run ends with."""
+    with started(folder, mode) as run:
+        assert run.wait(timeout=300) == 1
+    return (folder / f"{mode}.err").read_text().splitlines()[-2]
+
+
+def test_a_full_disk_ends_a_run_at_once_and_leaves_no_half_of_anything(folder: Path, small_disk: Path) -> None:
+    assert "no space left for a checkpoint" in said(folder, "always")
+    assert checkpoints(folder) == []
+    subprocess.run(["mount", "-o", "remount,size=500m", str(small_disk)], check=True)
+    with started(folder, "always") as run:
+        reach(run, STEPS["always"])
+        assert run.wait(timeout=120) == 0
+    assert curve(json.loads((folder / "rows.json").read_text())) == undisturbed(folder, "always")

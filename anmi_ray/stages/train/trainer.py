@@ -31,12 +31,12 @@ from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.paths import as_written
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core import logs
-from anmi_ray.core.errors import ConfigError, DataError, TrainingError
+from anmi_ray.core.errors import ConfigError, DataError, StoreError, TrainingError
 from anmi_ray.models.card import weights_in_words
 from anmi_ray.models.kinds import load_student
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime.capacity import check_room
-from anmi_ray.runtime.checkpoints import ListeningTorchConfig, RayCheckpoints, mend_list
+from anmi_ray.runtime.checkpoints import KEPT, ListeningTorchConfig, RayCheckpoints, mend_list
 from anmi_ray.runtime.needs import needed, of_training
 from anmi_ray.runtime.status import Report, failed, new_board, shown, tell
 from anmi_ray.runtime.tasks import Context
@@ -55,7 +55,6 @@ MODEL = "model"  # the folder of an artifact that the trained model stands in
 RESULT = "training.json"
 _LOG = logging.getLogger(__name__)
 _STORAGE, _TOKENS = "ray", "tokens"  # the former beside the output, the latter in it
-_CHECKPOINTS = 2  # kept on storage: the newest, and the one before it, should a failure spoil the newest
 _DETERMINED = (ConfigError, DataError, TrainingError)  # what no retry can change
 
 
@@ -217,7 +216,7 @@ def _trainer(job: Job, storage: str, name: str) -> TorchTrainer:
         run_config=ray.train.RunConfig(
             name=name,
             **uri.of_ray(storage),
-            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=_CHECKPOINTS),
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=KEPT),
             failure_config=ray.train.FailureConfig(max_failures=execution.max_failures),
         ),
         torch_config=ListeningTorchConfig(backend="nccl" if execution.use_gpu else "gloo"),
@@ -260,7 +259,10 @@ def _work(loop_config: dict[str, Any]) -> None:
             folder = trained.model.export(Path(scratch) / "model", _card(job, trained))
             content = {"rows": trained.rows, "best_step": trained.best_step, "dev": trained.dev, "steps": trained.steps}
             (folder / RESULT).write_text(json.dumps(content | interpolated(trained)), encoding="utf-8")
-            publish_folder(folder, job.output)
+            try:
+                publish_folder(folder, job.output)
+            except StoreError as error:  # of a full disk, which other attempts fill again
+                tell(job.board, error)
 
 
 def _train(job: Job) -> Trained:
