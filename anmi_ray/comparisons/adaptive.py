@@ -90,7 +90,7 @@ def error(beliefs: Beliefs, objective: Objective, model: Model) -> float:
 
 def _weight(m: Floats, objective: Objective) -> float:
     """Σ_c ω_c of M, whose contrasts are all of one length."""
-    return float(m.trace()) / (2.0 if objective == "negatives" else 1.0 - 1.0 / len(m))
+    return float(m.trace()) / (2.0 if objective == "negatives" else 1.0 - 1.0 / max(len(m), 2))
 
 
 def wanted(beliefs: Beliefs, objective: Objective, model: Model) -> Floats:

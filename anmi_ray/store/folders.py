@@ -143,7 +143,9 @@ def publish_folder(folder: Path, target: str) -> None:
         pafs.copy_files(str(folder), path, source_filesystem=pafs.LocalFileSystem(), destination_filesystem=files)
         return
     beside = Path(f"{path}.{os.getpid()}")
+    shutil.rmtree(beside, ignore_errors=True)
     try:
+        beside.mkdir(parents=True)
         for file in (file for file in folder.rglob("*") if file.is_file()):  # copytree's own error has no errno
             to = beside / file.relative_to(folder)
             to.parent.mkdir(parents=True, exist_ok=True)

@@ -100,6 +100,13 @@ def test_no_more_is_chosen_than_a_target_needs(
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
+def test_of_one_document_there_is_nothing_to_ask(objective: Objective) -> None:
+    alone = Beliefs(np.zeros(1), np.ones((1, 1)), np.array([0]), 1.0)
+    assert error(alone, objective, "thurstone") == 0.0
+    assert len(next_pairs(alone, edges([]), 3, objective, "thurstone", 0.1)) == 0
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
 def test_an_error_is_the_mean_of_what_is_wanted(objective: Objective) -> None:
     """Documents that are known alike and apart from each other: a rating less the mean, or the gap of two."""
     documents, variance = 2 * TOP, 0.09

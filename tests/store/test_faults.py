@@ -21,6 +21,7 @@ from anmi_ray.core.errors import StoreError
 from anmi_ray.core.identity import doc_id, query_id
 from anmi_ray.core.records import TRUTH, rejects
 from anmi_ray.store import Artifact, Flow, Store, parquet_bytes
+from anmi_ray.store.folders import publish_folder
 
 BUCKETS = 2
 
@@ -340,6 +341,24 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"may not mount: {mounted.stderr.decode().strip()}")
     yield place
     subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.faults
+def test_a_folder_that_a_full_disk_does_not_hold_leaves_the_one_before_and_nothing_beside(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    target = small_disk / "model"
+    empty, new = tmp_path / "empty", tmp_path / "new"
+    empty.mkdir()
+    publish_folder(empty, target.as_uri())
+    (new / "deep").mkdir(parents=True)
+    (new / "deep" / "weights").write_bytes(os.urandom(400_000))
+    publish_folder(new, str(target))
+    (new / "more").write_bytes(os.urandom(400_000))
+    with pytest.raises(StoreError, match="no space left"):
+        publish_folder(new, str(target))
+    assert [path.name for path in small_disk.iterdir()] == ["model"]
+    assert files(small_disk).keys() == {"model/deep/weights"}
 
 
 @pytest.mark.faults
