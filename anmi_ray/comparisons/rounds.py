@@ -76,7 +76,7 @@ def pairs_after(documents: int, config: CompareConfig, round_: int) -> int:
 
 
 def pairs_in_all(first: pa.Table, config: CompareConfig) -> int:
-    """Pairs that there are after the last round whose first round's Comparisons these are."""
+    """Pairs that there are, at most, after the last round whose first round's Comparisons these are."""
     return sum(pairs_after(_documents(pairs), config, config.rounds - 1) for _, pairs in by_query(first))
 
 

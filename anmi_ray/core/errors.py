@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import shutil
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
@@ -180,6 +181,19 @@ def from_os_error(error: OSError, place: str) -> StoreError:
     text = str(error) or type(error).__name__
     remedies = (remedy for word, remedy in _BY_WORD.items() if word in text)
     return StoreError(text, place, next(remedies, f"check that the storage is reachable and writable; {_AGAIN}"))
+
+
+# Of Rust's libraries, such as safetensors, which give no errno.
+_DISK_IS_FULL = ("No space left on device", "os error 28", "os error 122")
+
+
+def disk_is_full(error: BaseException | None, place: str | None = None) -> bool:
+    """Whether an error says so, or no megabyte is left at `place`, for torch's, which says nothing of it."""
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or any(
+        text in str(error) for text in _DISK_IS_FULL
+    ):
+        return True
+    return place is not None and shutil.disk_usage(place).free < 1 << 20
 
 
 def from_file_error(error: OSError, place: str) -> StoreError:

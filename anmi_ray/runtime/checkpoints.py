@@ -6,13 +6,11 @@ be used, and the list may be torn by a kill, as it is written in place.
 
 from __future__ import annotations
 
-import errno
 import json
-import shutil
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,11 @@ from typing import Any
 import pyarrow.fs as pafs
 import ray.train
 import torch.distributed as dist
-from ray.train.torch import TorchConfig
+from ray.train.torch import TorchConfig, get_device
 from ray.train.torch.config import _TorchBackend  # pyright: ignore[reportPrivateUsage]
+from safetensors import SafetensorError
 
-from anmi_ray.core.errors import TrainingError, from_os_error
+from anmi_ray.core.errors import TrainingError, disk_is_full, from_os_error
 from anmi_ray.store import public_root
 from anmi_ray.store.uri import filesystem
 from anmi_ray.training.preemption import listen
@@ -61,33 +60,29 @@ class RayCheckpoints:
     def save(self, write: Callable[[Path], None], step: int, dev: float | None) -> None:
         """Every worker's folder is uploaded into one; `before` first, so that curves are no older than checkpoints.
 
-        Raises TrainingError where a disk is full, and leaves nothing of the checkpoint on it.
+        Raises TrainingError where a disk is full, and removes what stands of the checkpoint on it.
         """
         self._before()
-        scratch = Path(tempfile.mkdtemp(prefix="anmi-checkpoint-"))
-        place = str(scratch)
-        name = f"checkpoint_{step:09d}_{time.time_ns()}"  # rank 0's counts
-        try:
-            write(scratch)
+        names = [f"checkpoint_{step:09d}_{time.time_ns()}"]
+        dist.broadcast_object_list(names, src=0, device=get_device())
+        [name] = names
+        with tempfile.TemporaryDirectory(prefix="anmi-checkpoint-", ignore_cleanup_errors=True) as scratch:
+            with room_named("a checkpoint", scratch, "TMPDIR"):
+                write(Path(scratch))
             dist.barrier()
-            place = public_root(self._storage)
-            ray.train.report(
-                {"step": step} | ({} if dev is None else {"dev": dev}),
-                checkpoint=ray.train.Checkpoint.from_directory(str(scratch)),
-                checkpoint_dir_name=name,
-            )
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            with suppress(OSError):
-                self._filesystem.delete_dir(f"{self._folder}/{name}")
-            raise TrainingError(
-                f"no space left for a checkpoint; the newest {KEPT} are kept while another is written",
-                place,
-                "free space, or give another place: execution.train.storage_path, TMPDIR; running again resumes",
-            ) from error
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            try:
+                ray.train.report(
+                    {"step": step} | ({} if dev is None else {"dev": dev}),
+                    checkpoint=ray.train.Checkpoint.from_directory(scratch),
+                    checkpoint_dir_name=name,
+                )
+            except OSError as error:
+                if not disk_is_full(error):
+                    raise
+                with suppress(OSError):
+                    self._filesystem.delete_dir(f"{self._folder}/{name}")
+                what = f"a checkpoint; the newest {KEPT} are kept while another is written"
+                raise _no_room(what, public_root(self._storage), "execution.train.storage_path") from error
 
     def wanted(self) -> bool:
         """Ray Train has been told that nodes of this run will go; asks for one checkpoint per notice."""
@@ -96,6 +91,22 @@ class RayCheckpoints:
             return False
         self._answered = told
         return True
+
+
+@contextmanager
+def room_named(what: str, place: str, setting: str) -> Iterator[None]:
+    """Raise TrainingError where the disk at `place` has no room left for what torch and safetensors write there."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        if not disk_is_full(error, place):
+            raise
+        raise _no_room(what, place, setting) from error
+
+
+def _no_room(what: str, place: str, setting: str) -> TrainingError:
+    remedy = f"free space, or give another place by {setting}; running again resumes"
+    return TrainingError(f"no space left for {what}", place, remedy)
 
 
 def mend_list(storage: str, notice: Callable[[str], None]) -> None:

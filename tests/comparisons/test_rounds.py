@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -115,9 +116,14 @@ def test_a_query_that_is_known_well_enough_keeps_what_it_has(make: Make) -> None
     assert wanted[0] != wanted[1]
     enough = int(wanted[0] > wanted[1])
     config = adaptive().model_copy(update={"target_error": sum(wanted) / 2})
-    got = Counter(next_round(before, known, config, 1, "thurstone")["query_id"].to_pylist())
-    assert got[identity.query_id(f"q{enough}")] == (6, 8)[enough]
+    after = next_round(before, known, config, 1, "thurstone")
+    got = Counter(after["query_id"].to_pylist())
+    settled = identity.query_id(f"q{enough}")
+    assert got[settled] == (6, 8)[enough]
     assert got[identity.query_id(f"q{1 - enough}")] > (6, 8)[1 - enough]
+    unsure = replace(known[settled].beliefs, covariance=4.0 * known[settled].beliefs.covariance)
+    later = next_round(after, {settled: Known(known[settled].doc_ids, unsure)}, config, 2, "thurstone")
+    assert Counter(later["query_id"].to_pylist())[settled] > got[settled]
 
 
 def test_a_query_of_which_nothing_is_known_keeps_what_it_has(make: Make) -> None:

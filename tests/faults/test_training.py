@@ -8,16 +8,20 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from anmi_ray.config.train import TrainExecution
+from anmi_ray.core.errors import TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.runtime.checkpoints import room_named
 from anmi_ray.training.loop import train
 from anmi_ray.training.manifest import check
 from anmi_ray.training.training_set import prepare
@@ -135,25 +139,49 @@ def test_sigterm_to_a_worker_saves_a_checkpoint_and_training_goes_on(folder: Pat
 
 @pytest.fixture
 def small_disk(folder: Path) -> Iterator[Path]:
-    """Where the run writes: a disk that holds half a checkpoint."""
+    """A disk that holds neither a checkpoint nor a model."""
     place = folder / "out"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True)
     if mounted.returncode:
         pytest.skip(f"may not mount: {mounted.stderr.decode().strip()}")
     yield place
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def said(folder: Path, mode: str) -> str:
-    """The error that a run ends with."""
+def refused(folder: Path, mode: str) -> str:
+    """What a run says that ends in its first attempt."""
     with started(folder, mode) as run:
-        assert run.wait(timeout=300) == 1
-    return (folder / f"{mode}.err").read_text().splitlines()[-2]
+        printed, _ = run.communicate(timeout=300)
+    steps = [int(line.split()[1]) for line in printed.splitlines() if line.startswith("step ")]
+    assert steps == sorted(set(steps)), "it began again"
+    assert run.returncode == 1
+    return (folder / f"{mode}.err").read_text()
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "torch": lambda path: torch.save({"weights": torch.zeros(100_000)}, path),
+    "safetensors": lambda path: save_file({"weights": torch.zeros(100_000)}, path),
+    "plain": lambda path: path.write_bytes(bytes(400_000)),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_disk_that_is_full_is_named_whoever_writes_there(writer: str, small_disk: Path) -> None:
+    full = rf"{small_disk}: no space left for the model\n.*by TMPDIR"
+    with pytest.raises(TrainingError, match=full), room_named("the model", str(small_disk), "TMPDIR"):
+        WRITERS[writer](small_disk / "file")
+
+
+def test_other_errors_where_there_is_room_stay_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="something else"), room_named("the model", str(tmp_path), "TMPDIR"):
+        raise RuntimeError("something else")
 
 
 def test_a_full_disk_ends_a_run_at_once_and_leaves_no_half_of_anything(folder: Path, small_disk: Path) -> None:
-    assert "no space left for a checkpoint" in said(folder, "always")
+    assert "ray/fault: no space left for a checkpoint" in refused(folder, "always")
+    assert f"{small_disk}/model: no space left" in refused(folder, "seldom")
+    assert [path for path in small_disk.iterdir() if path.name.startswith("model")] == []
     assert checkpoints(folder) == []
     subprocess.run(["mount", "-o", "remount,size=500m", str(small_disk)], check=True)
     with started(folder, "always") as run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -65,19 +65,21 @@ def _cost(load: Workload) -> StageCost:
             calls = load.test * -(-config.depth // peer.endpoint.documents_per_call)
             work += f"; at most {calls:,} calls to {peer.endpoint.base_url} for {peer.name}"
     kept = (ours + len(config.peers)) * pairs * RUN_BYTES
-    return scoring_cost(load, work, (ours * read + others * pairs) * tokens, kept)
+    of_peers = [(peer.model or train.model, pairs * tokens) for peer in config.peers if peer.endpoint is None]
+    return scoring_cost(load, work, [(train.model, ours * read * tokens), *of_peers], kept)
 
 
-def scoring_cost(load: Workload, work: str, tokens: float, kept: float) -> StageCost:
-    """Of reading so many tokens: on cores; on one GPU where scorers have them, and size and speed are known."""
+def scoring_cost(load: Workload, work: str, tokens: Sequence[tuple[str, float]], kept: float) -> StageCost:
+    """Of models that read so many tokens each: on cores; on one GPU where scorers have them and all sizes are known."""
     from anmi_ray.judging.spend import gpu_hours
 
     plan = load.experiment.plan
-    cost = StageCost(work, tokens * SCORE_TOKEN_S, kept, files=load.buckets)
-    hours = gpu_hours(tokens, plan.parameters.get(as_written(load.experiment.train.model), 0.0) * 1e9, plan.gpu)
-    if not load.experiment.execution.score.gpus or not hours:
+    cost = StageCost(work, sum(count for _, count in tokens) * SCORE_TOKEN_S, kept, files=load.buckets)
+    sizes = [plan.parameters.get(as_written(model), 0.0) * 1e9 for model, _ in tokens]
+    hours = [gpu_hours(count, size, plan.gpu) or 0.0 for size, (_, count) in zip(sizes, tokens, strict=True)]
+    if not load.experiment.execution.score.gpus or not all(hours):
         return cost
-    return replace(cost, seconds=0.0, gpu_hours=hours, limited=hours * 3600)
+    return replace(cost, seconds=0.0, gpu_hours=sum(hours), limited=sum(hours) * 3600)
 
 
 STAGE = Stage(

@@ -35,7 +35,7 @@ def _cost(load: Workload) -> StageCost:
     pairs = load.train * documents
     read = pairs if load.experiment.train.student == "cross-encoder" else min(pairs, load.documents)
     tokens = read * (load.config.max_tokens or load.experiment.train.max_tokens)
-    return scoring_cost(load, f"score {pairs:,} pairs", tokens, pairs * RUN_BYTES)
+    return scoring_cost(load, f"score {pairs:,} pairs", [(load.experiment.train.model, tokens)], pairs * RUN_BYTES)
 
 
 STAGE = Stage(

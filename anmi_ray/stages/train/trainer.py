@@ -31,12 +31,12 @@ from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.paths import as_written
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core import logs
-from anmi_ray.core.errors import ConfigError, DataError, StoreError, TrainingError
+from anmi_ray.core.errors import ConfigError, DataError, StoreError, TrainingError, disk_is_full
 from anmi_ray.models.card import weights_in_words
 from anmi_ray.models.kinds import load_student
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime.capacity import check_room
-from anmi_ray.runtime.checkpoints import KEPT, ListeningTorchConfig, RayCheckpoints, mend_list
+from anmi_ray.runtime.checkpoints import KEPT, ListeningTorchConfig, RayCheckpoints, mend_list, room_named
 from anmi_ray.runtime.needs import needed, of_training
 from anmi_ray.runtime.status import Report, failed, new_board, shown, tell
 from anmi_ray.runtime.tasks import Context
@@ -255,14 +255,23 @@ def _work(loop_config: dict[str, Any]) -> None:
             return
         raise  # others may wait for this worker: Ray ends them
     if dist.get_rank() == 0:
-        with tempfile.TemporaryDirectory() as scratch:
+        try:
+            _publish(job, trained)
+        except TrainingError as error:
+            tell(job.board, error)
+        except StoreError as error:
+            if not disk_is_full(error.__cause__):
+                raise
+            tell(job.board, error)
+
+
+def _publish(job: Job, trained: Trained) -> None:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        with room_named("the model", scratch, "TMPDIR"):
             folder = trained.model.export(Path(scratch) / "model", _card(job, trained))
             content = {"rows": trained.rows, "best_step": trained.best_step, "dev": trained.dev, "steps": trained.steps}
             (folder / RESULT).write_text(json.dumps(content | interpolated(trained)), encoding="utf-8")
-            try:
-                publish_folder(folder, job.output)
-            except StoreError as error:  # of a full disk, which other attempts fill again
-                tell(job.board, error)
+        publish_folder(folder, job.output)
 
 
 def _train(job: Job) -> Trained:
