@@ -1,4 +1,4 @@
-"""What a run was carried out with: versions, git revision, hardware, and what Ray's workers start with.
+"""What a run is carried out with: versions, git revision, hardware, what Ray's workers start with, what is kept out.
 
 Imports none of the packages it names.
 """

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from anmi_ray.config.endpoint import EndpointConfig, ServerConfig
+from anmi_ray.config.paths import as_written
+from anmi_ray.config.plan import PlanConfig
 from anmi_ray.judging.http.completion import TokenCounts
 from anmi_ray.store.spend_log import Spend
 
@@ -72,6 +74,11 @@ def gpu_hours(tokens: float, parameters: float, gpu: str | None) -> float | None
     if gpu not in GPU_TFLOPS:
         return None
     return 2.0 * parameters * tokens / (USED * GPU_TFLOPS[gpu] * 1e12) / 3600.0
+
+
+def planned_hours(plan: PlanConfig, model: str, tokens: float) -> float:
+    """`gpu_hours` of a model whose size the plan names, on the plan's GPU; 0 where it does not name both."""
+    return gpu_hours(tokens, plan.parameters.get(as_written(model), 0.0) * 1e9, plan.gpu) or 0.0
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from anmi_ray.runtime.checkpoints import room_named
 from anmi_ray.training.loop import train
 from anmi_ray.training.manifest import check
 from anmi_ray.training.training_set import prepare
+from tests.disks import small_disk_at
 from tests.faults.test_kill import kill_tree
 from tests.faults.trainer import STEPS, settings
 from tests.models.tiny import write_tiny_bert
@@ -140,13 +141,8 @@ def test_sigterm_to_a_worker_saves_a_checkpoint_and_training_goes_on(folder: Pat
 @pytest.fixture
 def small_disk(folder: Path) -> Iterator[Path]:
     """A disk that holds neither a checkpoint nor a model."""
-    place = folder / "out"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"may not mount: {mounted.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with small_disk_at(folder / "out", "64k") as place:
+        yield place
 
 
 def refused(folder: Path, mode: str) -> str:

@@ -53,8 +53,8 @@ class World:
         """A run as far as its ratings."""
         return anmi("run", self.config, "--root", self.root, "--until", "rate", *words)
 
-    def artifact(self, stage: str) -> Artifact:
-        stages = (runs.recorded(Store(str(self.root)), "small") or {})["stages"]
+    def artifact(self, stage: str, run: str = "small") -> Artifact:
+        stages = (runs.recorded(Store(str(self.root)), run) or {})["stages"]
         return Artifact(Store(str(self.root)), stage, stages[stage]["fingerprint"])
 
     def part(self, stage: str, part: str, record: Any) -> pa.Table:
@@ -153,11 +153,7 @@ def test_what_is_known_well_enough_is_asked_about_no_more(made: World, undisturb
     done = made.anmi("name=enough", "compare.target_error=10000")
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(made.questions()) == len(undisturbed.questions)
-    record = runs.recorded(Store(str(made.root)), "enough") or {}
-    last, first = (
-        Artifact(Store(str(made.root)), stage, record["stages"][stage]["fingerprint"])
-        for stage in ("compare", "compare-1")
-    )
+    last, first = (made.artifact(stage, "enough") for stage in ("compare", "compare-1"))
     for bucket in range(BUCKETS):
         pairs = last.read_part("comparisons", bucket, COMPARISON)
         assert pairs.equals(first.read_part("comparisons", bucket, COMPARISON))

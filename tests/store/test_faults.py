@@ -22,6 +22,7 @@ from anmi_ray.core.identity import doc_id, query_id
 from anmi_ray.core.records import TRUTH, rejects
 from anmi_ray.store import Artifact, Flow, Store, parquet_bytes
 from anmi_ray.store.folders import publish_folder
+from tests.disks import small_disk_at
 
 BUCKETS = 2
 
@@ -334,13 +335,8 @@ def test_permission_denied(tmp_path: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of one megabyte."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"may not mount: {mounted.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with small_disk_at(tmp_path / "disk", "1m") as place:
+        yield place
 
 
 @pytest.mark.faults

@@ -8,7 +8,6 @@ from typing import Any
 
 from anmi_ray.config.evaluate import HeldOutConfig
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.paths import as_written
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models import loading
 from anmi_ray.runtime.costs import RUN_BYTES, SCORE_TOKEN_S, StageCost, Workload
@@ -53,30 +52,27 @@ def _cost(load: Workload) -> StageCost:
     train = load.experiment.train
     pairs = load.held_out * min(config.depth, load.documents)
     tokens = config.max_tokens or train.max_tokens
-    others = sum(peer.endpoint is None for peer in config.peers)
+    of_peers = [(peer.model or train.model, pairs * tokens) for peer in config.peers if peer.endpoint is None]
     read = pairs if train.student == "cross-encoder" else min(pairs, load.documents)
     on_paper = load.experiment.plan.documents is not None  # no model is looked at: a start with a head is counted
     start = load.config.untrained if on_paper else start_of(load.config)
     ours = 1 if start is None else 2
-    models = ours + others
+    models = ours + len(of_peers)
     work = f"score {pairs:,} pairs" + (f" with {models} models" if models > 1 else "")
     for peer in config.peers:
         if peer.endpoint is not None:
             calls = load.test * -(-config.depth // peer.endpoint.documents_per_call)
             work += f"; at most {calls:,} calls to {peer.endpoint.base_url} for {peer.name}"
     kept = (ours + len(config.peers)) * pairs * RUN_BYTES
-    of_peers = [(peer.model or train.model, pairs * tokens) for peer in config.peers if peer.endpoint is None]
     return scoring_cost(load, work, [(train.model, ours * read * tokens), *of_peers], kept)
 
 
 def scoring_cost(load: Workload, work: str, tokens: Sequence[tuple[str, float]], kept: float) -> StageCost:
     """Of models that read so many tokens each: on cores; on one GPU where scorers have them and all sizes are known."""
-    from anmi_ray.judging.spend import gpu_hours
+    from anmi_ray.judging.spend import planned_hours
 
-    plan = load.experiment.plan
     cost = StageCost(work, sum(count for _, count in tokens) * SCORE_TOKEN_S, kept, files=load.buckets)
-    sizes = [plan.parameters.get(as_written(model), 0.0) * 1e9 for model, _ in tokens]
-    hours = [gpu_hours(count, size, plan.gpu) or 0.0 for size, (_, count) in zip(sizes, tokens, strict=True)]
+    hours = [planned_hours(load.experiment.plan, model, count) for model, count in tokens]
     if not load.experiment.execution.score.gpus or not all(hours):
         return cost
     return replace(cost, seconds=0.0, gpu_hours=sum(hours), limited=sum(hours) * 3600)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.paths import as_written
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.models import loading
 from anmi_ray.runtime.costs import MODEL_BYTES, TRAIN_TOKEN_S, StageCost, Workload
@@ -44,16 +43,15 @@ def _also(config: TrainConfig, experiment: Experiment, content: str) -> dict[str
 
 def _cost(load: Workload) -> StageCost:
     """On the cluster's cores; on GPUs where they are asked for, and the model's size and their speed are known."""
-    from anmi_ray.judging.spend import gpu_hours
+    from anmi_ray.judging.spend import planned_hours
 
     train = load.experiment.train
     execution = load.experiment.execution.train
-    plan = load.experiment.plan
     lists = train.max_steps * train.lists_per_step if train.max_steps else train.epochs * load.train
     pairs = int(lists * min(load.listed, 1 + (train.negatives or load.listed)))
     tokens = pairs * train.max_tokens
     cost = StageCost(f"{pairs:,} pairs forward and back", tokens * TRAIN_TOKEN_S, MODEL_BYTES)
-    hours = gpu_hours(3.0 * tokens, plan.parameters.get(as_written(train.model), 0.0) * 1e9, plan.gpu)
+    hours = planned_hours(load.experiment.plan, train.model, 3.0 * tokens)
     if not execution.use_gpu or not hours:
         return cost
     return replace(cost, seconds=0.0, gpu_hours=hours, limited=hours * 3600 / execution.num_workers)
