@@ -62,7 +62,7 @@ FIRST = "anmi run jobs/configs/quickstart.yaml"  # what `make quickstart` runs
 THROUGH_RAY_TRAIN = {"distill"}  # commands of ours that train as a reader's do; FIRST does too
 
 SMALL: dict[str, Any] = {
-    "retrieve": {"depth": 30, "candidates": 18, "random_negatives": 3, "dense": {"max_tokens": 32}},
+    "retrieve": {"depth": 100, "candidates": 18, "random_negatives": 3, "dense": {"max_tokens": 32}},
     "compare": {"degree": 4},
     "distill": {"epochs": 1, "max_tokens": 48, "max_steps": 2},
     "train": {"epochs": 1, "max_tokens": 48, "max_steps": 2, "lists_per_step": 8},

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from anmi_ray.queries.words import normal
 
 MEGABYTE = 1 << 20
+HANGS_S = 20  # linear it is a second at most, quadratic minutes: a bound for any machine, not a speed
 # Repeated to a megabyte, each has made some pattern of some program look back over all of it again and again.
 PATTERNS = (
     *("#", ".", "a.", "a.a.a. ", "_", "a_", "aA", "A", "Aa", "E1", "-", "=", "\n", "# \n", "1.", "1.1 ", "`", "```\n"),

@@ -80,7 +80,7 @@ def test_a_megabyte_is_read_at_once(pattern: str) -> None:
     text = (pattern * hostile.MEGABYTE)[: hostile.MEGABYTE]
     start = time.process_time()
     assert list(kinds.offers(text, text, STOP)) is not None
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start < hostile.HANGS_S
 
 
 @given(st.text(alphabet="#.=-_aA1 \n`", min_size=1, max_size=12))
@@ -88,4 +88,4 @@ def test_what_is_repeated_takes_linear_time(pattern: str) -> None:
     text = (pattern * kinds.READ)[: kinds.READ]
     start = time.process_time()
     assert list(kinds.offers("", text, STOP)) is not None
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start < hostile.HANGS_S

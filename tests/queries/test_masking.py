@@ -63,4 +63,4 @@ def test_masking_takes_linear_time(pattern: str, query: str) -> None:
     start = time.process_time()
     hidden = masked("", f"{text} {REST}", [query])
     assert hidden is None or not hostile.stands_in(query, hidden[1])
-    assert time.process_time() - start < 3.0
+    assert time.process_time() - start < hostile.HANGS_S
