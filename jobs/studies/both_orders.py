@@ -109,7 +109,7 @@ def world(queries: int, documents: int, seed: int = 0, first_stage: float = 0.0)
             (query_id(f"{seed}-{q}"), doc_id(f"{seed}-{q}-{d}"), d == best, float(latent[d]), int(rank[d]))
             for d in range(documents)
         ]
-    return World(_candidates(rows), np.array([row[3] for row in rows]), seed)
+    return World(candidates(rows), np.array([row[3] for row in rows]), seed)
 
 
 def judged(
@@ -188,7 +188,7 @@ def _rows(candidates: pa.Table, table: pa.Table, name: str) -> np.ndarray:
     return find_rows(candidates, {"query_id": table["query_id"], "doc_id": table[name]})
 
 
-def _candidates(rows: Sequence[tuple[bytes, bytes, bool, float, int]]) -> pa.Table:
+def candidates(rows: Sequence[tuple[bytes, bytes, bool, float, int]]) -> pa.Table:
     """Retrieved candidates of (query, document, is the positive, true rating, rank)."""
     size = len(rows)
     return CANDIDATE.table(

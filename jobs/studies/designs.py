@@ -38,7 +38,7 @@ from anmi_ray import comparisons, rating
 from anmi_ray.comparisons.adaptive import error, wanted
 from anmi_ray.config.compare import CompareConfig, Objective
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.core.arrays import Reals
+from anmi_ray.core.arrays import Ints, Reals
 from anmi_ray.core.identity import id_column
 from anmi_ray.core.records import by_query
 from anmi_ray.core.scale import Model, normal_cdf, to_elo
@@ -135,17 +135,23 @@ def _believed(
 
 def with_ranks(of: World, design: Design) -> list[Reals]:
     """P@10 and nDCG@10 of every query, float64[2, Q] each: of the first stage, of ratings, of ratings and ranks."""
+    found: list[list[tuple[float, float]]] = [[], [], []]
+    for _, at, each in scored(of, design):
+        for values, scores in zip(found, each, strict=True):
+            values.append(_top(scores, of.truth[at]))
+    return [np.array(values).T for values in found]
+
+
+def scored(of: World, design: Design) -> Iterator[tuple[bytes, Ints, tuple[Reals, Reals, Reals]]]:
+    """Query by query, its rows of `of.candidates`, and their scores by first stage, ratings, ratings and ranks."""
     pairs, judgments = asked(of, design, _ONE)
     ratings, _ = _believed(of, pairs, judgments, _ONE, ranks=False)
     together, _ = _believed(of, pairs, judgments, _ONE, ranks=True)
-    found: list[list[tuple[float, float]]] = [[], [], []]
+    ranks = of.candidates["rank"].to_numpy()
     for alone, both in zip(ratings, together, strict=True):
         query = pa.array([alone.query_id] * len(alone.doc_ids), of.candidates["query_id"].type)
         at = of.row(pa.table({"query_id": query, "doc_id": id_column(alone.doc_ids)}), "doc_id")
-        rank = of.candidates["rank"].to_numpy()[at]
-        for values, scores in zip(found, (-rank, alone.mean, both.mean), strict=True):
-            values.append(_top(scores.astype(np.float64), of.truth[at]))
-    return [np.array(values).T for values in found]
+        yield alone.query_id, at, (-ranks[at].astype(np.float64), alone.mean, both.mean)
 
 
 def first_stages(queries: int, documents: int) -> tuple[Table, list[dict[str, object]]]:
