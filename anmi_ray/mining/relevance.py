@@ -34,7 +34,7 @@ FEWEST = 200  # documents below which nothing is fitted: five queries of forty
 WEAKEST = 1.0  # sds between the classes: on pure noise EM ends near .6, and is calibrated from about 1 on
 STEPS = 500
 _TOLERANCE = 1e-7  # nats per document that a step must still gain
-_PRIOR = 2  # powers of log rank that the prior has
+_PRIOR = 3  # powers of log rank that the prior has
 _NARROWEST = 0.05  # least sd of a class, in sds of all ratings
 _LEAST_KEPT = 0.02  # of the prior's variance that answers took away: with less a document was hardly asked about
 _RIDGE = 1e-3  # of a logistic regression: coefficients stay finite where answers are told apart whole
@@ -63,8 +63,7 @@ class Evidence(NamedTuple):
 class RelevanceModel:
     """How rank, rating and answer follow from the class; ratings in points, L = log rank.
 
-    logit P(relevant) = prior · (1, L), which never rises with the rank;
-    rating ~ N(level · (1, L, L², L³) + gain · [relevant], sd² + error²);
+    logit P(relevant) = prior · (1, L, L²); rating ~ N(level · (1, L, L², L³) + gain · [relevant], sd² + error²);
     logit P(yes) = answer · (1, (rating − level)/sd, [relevant]), all 0 where nobody was asked.
     share is the mean P(relevant). log_likelihood is per document.
     """
@@ -202,7 +201,7 @@ def fit(known: Evidence) -> RelevanceModel | None:
 def _none(known: Evidence, spread: float) -> RelevanceModel:
     """Before anything is fitted."""
     asked = int(known.asked.sum())
-    return RelevanceModel(len(known.rating), asked, 0.0, (0.0,) * _PRIOR, (0.0,) * 4, 0.0, spread, (0.0,) * 3)
+    return RelevanceModel(len(known.rating), asked, 0.0, (0.0,) * 3, (0.0,) * 4, 0.0, spread, (0.0,) * 3)
 
 
 def _start(known: Evidence, power_N4: Reals) -> Reals:
@@ -243,7 +242,7 @@ def _maximised(model: RelevanceModel, known: Evidence, power_N4: Reals, share: R
     kept = model.sd**2 * precision
     squares = (1.0 - share) * (kept * beside) ** 2 + share * (kept * (beside - gain)) ** 2
     sd = max(float(np.sqrt((squares + kept * known.error**2).mean())), _NARROWEST * spread)
-    prior = _falling(power_N4[:, :_PRIOR], share, np.array(model.prior))
+    prior = _logistic(power_N4[:, :_PRIOR], share, np.ones(len(share)), np.array(model.prior))
     moved = replace(model, prior=tuple(prior.tolist()), level=tuple(level.tolist()), gain=gain, sd=sd)
     asked = known.asked
     if not asked.any():
@@ -267,19 +266,6 @@ def _regressed(level_NC: Reals, rating: Reals, share: Reals, precision: Reals) -
     target = np.append(weighed_NC.T @ rating, (share * precision) @ rating)
     found = np.linalg.lstsq(normal, target, rcond=None)[0]
     return found[:-1].astype(np.float64), float(found[-1])
-
-
-def _falling(power_N2: Reals, share: Reals, start: Reals) -> Reals:
-    """The prior after one step: where it would rise with the rank, a class of low ranks is no class of relevance.
-
-    The step ends there, which loses nothing, for the likelihood is concave; the constant goes on by itself.
-    """
-    alike = np.ones(len(share))
-    prior = _logistic(power_N2, share, alike, start)
-    if prior[1] <= 0.0:
-        return prior
-    constant = start[:1] + (prior[:1] - start[:1]) * start[1] / (start[1] - prior[1])
-    return np.append(_logistic(power_N2[:, :1], share, alike, constant), 0.0)
 
 
 def _logistic(design_NC: Reals, target: Reals, weight: Reals, start: Reals) -> Reals:

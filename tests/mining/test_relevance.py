@@ -186,13 +186,4 @@ def test_documents_that_few_questions_were_about_do_not_make_the_others_relevant
     share = told.posterior(drawn._replace(rating=rating, error=back))
     taken_as_they_are = fitted(drawn).posterior(drawn)
     assert share.sum() == pytest.approx(world.relevant.sum(), rel=0.3)
-    assert taken_as_they_are.sum() > 1.7 * world.relevant.sum()
-
-
-def test_lower_ranks_are_never_taken_for_the_relevant_ones() -> None:
-    """Ratings of two kinds of which the higher one stands at the lower ranks, as where a retriever judges another's."""
-    known = planted(retrieval=-1.6).known
-    model = fitted(known)
-    assert model.prior[1] == 0.0
-    p = model.posterior(known._replace(rating=np.zeros(len(known.rating)), error=np.full(len(known.rating), 1e6)))
-    np.testing.assert_allclose(p, p[0], atol=1e-3)
+    assert taken_as_they_are.sum() > 2.0 * world.relevant.sum()
