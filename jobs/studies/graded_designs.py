@@ -26,7 +26,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pacsv
 
 from anmi_ray.config.retrieve import Bm25Config
 from anmi_ray.core.arrays import Reals
@@ -42,12 +41,13 @@ from jobs.studies import harness
 from jobs.studies.both_orders import World, candidates
 from jobs.studies.designs import Design, scored
 from jobs.studies.harness import Results, Table
+from jobs.studies.judge_strengths import grades
 
 STUDY = harness.study("graded_designs", "Which pairs to ask real judges about", __doc__ or "")
-COLUMNS = ["qid", "docid", "human"]
 MEASURE = "nDCG@10"
 SYSTEMS = ("first stage", "ratings", "ratings and ranks")
-DESIGNS = tuple(Design(name, degree) for degree in (3, 4, 8, 16) for name in ("uniform", "top"))
+DEGREES = (3, 4, 8, 16)
+DESIGNS = tuple(Design(name, degree) for degree in DEGREES for name in ("uniform", "top"))
 SIZE = 3  # judges of a panel
 _SCALE = range(4)
 
@@ -105,17 +105,14 @@ class Track:
 
 def read(folder: str, labels: str) -> Track:
     """A track, its passages ranked by BM25. Raises ConfigError where the file has not the columns."""
-    table = pacsv.read_csv(labels)
-    if table.column_names[: len(COLUMNS)] != COLUMNS:
-        raise ConfigError(f"no columns {', '.join(COLUMNS)} and a judge each", labels, "give all_judges.csv")
-    judges = table.column_names[len(COLUMNS) :]
+    table, people, judged, teams = grades(labels)
     files = BeirFiles(folder)
     queries = dict(files.queries())
     documents = {name: f"{title} {text}" for name, title, text in files.documents()}
     config = Bm25Config()
     index = Bm25Index(Counts.of(list(documents.values()), config), config)
     place = {name: at for at, name in enumerate(documents)}
-    query_D, doc_D = (table[name].to_pylist() for name in COLUMNS[:2])
+    query_D, doc_D = (table[name].to_pylist() for name in ("qid", "docid"))
     rows: list[tuple[bytes, bytes, bool, float, int]] = []
     order: list[int] = []
     for query in sorted(set(query_D)):
@@ -126,9 +123,7 @@ def read(folder: str, labels: str) -> Track:
         for rank, (_, name, row) in enumerate(sorted(last), 1):
             rows.append((query_id(query), doc_id(name), False, 0.0, rank))
             order.append(row)
-    grades = np.stack([table[name].to_numpy().astype(np.float64) for name in judges], axis=1)
-    people = table["human"].to_numpy().astype(np.float64)
-    return Track(candidates(rows), people[order], grades[order], [name.split("-")[0] for name in judges])
+    return Track(candidates(rows), people[order], judged[order], teams)
 
 
 def measured(of: Track, panels: int, design: Design) -> Reals:
@@ -179,7 +174,7 @@ def results(of: Track, panels: int) -> Results:
     )
     tables = [Table(title, columns, rows)]
     differences: dict[str, Any] = {}
-    pairs = [(("top", degree), ("uniform", degree)) for degree in (3, 4, 8, 16)]
+    pairs = [(("top", degree), ("uniform", degree)) for degree in DEGREES]
     pairs += [(("top", 4), ("uniform", 16)), (("top", 3), ("uniform", 8))]
     for at, system in enumerate(SYSTEMS[1:], 1):
         compared = family(

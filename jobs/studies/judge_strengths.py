@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 from scipy.special import expit
@@ -82,13 +83,8 @@ class Panel:
 
 def read(path: str) -> Panel:
     """All judges of a file of grades. Raises ConfigError where it has not the columns."""
-    table = pacsv.read_csv(path)
-    if table.column_names[:3] != ["qid", "docid", "human"]:
-        raise ConfigError("no columns qid, docid, human and a judge each", path, "give DL 2023's all_judges.csv")
-    judges = table.column_names[3:]
+    table, people_N, grade_NJ, teams = grades(path)
     query_N = np.array(table["qid"].to_pylist())
-    grade_NJ = np.stack([table[name].to_numpy().astype(np.float64) for name in judges], axis=1)
-    people_N = table["human"].to_numpy().astype(np.float64)
     queries = []
     for query in sorted(set(query_N.tolist())):
         rows = np.flatnonzero(query_N == query)
@@ -97,7 +93,17 @@ def read(path: str) -> Panel:
         queries.append(
             Graded(people_N[rows], pairs, 0.5 + 0.5 * np.sign(grade_DJ[pairs[:, 0]] - grade_DJ[pairs[:, 1]]))
         )
-    return Panel(queries, [name.split("-")[0] for name in judges])
+    return Panel(queries, teams)
+
+
+def grades(path: str) -> tuple[pa.Table, Reals, Reals, list[str]]:
+    """A file of grades: its rows, people's grades float64[N], judges' float64[N, J], the team of each. ConfigError."""
+    table = pacsv.read_csv(path)
+    if table.column_names[:3] != ["qid", "docid", "human"]:
+        raise ConfigError("no columns qid, docid, human and a judge each", path, "give DL 2023's all_judges.csv")
+    judges = table.column_names[3:]
+    grade_NJ = np.stack([table[name].to_numpy().astype(np.float64) for name in judges], axis=1)
+    return table, table["human"].to_numpy().astype(np.float64), grade_NJ, [name.split("-")[0] for name in judges]
 
 
 def ratings(of: Graded, scale_J: Reals, weight_J: Reals) -> Reals:
