@@ -32,6 +32,7 @@ from anmi_ray.mining.categories import PLACE
 
 FEWEST = 200  # documents below which nothing is fitted: five queries of forty
 WEAKEST = 1.0  # sds between the classes: on pure noise EM ends near .6, and is calibrated from about 1 on
+_RISES = 0.25  # of P(relevant) from rank 1 to rank 10: no chance does that, the classes are two kinds of document
 STEPS = 500
 _TOLERANCE = 1e-7  # nats per document that a step must still gain
 _PRIOR = 3  # powers of log rank that the prior has
@@ -87,8 +88,17 @@ class RelevanceModel:
 
     @property
     def tells(self) -> bool:
-        """Whether the classes stand apart: below WEAKEST sds two are found where ratings are noise alone."""
-        return self.apart >= WEAKEST
+        """Whether the classes stand apart: below WEAKEST sds two are found where ratings are noise alone.
+
+        And whether they are relevance: a first stage may tell nothing of it, but is not upside down.
+        """
+        first, tenth = self._shares()
+        return self.apart >= WEAKEST and tenth - first <= _RISES
+
+    def _shares(self) -> tuple[float, float]:
+        """P(relevant) at ranks 1 and 10, where nothing else is known."""
+        first, tenth = special.expit(_powers(np.array([1.0, 10.0]))[:, :_PRIOR] @ np.array(self.prior))
+        return float(first), float(tenth)
 
     def posterior(self, known: Evidence) -> Reals:
         """P(relevant | rank, rating, answer), float64[N]."""
@@ -106,7 +116,7 @@ class RelevanceModel:
 
     def said(self) -> str:
         """One line for the report."""
-        first, tenth = special.expit(_powers(np.array([1.0, 10.0]))[:, :_PRIOR] @ np.array(self.prior))
+        first, tenth = self._shares()
         answers = f", {self.asked:,} of them asked about directly" if self.asked else ""
         return (
             f"{self.documents:,} documents{answers}: at rank 1 {first:.0%} are relevant, at rank 10 {tenth:.0%}; "

@@ -59,7 +59,8 @@ def telling(artifact: Artifact, inputs: Inputs, context: Context) -> RelevanceMo
     model = fitted(artifact, inputs, context)
     if model is not None and not model.tells:
         raise JudgeError(
-            f"the judges' ratings do not tell relevant documents from others: {model.said()}; {WEAKEST:g} are needed",
+            f"the judges' ratings do not tell relevant documents from others: {model.said()}; at least {WEAKEST:g} is "
+            "needed, and a relevance that does not rise from rank 1 to rank 10",
             f"stage {artifact.stage}",
             "ask better judges or more of them (anmi audit RUN says how they answered), raise compare.degree, or label "
             "train queries and set mine.anchors: known",

@@ -154,6 +154,17 @@ def test_ratings_that_are_noise_are_said_to_tell_nothing(lasting: float) -> None
     assert not fitted(planted(lasting=lasting).known).tells
 
 
+def test_two_kinds_of_document_of_which_the_better_rated_ranks_low_are_not_relevant_and_other() -> None:
+    """As where a judge is one of two retrievers, and prefers what the other one did not find."""
+    known = planted(100, error=50.0, lasting=100.0, retrieval=0.0).known
+    rng = np.random.default_rng(0)
+    kind = (known.rank >= 4) & (rng.random(len(known.rank)) < 0.4)
+    rating = GAIN * (kind - 0.4) + 100.0 * rng.normal(size=len(kind))
+    model = fitted(known._replace(rating=rating))
+    assert model.apart > relevance.WEAKEST
+    assert not model.tells
+
+
 def test_too_little_is_no_model_and_what_is_not_finite_is_refused() -> None:
     world = planted(4)
     assert fit(world.known) is None
