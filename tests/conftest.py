@@ -27,6 +27,9 @@ os.environ.update(
     OMP_NUM_THREADS="1",  # test processes share the cores: threads that wait for one another spin
     RAY_DATA_DISABLE_PROGRESS_BARS="1",
     RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S="60",  # a hang becomes a failure
+    # Ray's own look at logs and processes many times a second: twenty Rays do beside one another here
+    RAY_LOG_MONITOR_MANY_FILES_THRESHOLD="1",
+    REPORTER_UPDATE_INTERVAL_MS="30000",
     RAY_ENABLE_UV_RUN_RUNTIME_ENV="0",
     RAY_USAGE_STATS_ENABLED="0",
     TOKENIZERS_PARALLELISM="false",

@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import cast
 from urllib.parse import quote, unquote
 
@@ -191,4 +192,9 @@ def _hide_user(found: re.Match[str]) -> str:
 
 
 def _of_environment() -> list[str]:
-    return [value for name, value in os.environ.items() if NAMES.search(name) and not _NO_SECRET.search(name)]
+    return [os.environ.get(name, "") for name in list(os.environ) if _holds_secret(name)]  # it may go meanwhile
+
+
+@cache  # every line of a log asks
+def _holds_secret(variable: str) -> bool:
+    return NAMES.search(variable) is not None and _NO_SECRET.search(variable) is None

@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.scaling import MOST, annotate
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 def test_nodes_follow_the_backlog(prepared: Path, small_collection: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tests.heads import REPOSITORY, environment, free_port
 from tests.models.tiny import write_tiny_bert
 from tests.training.one_task import in_one_task
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.ray, pytest.mark.timeout(2400)]
 CONFIG = REPOSITORY / "jobs" / "configs" / "quickstart-labels.yaml"
 LESS = (
     "corpus.max_train_queries=120", "corpus.max_dev_queries=15", "corpus.max_test_queries=30", "retrieve.candidates=20",

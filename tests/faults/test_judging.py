@@ -98,7 +98,7 @@ def campaign(prepared: Path, small_collection: Path, tmp_path_factory: pytest.Te
             folder / "api.yaml",
             small_collection,
             judge={"judges": [judge | {"prompt": {"template": "letters", "document_tokens": 64}}], "retry_passes": 2},
-            compare={"degree": 10},
+            compare={"degree": 3},
             execution={"buckets": 4, "askers": ACTORS, "chunk": 2048},
         )
         chat.setup(faults=FAULTS, latency_s=0.004)

@@ -64,7 +64,7 @@ def test_a_node_goes_while_judges_are_asked(
             tmp_path / "nodes.yaml",
             small_collection,
             judge={"judges": [{"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": {"template": "letters"}}]},
-            compare={"degree": 10},
+            compare={"degree": 4},
             execution={"buckets": 4, "askers": ASKERS, "chunk": 1024, "address": cluster.address},
         )
         campaign = Campaign(config, root, chat)

@@ -176,11 +176,6 @@ def test_other_errors_where_there_is_room_stay_what_they_are(tmp_path: Path) -> 
 
 def test_a_full_disk_ends_a_run_at_once_and_leaves_no_half_of_anything(folder: Path, small_disk: Path) -> None:
     assert "ray/fault: no space left for a checkpoint" in refused(folder, "always")
-    assert f"{small_disk}/model: no space left" in refused(folder, "seldom")
+    assert f"{small_disk}/model: no space left" in refused(folder, "last")
     assert [path for path in small_disk.iterdir() if path.name.startswith("model")] == []
     assert checkpoints(folder) == []
-    subprocess.run(["mount", "-o", "remount,size=500m", str(small_disk)], check=True)
-    with started(folder, "always") as run:
-        reach(run, STEPS["always"])
-        assert run.wait(timeout=120) == 0
-    assert curve(json.loads((folder / "rows.json").read_text())) == undisturbed(folder, "always")

@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning"),  # Ray's own, where it is imported
 ]
-BUCKETS, DOCUMENTS = 2, 24
+BUCKETS, DOCUMENTS = 2, 16
 PAIRS = [(i, j) for i in range(DOCUMENTS) for j in range(i)]
 TOPICS = [text for text in topics.values() if len(text) > 1000]
 

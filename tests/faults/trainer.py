@@ -14,7 +14,7 @@ from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.runtime.tasks import ray_session
 from anmi_ray.stages.train.trainer import TrainSources, run_training
 
-STEPS = {"always": 24, "seldom": 300}  # with a checkpoint a step, or none by the clock
+STEPS = {"always": 24, "seldom": 300, "last": 4}  # with a checkpoint a step, or none by the clock
 
 
 def settings(folder: Path, mode: str) -> TrainConfig:
@@ -31,11 +31,11 @@ def settings(folder: Path, mode: str) -> TrainConfig:
 
 
 def main(folder_: str, mode: str) -> None:
-    """Train with a checkpoint a step (MODE `always`), or none that is due by the clock (`seldom`)."""
+    """Train with a checkpoint a step (MODE `always`), or none that is due by the clock (`seldom`, `last`)."""
     folder = Path(folder_)
     examples, texts, queries = ([str(folder / f"{name}.parquet")] for name in ("examples", "texts", "queries"))
     sources = TrainSources(examples, texts, queries)
-    execution = TrainExecution(checkpoint_minutes=1000.0 if mode == "seldom" else 0.0)
+    execution = TrainExecution(checkpoint_minutes=0.0 if mode == "always" else 1000.0)
     with ray_session(ExecutionConfig(logical_cpus=2, object_store_gb=0.1)):
         result = run_training(
             sources,

@@ -135,6 +135,16 @@ def test_a_job_is_followed_and_found_again(address: str, first: First) -> None:
     assert [line.split()[1:5] for line in listed if line.startswith(name)] == [["succeeded", "pipeline", "small", "1"]]
 
 
+def test_the_script_is_a_job_too(jobs: Jobs, config: Path, first: First) -> None:
+    """As KubeRay's RayJobs and `ray job submit` start it: jobs/pipeline.py, which is `anmi run`."""
+    words = f"python {REPOSITORY}/jobs/pipeline.py {config} --root {first.root} --until ingest"
+    jobs._client.submit_job(entrypoint=words, submission_id="script")
+    until(lambda: jobs._client.get_job_status("script").is_terminal())
+    log = jobs._client.get_job_logs("script")
+    assert jobs._client.get_job_status("script") == JobStatus.SUCCEEDED, log
+    assert "✓ ingest       reused" in log
+
+
 def test_prometheus_sees_its_rows(made: Head, first: First) -> None:
     (manifest,) = first.root.glob("artifacts/ingest/*/manifest.json")
     expected = {flow["unit"]: float(flow["rows_in"]) for flow in json.loads(manifest.read_text())["flows"]}
