@@ -2,8 +2,9 @@
 # brought up to date when the dependencies, their pins or the Python version changed, and left alone otherwise.
 #
 #   make quickstart                 the whole path on a small collection, on this machine
-#   make test                       all tests but those of the next two
+#   make test                       all tests but those of the next three
 #   make test-faults                the ones that kill processes and break storage
+#   make test-long                  the ones that take minutes: clusters of several nodes, engines that die, compilers
 #   make test-studies               the ones that carry out a whole study of jobs/studies, small: minutes each
 #   make manifests                  cluster/kuberay and cluster/vm from cluster/sizes.yaml
 #   make docs                       the documentation's site in build/site, its links checked
@@ -36,7 +37,7 @@ STATE := $(shell { sed '/^\[tool\.ruff\]/,$$d' pyproject.toml; cat constraints.t
 	$(if $(PYTHON),"$(PYTHON)" -c 'import sys; print(sys.version)';) } 2>&1 | cksum | tr ' ' '-')
 STAMP := $(VENV)/.made-$(STATE)
 
-.PHONY: quickstart test test-faults test-studies bench manifests docs lint format env clean
+.PHONY: quickstart test test-faults test-long test-studies bench manifests docs lint format env clean
 .DEFAULT_GOAL := env
 
 env: $(STAMP)
@@ -54,10 +55,13 @@ quickstart: $(STAMP)
 SPREAD = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(STAMP)
-	$(PY) -m pytest -m "not faults and not studies" $(SPREAD) $(PYTEST_ARGS)
+	$(PY) -m pytest -m "not faults and not long and not studies" $(SPREAD) $(PYTEST_ARGS)
 
 test-faults: $(STAMP)
-	$(PY) -m pytest tests/faults tests/store -m faults $(SPREAD) $(PYTEST_ARGS) || [ $$? -eq 5 ]  # 5: there are none
+	$(PY) -m pytest tests/faults tests/store -m "faults and not long" $(SPREAD) $(PYTEST_ARGS) || [ $$? -eq 5 ]  # 5: there are none
+
+test-long: $(STAMP)
+	$(PY) -m pytest -m long $(SPREAD) $(PYTEST_ARGS)
 
 test-studies: $(STAMP)
 	$(PY) -m pytest -m studies $(SPREAD) $(PYTEST_ARGS)
@@ -75,7 +79,7 @@ docs: $(STAMP)
 lint: $(STAMP)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/pyright
+	$(VENV)/bin/pyright --threads $(WORKERS)
 
 format: $(STAMP)
 	$(VENV)/bin/ruff format .

@@ -2,7 +2,7 @@
 
 The commands run in order, in one copy of what a reader has after cloning, under the root that is theirs by default.
 Only the settings' files are read smaller: a collection of a few hundred documents, short texts, a tiny model
-that is trained for a few steps. Some trainings go through Ray Train (THROUGH_RAY_TRAIN), the others through one task.
+that is trained for a few steps. THROUGH_RAY_TRAIN go through Ray Train, the others through one task.
 What cannot be carried out here (`test_readme.py`) has its options and settings checked.
 """
 
@@ -59,7 +59,7 @@ SAYS_ONLY = {"plan", "--dry-run"}  # with which no judge is asked
 STAND_IN = "kind: similarity"  # a judge in the place of the file's
 PILOT_EXITS = {0, 3, 4}
 FIRST = "anmi run jobs/configs/quickstart.yaml"  # what `make quickstart` runs
-THROUGH_RAY_TRAIN = {"distill"}  # commands of ours that train as a reader's do; FIRST does too
+THROUGH_RAY_TRAIN = {"distill"}  # commands of ours that train as a reader's do
 
 SMALL: dict[str, Any] = {
     "retrieve": {"depth": 100, "candidates": 18, "random_negatives": 3, "dense": {"max_tokens": 32}},
@@ -165,7 +165,7 @@ def shell(line: str) -> None:
 @pytest.mark.timeout(2400)
 def test_commands_do_what_the_pages_say(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In one test, since a command may need what one before it has made."""
-    anmi(shlex.split(FIRST)[1:], in_one_task=False)
+    anmi(shlex.split(FIRST)[1:], in_one_task=True)
     carried_out: list[str] = []
     for line in commands():
         if needs(line) is not None:

@@ -24,7 +24,6 @@ from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Flow, Store
 from tests.commands import anmi
 from tests.interrupts import heeding
-from tests.models.tiny import write_tiny_bert
 from tests.small import write_collection, write_config
 
 WAIT_S = 240.0
@@ -179,8 +178,7 @@ def test_a_run_that_failed_is_followed_to_its_end(small_collection: Path, tmp_pa
 def test_a_run_is_followed_and_leaves_its_workers_lines(own_temp: Path, tmp_path: Path) -> None:
     collection = write_collection(tmp_path / "collection", train=8, dev=2, test=4, others=20)
     config, root = write_config(tmp_path / "small.yaml", collection), tmp_path / "root"
-    model = f"retrieve.dense.model={write_tiny_bert(tmp_path / 'tiny')}"
-    more = ("--until", "compare", "execution.log_format=json", model)
+    more = ("--until", "compare", "execution.log_format=json", "retrieve.retrievers=[bm25]")
     run = started("run", config, "--root", root, *more, temp=own_temp)
     reading = threading.Thread(target=lambda: done.append(ended(run)))
     done: list[tuple[int, str, str]] = []

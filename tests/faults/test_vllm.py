@@ -29,6 +29,7 @@ from tests.stages.texts import ask, write_questions
 pytestmark = [
     needs_vllm,
     pytest.mark.faults,
+    pytest.mark.long,
     pytest.mark.ray,
     pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning"),  # Ray's own, where it is imported

@@ -18,7 +18,7 @@ from anmi_ray.models.pair_classifier import PairClassifier, sharpen
 from tests.engines import needs_vllm
 from tests.models.tiny import write_tiny_classifier, write_tiny_llm
 
-pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [needs_vllm, pytest.mark.long, pytest.mark.timeout(300)]
 
 # A BERT tells two texts apart by segments, which vLLM takes compressed: all zeros first, all ones after.
 CLASSIFY = """

@@ -239,6 +239,7 @@ def test_ctrl_c_leaves_the_job_at_work_and_cancel_ends_it(
     assert "stopped" in anmi("cancel", name, "--address", address).stdout  # again: it is what it is
 
 
+@pytest.mark.long
 def test_a_campaign_is_a_job(address: str, config: Path, tmp_path: Path) -> None:
     written = write_campaign(tmp_path, config.parent / "collection", trials=1, random=1, repeats=0, asha=None)
     command = ("submit", "tune", written, "--address", address)

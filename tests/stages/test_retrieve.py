@@ -192,6 +192,7 @@ def with_gpus(root: Path, collection: Path, model: Path) -> tuple[str, list[str]
         ray.shutdown()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
 def test_an_actor_that_sees_no_gpu_says_where(collection: Path, model: Path, short_temp: Path) -> None:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as own:  # this process has a Ray without

@@ -142,6 +142,7 @@ def test_only_what_is_missing_and_let_through_is_asked(ray_local: None, setting:
     assert after[which].select(columns).equals(before[which].select(columns))
 
 
+@pytest.mark.long
 def test_an_engine_that_does_not_start_is_one_error(ray_local: None, setting: Setting) -> None:
     judge = setting.judge.model_copy(update={"engine_kwargs": {"num_gpu_blocks_override": 1}})
     with pytest.raises(

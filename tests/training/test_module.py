@@ -183,7 +183,7 @@ def test_attention_that_is_not_there_is_refused(folders: dict[str, Path]) -> Non
         assert "auto" in str(caught.value.remedy) or "sdpa" in str(caught.value.remedy)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 @pytest.mark.parametrize(("family", "pooling"), SAME[:1])  # a minute and more each
 def test_compiled_it_is_the_same(folders: dict[str, Path], family: str, pooling: Pooling) -> None:
