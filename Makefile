@@ -113,6 +113,7 @@ $(STAMP):
 			echo "removing $$name: it does not match the installed torch"; \
 			$(PY) -m pip uninstall -q -y $$name >>$(LOG) 2>&1 $(SHOW); \
 		fi; done
-	@# what every command imports is compiled before several processes do it at once, and no more of 39,000 files
-	@$(PY) -c 'import ray.data, ray.train, torch, transformers' >>$(LOG) 2>&1 $(SHOW)
+	@# on all cores, where pip would take one, and where Python is told to keep nothing (PYTHONDONTWRITEBYTECODE) every
+	@# process would compile what it imports; some packages carry templates that do not compile
+	@$(PY) -m compileall -q -j 0 $(VENV)/lib >>$(LOG) 2>&1 || true
 	@touch $@

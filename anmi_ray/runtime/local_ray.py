@@ -34,7 +34,7 @@ def start(execution: ExecutionConfig) -> None:
     """Start a Ray of `execution`'s size and connect to it.
 
     Raises LostError where it does not start in three tries, whose processes are gone then; StoreError where its folder
-    cannot be written; ConfigError where Ray refuses the size.
+    cannot be written; ConfigError where Ray refuses the size, or that folder has too long a path.
     """
     from ray.exceptions import RayError
 
@@ -51,6 +51,10 @@ def start(execution: ExecutionConfig) -> None:
             said = first_line(error)
             if isinstance(error, ValueError) and "object store" in said:
                 raise ConfigError(said, "execution.object_store_gb", "give Ray a size that it takes") from None
+            if isinstance(error, OSError) and "AF_UNIX" in said:
+                raise ConfigError(
+                    f"the path of {FOLDER} is too long for Ray's sockets below it", "TMPDIR", "set TMPDIR=/tmp"
+                ) from None
             if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
                 raise from_os_error(error, error.filename or FOLDER) from None
             if type(error) is not Exception and not isinstance(error, RuntimeError | OSError | RayError):

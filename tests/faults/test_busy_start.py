@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,13 +48,24 @@ def test_a_ray_that_does_not_come_up_in_time(small_collection: Path, short_temp:
     assert len(list(temp.glob("anmi-*/session_2*"))) == 3
 
 
-def test_a_folder_that_ray_cannot_use_is_named_at_once(
-    small_collection: Path, short_temp: Path, tmp_path: Path
-) -> None:
-    config = write_config(tmp_path / "small.yaml", small_collection)
-    temp = short_temp / "taken"
+def taken(temp: Path) -> None:
     temp.mkdir()
     (temp / f"anmi-{os.getuid()}").write_text("")
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "said"),
+    [
+        ("taken", taken, "a file stands where a folder must be"),
+        ("long" * 25, Path.mkdir, "is too long for Ray's sockets below it\n  remedy: set TMPDIR=/tmp"),
+    ],
+)
+def test_a_folder_that_ray_cannot_use_is_named_at_once(
+    name: str, make: Callable[[Path], None], said: str, small_collection: Path, short_temp: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "small.yaml", small_collection)
+    temp = short_temp / name
+    make(temp)
     arguments = ["run", str(config), "--root", str(tmp_path / "root"), "--until", "ingest"]
     done = subprocess.run(
         [sys.executable, "-m", "anmi_ray", *arguments],
@@ -63,6 +75,6 @@ def test_a_folder_that_ray_cannot_use_is_named_at_once(
         env=os.environ | {"TMPDIR": str(temp)},
     )
     assert done.returncode == 2, done.stderr
-    assert "a file stands where a folder must be" in done.stderr
+    assert said in done.stderr
     assert str(temp) in done.stderr
     assert "Traceback" not in done.stderr
