@@ -4,7 +4,7 @@
 #   make quickstart                 the whole path on a small collection, on this machine
 #   make test                       all tests but those of the next three
 #   make test-faults                the ones that kill processes and break storage
-#   make test-long                  the ones that take minutes: clusters of several nodes, engines that die, compilers
+#   make test-long                  the ones that take minutes: clusters of several nodes, engines and campaigns that are killed, compilers
 #   make test-studies               the ones that carry out a whole study of jobs/studies, small: minutes each
 #   make manifests                  cluster/kuberay and cluster/vm from cluster/sizes.yaml
 #   make docs                       the documentation's site in build/site, its links checked

@@ -15,7 +15,7 @@ from tests.faults.test_kill import kill_tree
 from tests.small import start_from
 from tests.tuning.campaigns import write_campaign
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.ray, pytest.mark.timeout(1500)]
 TRIALS = 2
 
 

@@ -178,7 +178,7 @@ def test_a_plan_names_every_round_and_its_calls_add_up(made: World, undisturbed:
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_pilot_and_a_budget_that_ends_in_a_later_round_change_nothing(
     made: World, undisturbed: Asked, prepared: Path, tmp_path: Path
 ) -> None:

@@ -133,7 +133,7 @@ def on_one_gpu(root: Path, cross_encoder: Path, colbert: Path) -> dict[str, Any]
 
 
 @no_gpu
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.ray
 def test_scorers_hold_their_share_of_a_gpu_and_tasks_that_compute_nothing_hold_none(
     tmp_path: Path, short_temp: Path

@@ -162,6 +162,7 @@ def kill_a_worker() -> None:
 
 
 @pytest.mark.s3
+@pytest.mark.long
 @pytest.mark.usefixtures("ray_local")
 def test_a_killed_worker_goes_on_from_object_storage(tmp_path: Path, s3: S3Endpoint) -> None:
     from anmi_ray.stages.train.trainer import TrainSources, run_training
