@@ -70,35 +70,43 @@ def head(
     environment variables of its processes.
     """
     temp = tempfile.mkdtemp(prefix="anmi-", dir="/tmp")
-    port, dashboard, agent, metrics = (free_port() for _ in range(4))
+    port, dashboard, agent, metrics, clients = (free_port() for _ in range(5))
     address = f"{get_node_ip_address()}:{port}"
     command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--num-cpus={cpus}"]
     command += [f"--port={port}", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}", f"--temp-dir={temp}"]
     # another Ray on this machine may hold the port that a node's agent listens on unless told otherwise
     command += [f"--dashboard-agent-listen-port={agent}", "--object-store-memory=300000000", "--disable-usage-stats"]
-    command.append(f"--metrics-export-port={metrics}")
+    # 10001 unless told otherwise: a second head on this machine would end for want of it
+    command += [f"--metrics-export-port={metrics}", f"--ray-client-server-port={clients}"]
+    patience = {"RAY_health_check_failure_threshold": "10", "RAY_health_check_timeout_ms": "60000"}  # of a busy machine
     if autoscaling is not None:
+        patience = {}
         config = {**autoscaling, "provider": {**autoscaling["provider"], "gcs_address": address}}
         (Path(temp) / "autoscaling.yaml").write_text(json.dumps(config), encoding="utf-8")
         command.append(f"--autoscaling-config={temp}/autoscaling.yaml")
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env=environment(**(variables or {})),
-    )
+    said = Path(temp) / "head.log"
+    with said.open("w") as sink:
+        process = subprocess.Popen(
+            command,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment(**patience, **(variables or {})),
+        )
     try:
         _await(f"http://127.0.0.1:{dashboard}/api/jobs/", process)
         yield Head(f"http://127.0.0.1:{dashboard}", address, f"http://127.0.0.1:{metrics}/metrics", process.pid)
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        ended = "" if process.poll() is None else said.read_text()[-3000:] or f"exit status {process.returncode}"
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=15)
         with suppress(ProcessLookupError):  # what did not follow the signal
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         shutil.rmtree(temp, ignore_errors=True)
+        assert not ended, f"the head has ended by itself: {ended}"
 
 
 def _await(url: str, process: subprocess.Popen[bytes]) -> None:
