@@ -179,3 +179,8 @@ def test_a_full_disk_ends_a_run_at_once_and_leaves_no_half_of_anything(folder: P
     assert f"{small_disk}/model: no space left" in refused(folder, "last")
     assert [path for path in small_disk.iterdir() if path.name.startswith("model")] == []
     assert checkpoints(folder) == []
+    subprocess.run(["mount", "-o", "remount,size=500m", str(small_disk)], check=True)
+    with started(folder, "always") as run:
+        reach(run, STEPS["always"])
+        assert run.wait(timeout=120) == 0
+    assert curve(json.loads((folder / "rows.json").read_text())) == undisturbed(folder, "always")
