@@ -11,6 +11,8 @@ standard error of a rating knows.
 A rating is drawn towards the mean by its prior, the more the less was asked about its document. Where documents were
 asked about unequally, as in an adaptive design, that is taken out before (`by_answers`): else those that few questions
 were about stand so close together that whoever was asked about seems relevant.
+What follows the rank has weak priors: half of the documents at rank 1 are relevant, fewer below, and ratings of the
+others hardly follow it. A hundred queries overrule them; in twenty, two classes were found that were not relevance.
 Letters: N documents of many queries, C columns of a design.
 """
 
@@ -38,7 +40,12 @@ _TOLERANCE = 1e-7  # nats per document that a step must still gain
 _PRIOR = 3  # powers of log rank that the prior has
 _NARROWEST = 0.05  # least sd of a class, in sds of all ratings
 _LEAST_KEPT = 0.02  # of the prior's variance that answers took away: with less a document was hardly asked about
-_RIDGE = 1e-3  # of a logistic regression: coefficients stay finite where answers are told apart whole
+_LOOSE = 1e3  # variance of a coefficient that nothing is known of: finite where answers are told apart whole
+# Normal priors of what follows L = log rank: means and variances of 1, L, L² in the log odds of relevance; sds of
+# 1, L, L², L³ in a rating, in sds of all ratings.
+_BY_RANK = (np.array([0.0, -1.5, 0.0]), np.array([1.0**2, 0.5**2, 0.1**2]))
+_LEVEL_SD = np.array([math.inf, 0.15, 0.1, 0.05])
+_UNKNOWN = (np.zeros(3), np.full(3, _LOOSE))
 # Where EM starts: a query's relevant documents sum to _FOUND, shared by exp(_SHARP · rating beside its rank, in sds) /
 # rank. A start by rank alone ends where the class is "the first ten" if ratings follow the rank.
 _FOUND = 0.9
@@ -66,7 +73,7 @@ class RelevanceModel:
 
     logit P(relevant) = prior · (1, L, L²); rating ~ N(level · (1, L, L², L³) + gain · [relevant], sd² + error²);
     logit P(yes) = answer · (1, (rating − level)/sd, [relevant]), all 0 where nobody was asked.
-    share is the mean P(relevant). log_likelihood is per document.
+    share is the mean P(relevant). log_posterior is of the data and of what follows the rank, per document.
     """
 
     documents: int
@@ -77,7 +84,7 @@ class RelevanceModel:
     gain: float
     sd: float
     answer: tuple[float, ...]
-    log_likelihood: float = -math.inf
+    log_posterior: float = -math.inf
     steps: int = 0
     converged: bool = False
 
@@ -183,9 +190,9 @@ def by_answers(rating: Reals, error: Reals, prior_elo: float) -> tuple[Reals, Re
 
 
 def fit(known: Evidence) -> RelevanceModel | None:
-    """The model of largest likelihood near the start; None where there are fewer than FEWEST documents, or no spread.
+    """The likeliest model near the start; None where there are fewer than FEWEST documents, or no spread.
 
-    The likelihood never falls from step to step. Raises DataError on values that are not finite, ranks below 1.
+    The posterior never falls from step to step. Raises DataError on values that are not finite, ranks below 1.
     """
     _check(known)
     spread = float(known.rating.std()) if len(known.rating) else 0.0
@@ -199,9 +206,9 @@ def fit(known: Evidence) -> RelevanceModel | None:
         model = _maximised(model, known, power_N4, share, spread)
         log_odds, density = _log_odds(model, known, power_N4)
         share = special.expit(log_odds)
-        value = float(density.mean())
+        value = (float(density.sum()) + _log_prior(model, spread)) / len(density)
         ended = value - before < _TOLERANCE
-        model = replace(model, share=float(share.mean()), log_likelihood=value, steps=step, converged=ended)
+        model = replace(model, share=float(share.mean()), log_posterior=value, steps=step, converged=ended)
         if ended:
             break
         before = value
@@ -220,6 +227,14 @@ def _start(known: Evidence, power_N4: Reals) -> Reals:
     share = np.exp(_SHARP * beside / max(float(beside.std()), 1e-9)) / known.rank
     query = np.unique(known.query, return_inverse=True)[1]
     return _FOUND * share / np.bincount(query, share)[query]
+
+
+def _log_prior(model: RelevanceModel, spread: float) -> float:
+    """Log density of what follows the rank, but for a constant."""
+    mean, variance = _BY_RANK
+    by_rank = np.square(np.array(model.prior) - mean) / variance
+    level = np.square(np.array(model.level) / (_LEVEL_SD * spread))
+    return -0.5 * float(by_rank.sum() + level.sum())
 
 
 def _powers(rank: Reals) -> Reals:
@@ -246,13 +261,13 @@ def _log_odds(model: RelevanceModel, known: Evidence, power_N4: Reals) -> tuple[
 def _maximised(model: RelevanceModel, known: Evidence, power_N4: Reals, share: Reals, spread: float) -> RelevanceModel:
     """The M step: `share` float64[N] is P(relevant) of every document."""
     precision = 1.0 / (model.sd**2 + known.error**2)
-    level, gain = _regressed(power_N4, known.rating, share, precision)
+    level, gain = _regressed(power_N4, known.rating, share, precision, _LEVEL_SD * spread)
     beside = known.rating - power_N4 @ level
     # the rating without its error is hidden too: its mean and variance given the class make the sd
     kept = model.sd**2 * precision
     squares = (1.0 - share) * (kept * beside) ** 2 + share * (kept * (beside - gain)) ** 2
     sd = max(float(np.sqrt((squares + kept * known.error**2).mean())), _NARROWEST * spread)
-    prior = _logistic(power_N4[:, :_PRIOR], share, np.ones(len(share)), np.array(model.prior))
+    prior = _logistic(power_N4[:, :_PRIOR], share, np.ones(len(share)), np.array(model.prior), *_BY_RANK)
     moved = replace(model, prior=tuple(prior.tolist()), level=tuple(level.tolist()), gain=gain, sd=sd)
     asked = known.asked
     if not asked.any():
@@ -260,34 +275,39 @@ def _maximised(model: RelevanceModel, known: Evidence, power_N4: Reals, share: R
     other_N3 = np.stack([np.ones(asked.sum()), beside[asked] / sd, np.zeros(asked.sum())], axis=1)
     design = np.concatenate([other_N3, other_N3 + np.array([0.0, 0.0, 1.0])])
     weight = np.concatenate([1.0 - share[asked], share[asked]])
-    answer = _logistic(design, np.tile(known.answer[asked], 2), weight, np.array(model.answer))
+    answer = _logistic(design, np.tile(known.answer[asked], 2), weight, np.array(model.answer), *_UNKNOWN)
     return replace(moved, answer=tuple(answer.tolist()))
 
 
-def _regressed(level_NC: Reals, rating: Reals, share: Reals, precision: Reals) -> tuple[Reals, float]:
+def _regressed(level_NC: Reals, rating: Reals, share: Reals, precision: Reals, sd: Reals) -> tuple[Reals, float]:
     """Level [C] and gain: least squares of the rating on the rank's powers and the class, known by `share` alone.
 
-    A document stands in the sums twice, as another and, with weight `share`, as a relevant one.
+    A document stands in the sums twice, as another and, with weight `share`, as a relevant one. sd [C] of the level's
+    prior, whose mean is 0.
     """
     weighed_NC = level_NC * precision[:, None]
     crossed = weighed_NC.T @ share
     relevant = share @ precision
-    normal = np.block([[level_NC.T @ weighed_NC, crossed[:, None]], [crossed[None], np.array([[relevant]])]])
+    drawn = level_NC.T @ weighed_NC + np.diag(1.0 / np.square(sd))
+    normal = np.block([[drawn, crossed[:, None]], [crossed[None], np.array([[relevant]])]])
     target = np.append(weighed_NC.T @ rating, (share * precision) @ rating)
     found = np.linalg.lstsq(normal, target, rcond=None)[0]
     return found[:-1].astype(np.float64), float(found[-1])
 
 
-def _logistic(design_NC: Reals, target: Reals, weight: Reals, start: Reals) -> Reals:
-    """One Newton step of weighted logistic regression on targets in [0, 1], halved until it does not lose."""
+def _logistic(design_NC: Reals, target: Reals, weight: Reals, start: Reals, mean: Reals, variance: Reals) -> Reals:
+    """One Newton step of weighted logistic regression on targets in [0, 1], halved until it does not lose.
+
+    Coefficients [C] are N(mean, variance) before.
+    """
 
     def value(coefficients: Reals) -> float:
         fitted = _fractional(target, design_NC @ coefficients)
-        return float(weight @ fitted) - 0.5 * _RIDGE * float(coefficients @ coefficients)
+        return float(weight @ fitted) - 0.5 * float((np.square(coefficients - mean) / variance).sum())
 
     p = special.expit(design_NC @ start)
-    gradient = design_NC.T @ (weight * (target - p)) - _RIDGE * start
-    curvature = (design_NC * (weight * p * (1.0 - p))[:, None]).T @ design_NC + _RIDGE * np.eye(len(start))
+    gradient = design_NC.T @ (weight * (target - p)) - (start - mean) / variance
+    curvature = (design_NC * (weight * p * (1.0 - p))[:, None]).T @ design_NC + np.diag(1.0 / variance)
     step = np.linalg.solve(curvature, gradient)
     now = value(start)
     for _ in range(20):

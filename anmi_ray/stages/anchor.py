@@ -175,7 +175,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="anchor",
-    version=2,
+    version=3,
     inputs=("rate", "retrieve", "shortlist", "confirm"),
     does="weigh rank, rating and direct answers: which documents answer queries without a known positive",
     run=run,

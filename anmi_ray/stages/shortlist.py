@@ -55,7 +55,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="shortlist",
-    version=1,
+    version=2,
     inputs=("rate", "retrieve"),
     does="find the likeliest documents of queries without a known positive",
     run=run,

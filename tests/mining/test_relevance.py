@@ -1,4 +1,4 @@
-"""P(relevant) without labels: planted worlds are found, the likelihood rises, what tells nothing is not believed."""
+"""P(relevant) without labels: planted worlds are found, the posterior rises, what tells nothing is not believed."""
 
 from __future__ import annotations
 
@@ -131,12 +131,12 @@ def test_direct_answers_tell_more_where_they_err_otherwise_than_the_ratings() ->
     assert right["none"] - 0.01 < right["alike"] < right["apart"] - 0.03
 
 
-def test_the_likelihood_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_posterior_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     world = planted(80, answers="apart")
     values: list[float] = []
     for steps in range(1, 30):
         monkeypatch.setattr(relevance, "STEPS", steps)
-        values.append(fitted(world.known).log_likelihood)
+        values.append(fitted(world.known).log_posterior)
     assert min(np.diff(values)) > -1e-9
 
 
@@ -147,6 +147,21 @@ def test_the_order_and_the_numbers_of_queries_do_not_matter(seed: int) -> None:
     order = np.random.default_rng(seed).permutation(len(known.rating))
     shuffled = Evidence._make(column[order] for column in known)._replace(query=7 - 3 * known.query[order])
     np.testing.assert_allclose(fitted(shuffled).posterior(known), fitted(known).posterior(known), atol=1e-4)
+
+
+@pytest.mark.parametrize("follows", [-150.0, 0.0, 150.0])
+def test_twenty_queries_tell_more_than_the_share_of_relevant_documents(follows: float) -> None:
+    """In so few the likeliest two classes of ratings may be others than relevant and not: so was one world in two."""
+    losses: list[float] = []
+    entropies: list[float] = []
+    for seed in range(12):
+        world = planted(20, seed, follows=follows)
+        relevant = world.relevant.ravel()
+        p = np.clip(fitted(world.known).posterior(world.known), 1e-4, 1.0 - 1e-4)
+        losses.append(-float(np.where(relevant, np.log(p), np.log(1.0 - p)).mean()))
+        share = relevant.mean()
+        entropies.append(-float(share * np.log(share) + (1.0 - share) * np.log(1.0 - share)))
+    assert np.mean(losses) < np.mean(entropies)
 
 
 @pytest.mark.parametrize("lasting", [1e3, 1e4])
