@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize
 
 from anmi_ray.core.arrays import Ints, Reals
 from anmi_ray.core.identity import rng
@@ -119,6 +118,8 @@ def _isotonic(score: Reals, truth: Reals) -> RelevanceCurve:
 
     Straight lines between the means of its levels make it rise where the fit has steps (Oron and Flournoy 2017).
     """
+    from scipy import optimize
+
     value, of_value = np.unique(score, return_inverse=True)  # equal scores are of one group
     count = np.bincount(of_value)
     above = len(score) - np.cumsum(count)

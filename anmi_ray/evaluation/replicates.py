@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
@@ -95,13 +95,15 @@ def contrast(
     if found.seeds < 2:
         return found
     error, freedom = crossed_error(differences)
-    slack = float(stats.t.ppf((1 + level) / 2, freedom)) * error
+    slack = float(special.stdtrit(freedom, (1 + level) / 2)) * error
     return replace(
         found,
         seed_sd=_root_mean([float(rows.mean(1).var(ddof=1)) for rows in differences], differences),
         wide_low=found.difference - slack,
         wide_high=found.difference + slack,
-        wide_p=2 * float(stats.t.sf(abs(found.difference) / error, freedom)) if error else float(not found.difference),
+        wide_p=2 * float(special.stdtr(freedom, -abs(found.difference) / error))
+        if error
+        else float(not found.difference),
     )
 
 
@@ -203,7 +205,7 @@ def queries_needed(sd: float, difference: float, level: float = 0.05, power: flo
 
 def _detected(comparisons: int, level: float, power: float) -> float:
     """Standard errors that a difference has to be of: z_{1 - level/(2m)} + z_power."""
-    return float(stats.norm.isf(level / (2 * comparisons)) + stats.norm.ppf(power))
+    return float(special.ndtri(power) - special.ndtri(level / (2 * comparisons)))
 
 
 def _root_mean(variances: Iterable[float], strata: Sequence[Reals]) -> float:
