@@ -25,6 +25,7 @@ What = Literal["score", "query", "document"]
 _BATCH_CHARACTERS = 1_000_000
 _SMOOTHING = 0.2  # of the newest batch in the rate
 _LONGEST_RETRY_S = 60
+_MARGIN = 0.65  # of the time limit that may be spent waiting: what is in batches is not counted, and rates fall
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class BatchQueue:
     def _admit(self, count: int) -> None:
         wait_s = (self.waiting + count) / self._rate if self._rate else 0.0
         # whoever comes alone is served, however many texts it has
-        if self.waiting and (self.waiting + count > self._max_waiting or wait_s > self._timeout_s):
+        if self.waiting and (self.waiting + count > self._max_waiting or wait_s > _MARGIN * self._timeout_s):
             seconds = self.waiting / self._rate if self._rate else 1.0
             retry_s = min(_LONGEST_RETRY_S, max(1, math.ceil(seconds)))
             raise RefusalError(429, f"{self.waiting:,} texts wait already: send it again in {retry_s} s", retry_s)

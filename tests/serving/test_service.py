@@ -7,6 +7,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import httpx2
@@ -17,7 +18,10 @@ from hypothesis import strategies as st
 
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.evaluation.relevance import RelevanceCurve
+from anmi_ray.serving import queue
+from anmi_ray.serving.meters import ServiceMeters
 from anmi_ray.serving.queue import Computed, What
+from anmi_ray.serving.refusals import RefusalError
 from anmi_ray.serving.service import RerankService
 from anmi_ray.serving.settings import ServiceSettings, validated
 from tests.evaluation.scored_pairs import relevance
@@ -325,6 +329,30 @@ def test_overload_is_refused_at_once_and_over_at_once() -> None:
         assert "anmi_waiting_texts 0.0" in page
 
     talk(made, crowd)
+
+
+def test_who_would_wait_most_of_the_time_limit_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten texts a second and a limit of ten seconds: sixty texts may wait, and those of one batch are under way."""
+    now = [0.0]
+    monkeypatch.setattr(queue, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    model = Model()
+
+    async def compute(what: What, queries: list[str], texts: list[str]) -> Computed:
+        now[0] += len(texts) / 10
+        return await model(what, queries, texts)
+
+    async def crowd() -> list[Any]:
+        batches = queue.BatchQueue(compute, 10, 10_000, 1, 10.0, ServiceMeters(lambda: 0, lambda: 0))
+        await asyncio.gather(*(batches.computed("score", "q", ["text"] * 10) for _ in range(2)))
+        model.released.clear()
+        asked = [asyncio.create_task(batches.computed("score", "q", ["text"] * 10)) for _ in range(20)]
+        await asyncio.sleep(0.01)
+        model.released.set()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    found = asyncio.run(crowd())
+    refused = [one.status for one in found if isinstance(one, RefusalError)]
+    assert refused in ([429] * 14, [429] * 13)  # the first is in a batch before the others come, or is not
 
 
 def test_who_waits_too_long_is_told_and_forgotten() -> None:
