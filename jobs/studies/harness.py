@@ -66,10 +66,8 @@ class Table:
         |---|---|
         | 1 | 2 |
         """
-        rows = ["|" + "".join(f" {cell} |" if cell else " |" for cell in row) for row in self.rows]
-        return "\n".join(
-            [f"{self.title}:", "", f"| {' | '.join(self.columns)} |", "|---" * len(self.columns) + "|", *rows]
-        )
+        shown = ["|" + "".join(f" {cell} |" if cell else " |" for cell in row) for row in (self.columns, *self.rows)]
+        return "\n".join([f"{self.title}:", "", shown[0], "|---" * len(self.columns) + "|", *shown[1:]])
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class Results:
 
 
 def study(name: str, title: str, doc: str) -> Study:
-    """A study from its module's docstring: the first line asks, the last paragraph, "To read: ...", says how to read.
+    r"""A study from its module's docstring: the first line asks, the last paragraph, "To read: ...", says how to read.
 
     >>> found = study("letters", "Letters", "Which?\n\n    python -m letters\n\nAll are tried.\n\nTo read: aloud.\n")
     >>> found.question, found.method, found.reads
