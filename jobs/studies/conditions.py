@@ -40,6 +40,7 @@ class Condition(Settings):
         "labels are hidden"
     )
     settings: dict[str, Any] = Field(default={}, description="settings of the experiment that are its own")
+    train: dict[str, Any] = Field(default={}, description="settings of training that are its own")
 
 
 class Plan(Settings):
@@ -74,13 +75,13 @@ class LabelFree:
         if of.positives == "first":
             own["retrieve"] = {"pseudo_labels": True}
         if of.positives == "one":
-            own["corpus"]["path"] = str(self._one_label(part))
+            own["corpus"]["path"] = str(self.one_label(part))
         content = harness.merged(
             [self.plan.settings, one.settings, of.settings, own, {"execution": {"root": self.root}}]
         )
         return validate({**content, "name": f"label-free-{part.name}-{condition}"}, f"the study, {condition}")
 
-    def _one_label(self, part: Part) -> Path:
+    def one_label(self, part: Part) -> Path:
         """The collection with one of its relevant documents of every train query, drawn by hash."""
         files = BeirFiles(str(self.folder[part.name]))
         splits = {split: list(files.grades(name)) for split in ("train", "dev", "test")
@@ -112,19 +113,29 @@ class LabelFree:
             for part in self.parts:
                 for condition in (UNTRAINED, *self.conditions):
                     if seed < self.seeds_of(condition):
-                        mined = part.experiment if condition == UNTRAINED else self.experiment(part, condition)
-                        found[task_name(part, condition, seed)] = {
-                            "name": task_name(part, condition, seed),
-                            "part": part.name,
-                            "stages": stages_of(part.experiment, mined),
-                            "system": {"train": self.plan.train, "peer": None},
-                            "untrained": condition == UNTRAINED,
-                            "max_tokens": self.plan.collections[part.collection].max_tokens,
-                            "depth": self.plan.depth,
-                            "retrieves": False,
-                            "seed": seed,
-                        }
+                        found[task_name(part, condition, seed)] = self._task(part, condition, seed)
         return found
+
+    def _task(self, part: Part, condition: str, seed: int) -> dict[str, Any]:
+        """One training; what learns from another collection is tested on the part all the same."""
+        untrained = condition == UNTRAINED
+        own = {} if untrained else self.plan.conditions[condition].train
+        mined = part.experiment if untrained else self.experiment(part, condition)
+        elsewhere = not untrained and self.learned_from(part, condition) != self.folder[part.name]
+        stages = {"stages": stages_of(part.experiment, mined)}
+        if elsewhere:
+            stages = {"stages": stages_of(mined), "tested": stages_of(part.experiment)}
+        return {
+            "name": task_name(part, condition, seed),
+            "part": part.name,
+            **stages,
+            "system": {"train": harness.merged([self.plan.train, own]), "peer": None},
+            "untrained": untrained,
+            "max_tokens": self.plan.collections[part.collection].max_tokens,
+            "depth": self.plan.depth,
+            "retrieves": False,
+            "seed": seed,
+        }
 
 
 def stages_of(experiment: Experiment, mined: Experiment | None = None) -> dict[str, str]:

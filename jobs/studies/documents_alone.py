@@ -23,7 +23,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from anmi_ray.api.queries import DEPTH, MadeQueries, make_queries
 from anmi_ray.config.corpus import CorpusConfig
@@ -32,7 +31,7 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.evaluation.replicates import contrast, family
 from jobs.studies import conditions, harness, label_free
 from jobs.studies.collected import Part, view
-from jobs.studies.conditions import LABELS, UNTRAINED, LabelFree, stages_of, task_name
+from jobs.studies.conditions import LABELS, UNTRAINED, LabelFree, stages_of
 from jobs.studies.harness import Results, Table
 from jobs.studies.label_free import CONTROL, Values
 from jobs.studies.student_training import Material
@@ -55,19 +54,6 @@ class DocumentsAlone(LabelFree):
     def truth(self, part: Part, condition: str) -> Material:
         experiment = part.experiment if condition == LABELS else self.experiment(part, MADE)
         return Material(self.root, stages_of(experiment))
-
-    def tasks(self) -> dict[str, dict[str, Any]]:
-        """Every training; those on made queries learn from one collection and are tested on another."""
-        found = super().tasks()
-        for part in self.parts:
-            for condition in (name for name in self.conditions if name != LABELS):
-                mined = self.experiment(part, condition)
-                for seed in range(self.seeds_of(condition)):
-                    found[task_name(part, condition, seed)] |= {
-                        "stages": stages_of(mined),
-                        "tested": stages_of(part.experiment),
-                    }
-        return found
 
 
 def made_collection(source: Path, place: Path, number: int) -> Path:

@@ -15,7 +15,7 @@ from jobs.studies import harness, label_free
 from tests.small import write_collection
 
 SHIPPED = Path(label_free.__file__).with_suffix(".yaml")
-_SMALL: dict[str, Any] = {
+SMALL: dict[str, Any] = {
     "retrieve": {"depth": 20, "candidates": 12, "random_negatives": 2, "dense": {"max_tokens": 32}},
     "rerank": {"depth": 10},
     "execution": {"buckets": 2, "object_store_gb": 0.1},
@@ -32,7 +32,7 @@ def carried_out(name: str, folder: Path, *more: str, conditions: Mapping[str, An
     plan |= {"depth": 10, "train": {"student": "late-interaction", "lists_per_step": 8, "max_steps": 2}}
     plan["collections"] = {"whole": {"max_tokens": 32}}
     plan["conditions"] = harness.merged([plan["conditions"], conditions or {}])
-    plan["settings"] |= _SMALL
+    plan["settings"] |= SMALL
     (folder / "plan.yaml").write_text(yaml.safe_dump(plan), encoding="utf-8")
     command = [sys.executable, "-m", f"jobs.studies.{name}", "--config", str(folder / "plan.yaml")]
     command += ["--root", str(folder / "root"), "--seeds", "1", "--workers", "1", "--data", f"whole={whole}", *more]
