@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 
-from anmi_ray.core.scale import compiled
 from anmi_ray.rating.conjugate_gradient import dot
+from anmi_ray.rating.links import compiled
 
 
 @compiled

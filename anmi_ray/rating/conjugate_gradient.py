@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from anmi_ray.core.scale import compiled
+from anmi_ray.rating.links import compiled
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"}, no_cfunc_wrapper=True)

@@ -15,10 +15,11 @@ from scipy import sparse, special
 from scipy.sparse import csgraph
 
 from anmi_ray.core.errors import NoMaximumError
-from anmi_ray.core.scale import BRADLEY_TERRY, Floats, compiled
+from anmi_ray.core.scale import Floats
 from anmi_ray.rating.conjugate_gradient import conjugate_gradient, dot
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import game_log_likelihood, shares
+from anmi_ray.rating.links import BRADLEY_TERRY, compiled
 from anmi_ray.rating.solver import Posterior, gather, largest, one_query, over_queries, workspace
 
 

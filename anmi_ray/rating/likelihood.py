@@ -24,15 +24,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from anmi_ray.core.scale import (
+from anmi_ray.core.scale import Floats, Model, link
+from anmi_ray.rating.links import (
     BRADLEY_TERRY,
     MODEL_CODES,
     THURSTONE,
-    Floats,
-    Model,
     compiled,
     inlined,
-    link,
     link_skew,
     link_terms,
     log_link_both,

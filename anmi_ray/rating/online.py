@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from anmi_ray.core.errors import DataError
-from anmi_ray.core.scale import ELO_PER_LOGIT, Floats, compiled
+from anmi_ray.core.scale import ELO_PER_LOGIT, Floats
+from anmi_ray.rating.links import compiled
 
 _PLACE = "online ratings"
 

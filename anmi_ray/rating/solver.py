@@ -23,10 +23,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.core.scale import THURSTONE, Floats, compiled
+from anmi_ray.core.scale import Floats
 from anmi_ray.rating.conjugate_gradient import conjugate_gradient, dot
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import GLENN_DAVID, Likelihood, game_terms, steepest, terms
+from anmi_ray.rating.links import THURSTONE, compiled
 
 TOLERANCE = 1e-8  # largest gradient per game of a document at which a fit has converged
 MAX_ITERATIONS = 100  # Newton steps of a query, after which its fit has not converged

@@ -11,10 +11,11 @@ import math
 
 import numpy as np
 
-from anmi_ray.core.scale import Floats, compiled
+from anmi_ray.core.scale import Floats
 from anmi_ray.rating.conjugate_gradient import dot
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games
+from anmi_ray.rating.links import compiled
 from anmi_ray.rating.solver import over_queries
 
 _WINDOW = 8  # steps from one look at the eigenvalue to the next

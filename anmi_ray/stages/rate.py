@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING
+from anmi_ray.core.scale import elo_per_latent
 from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
@@ -98,8 +99,6 @@ def settings_of(fit: Artifact) -> RateConfig:
 
 def prior_elo(fit: Artifact) -> float | None:
     """The sd of a complete fit's prior, points; None of a fit without one."""
-    from anmi_ray.core.scale import elo_per_latent  # with it comes the compiler
-
     known = fit.read_json("globals.json")
     return None if known["sigma0"] is None else known["sigma0"] * elo_per_latent(known["model"])
 
