@@ -118,12 +118,12 @@ def asked(of: World, design: Design, config: RateConfig) -> tuple[pa.Table, pa.T
     pairs, _ = comparisons.first_round(of.candidates, compare, of.seed)
     for number in range(1, compare.rounds):
         judgments = of.judgments(pairs, LEANINGS, orders)
-        believed, model = _believed(of, pairs, judgments, config, design.ranks)
-        pairs = comparisons.next_round(pairs, known_by(believed), compare, number, model)
+        known, model = believed(of, pairs, judgments, config, design.ranks)
+        pairs = comparisons.next_round(pairs, known_by(known), compare, number, model)
     return pairs, of.judgments(pairs, LEANINGS, orders)
 
 
-def _believed(
+def believed(
     of: World, pairs: pa.Table, judgments: pa.Table, config: RateConfig, ranks: bool
 ) -> tuple[Iterator[rating.QueryBeliefs], Model]:
     """What is known of every query, by ranks too or by answers alone."""
@@ -144,9 +144,15 @@ def with_ranks(of: World, design: Design) -> list[Reals]:
 
 def scored(of: World, design: Design) -> Iterator[tuple[bytes, Ints, tuple[Reals, Reals, Reals]]]:
     """Query by query, its rows of `of.candidates`, and their scores by first stage, ratings, ratings and ranks."""
-    pairs, judgments = asked(of, design, _ONE)
-    ratings, _ = _believed(of, pairs, judgments, _ONE, ranks=False)
-    together, _ = _believed(of, pairs, judgments, _ONE, ranks=True)
+    return scored_by(of, *asked(of, design, _ONE), _ONE)
+
+
+def scored_by(
+    of: World, pairs: pa.Table, judgments: pa.Table, config: RateConfig
+) -> Iterator[tuple[bytes, Ints, tuple[Reals, Reals, Reals]]]:
+    """The same of these comparisons and what was said of them."""
+    ratings, _ = believed(of, pairs, judgments, config, ranks=False)
+    together, _ = believed(of, pairs, judgments, config, ranks=True)
     ranks = of.candidates["rank"].to_numpy()
     for alone, both in zip(ratings, together, strict=True):
         query = pa.array([alone.query_id] * len(alone.doc_ids), of.candidates["query_id"].type)
@@ -203,10 +209,10 @@ def targets(queries: int) -> tuple[Table, list[dict[str, object]]]:
 
 def _reached(of: World, pairs: pa.Table, judgments: pa.Table, objective: Objective) -> tuple[float, float]:
     """Root mean squares, in points, of the error of what is wanted: as it is known, and by the truth."""
-    believed, model = _believed(of, pairs, judgments, _ONE, ranks=True)
+    known_of, model = believed(of, pairs, judgments, _ONE, ranks=True)
     said: list[float] = []
     true: list[float] = []
-    for query, known in known_by(believed).items():
+    for query, known in known_by(known_of).items():
         beliefs = known.beliefs
         m = wanted(beliefs, objective, model)
         ids = pa.array([query] * len(m), of.candidates["query_id"].type)

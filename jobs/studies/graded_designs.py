@@ -19,7 +19,7 @@ averaged; of differences the second interval is over queries and panels, which s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from anmi_ray.config.retrieve import Bm25Config
-from anmi_ray.core.arrays import Reals
+from anmi_ray.core.arrays import Ints, Reals
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import doc_id, query_id, rng
 from anmi_ray.core.records import QREL, RUN
@@ -103,58 +103,73 @@ class Track:
         return Graded(self.candidates, self.people, number, self.grades[:, judges])
 
 
+class Bm25Ranks:
+    """BM25 over texts by name."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        config = Bm25Config()
+        self._index = Bm25Index(Counts.of(list(texts.values()), config), config)
+        self._names = list(texts)
+
+    def of(self, query: str, names: Iterable[str]) -> list[str]:
+        """`names`, the best first; those that hold no word of the query come last, by name."""
+        found = self._index.search([query], len(self._names))[0][0].tolist()
+        rank_of = {self._names[document]: rank for rank, document in enumerate(found) if document >= 0}
+        return sorted(names, key=lambda name: (rank_of.get(name, len(self._names)), name))
+
+
 def read(folder: str, labels: str) -> Track:
     """A track, its passages ranked by BM25. Raises ConfigError where the file has not the columns."""
     table, people, judged, teams = grades(labels)
     files = BeirFiles(folder)
     queries = dict(files.queries())
-    documents = {name: f"{title} {text}" for name, title, text in files.documents()}
-    config = Bm25Config()
-    index = Bm25Index(Counts.of(list(documents.values()), config), config)
-    place = {name: at for at, name in enumerate(documents)}
+    ranks = Bm25Ranks({name: f"{title} {text}" for name, title, text in files.documents()})
     query_D, doc_D = (table[name].to_pylist() for name in ("qid", "docid"))
     rows: list[tuple[bytes, bytes, bool, float, int]] = []
     order: list[int] = []
     for query in sorted(set(query_D)):
-        at = np.flatnonzero(np.array(query_D) == query)
-        found = index.search([queries[query]], len(documents))[0][0].tolist()
-        rank_of = {document: rank for rank, document in enumerate(found) if document >= 0}
-        last = [(rank_of.get(place[doc_D[row]], len(documents)), doc_D[row], row) for row in at.tolist()]
-        for rank, (_, name, row) in enumerate(sorted(last), 1):
+        row_of = {doc_D[row]: row for row in np.flatnonzero(np.array(query_D) == query).tolist()}
+        for rank, name in enumerate(ranks.of(queries[query], row_of), 1):
             rows.append((query_id(query), doc_id(name), False, 0.0, rank))
-            order.append(row)
+            order.append(row_of[name])
     return Track(candidates(rows), people[order], judged[order], teams)
 
 
 def measured(of: Track, panels: int, design: Design) -> Reals:
     """The measure of every query's rankings by SYSTEMS, float64[3, panels, Q]."""
-    return np.stack([_values(of, run) for run in _runs(of, panels, design)], axis=1)
+    return np.stack([values_of(run, of.qrels) for run in _runs(of, panels, design)], axis=1)
 
 
 def _runs(of: Track, panels: int, design: Design) -> Iterator[pa.Table]:
     for number in range(panels):
-        parts: list[pa.Table] = []
-        for query, at, scores in scored(of.panel(number), design):
-            docs = of.candidates["doc_id"].take(pa.array(at)).to_pylist()
-            for system, score in zip(SYSTEMS, scores, strict=True):
-                order = np.argsort(-score, kind="stable")
-                size = len(order)
-                parts.append(
-                    RUN.table(
-                        {
-                            "query_id": [query] * size,
-                            "doc_id": [docs[row] for row in order.tolist()],
-                            "system": [system] * size,
-                            "rank": list(range(1, size + 1)),
-                            "score": score[order].tolist(),
-                        }
-                    )
+        yield run_of(of.candidates, scored(of.panel(number), design))
+
+
+def run_of(candidates: pa.Table, found: Iterable[tuple[bytes, Ints, Sequence[Reals]]]) -> pa.Table:
+    """The rankings of every query's candidates (rows of the table) by the scores of SYSTEMS."""
+    parts: list[pa.Table] = []
+    for query, at, scores in found:
+        docs = candidates["doc_id"].take(pa.array(at)).to_pylist()
+        for system, score in zip(SYSTEMS, scores, strict=True):
+            order = np.argsort(-score, kind="stable")
+            size = len(order)
+            parts.append(
+                RUN.table(
+                    {
+                        "query_id": [query] * size,
+                        "doc_id": [docs[row] for row in order.tolist()],
+                        "system": [system] * size,
+                        "rank": list(range(1, size + 1)),
+                        "score": score[order].tolist(),
+                    }
                 )
-        yield pa.concat_tables(parts)
+            )
+    return pa.concat_tables(parts)
 
 
-def _values(of: Track, run: pa.Table) -> Reals:
-    found = measures.evaluate(run, of.qrels, [MEASURE], SYSTEMS)
+def values_of(run: pa.Table, qrels: pa.Table) -> Reals:
+    """The measure of every query's ranking by SYSTEMS, float64[3, Q]."""
+    found = measures.evaluate(run, qrels, [MEASURE], SYSTEMS)
     system, value = np.array(found["system"].to_pylist()), found["value"].to_numpy()
     return np.stack([value[system == name] for name in SYSTEMS])
 

@@ -14,7 +14,15 @@ from anmi_ray.rating import fit_globals, weighting
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
-from anmi_ray.rating.prior import PriorShape, log_marginal, prior_arrays, top_and_rest, top_of_normals
+from anmi_ray.rating.prior import (
+    Free,
+    PriorShape,
+    empirical_bayes,
+    log_marginal,
+    prior_arrays,
+    top_and_rest,
+    top_of_normals,
+)
 from anmi_ray.rating.shared_parameters import MIN_POSITIVES, Globals, globals_of, sample_queries
 from tests.rating.tournaments import Tournament, tournament
 
@@ -111,6 +119,15 @@ def test_planted_spread_is_found(sd: float, k: int, judges: int, model: Model, s
     assert found.sigma0 == pytest.approx(sd, rel=0.1)
     assert found.dispersion == pytest.approx(1.0, abs=0.12)
     assert found.sigma0_how == "empirical Bayes"
+
+
+@pytest.mark.parametrize("start", [0.03, 0.5, 10.0])
+def test_the_spread_of_few_games_is_found_from_wherever_the_search_begins(start: float) -> None:
+    """Near 0 the gradient in log σ0 vanishes: a dispersion of its own once left it there, with 39 nats to gain."""
+    games = games_of(tournament(40, 40, 2, 1, positives=False, seed=4))
+    found = empirical_bayes(games, Likelihood.of("thurstone"), games.answers, PriorShape(start), Free())
+    assert found.shape is not None
+    assert found.shape.sigma0 == pytest.approx(0.607, abs=0.005)
 
 
 def test_positives_prior_is_the_maximum_below_a_hundred() -> None:
