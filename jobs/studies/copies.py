@@ -2,7 +2,7 @@
 
     python -m jobs.studies.copies [--seeds 5]
 
-Worlds are made of the quickstart's collection: 500 train queries have one known document each, and beside it stand 0, 4
+Worlds are made of the quickstart's collection: 300 train queries have one known document each, and beside it stand 0, 4
 or 12 copies of it that nobody labelled, each with 30 to 70 % of its words, drawn by hash. They are as relevant as the
 known one: what nobody's labels say and judges may find out. Test queries, their labels and the documents that are
 ranked for them are the collection's own in every world, so that worlds differ in what is learned alone.
@@ -10,7 +10,7 @@ ranked for them are the collection's own in every world, so that worlds differ i
 `top`, `window`, `random`: the known document is the positive, no judge is heard, negatives are the retriever's first,
 its ranks from 11 on (what most libraries do), or random documents. `judged-...`: no label is known; three simulated
 judges of 80 % compare and confirm, positives are what they confirm, and negatives come from ranks from 11 on
-(`judged-window`) or by ratings: the gate of P(false negative) at most .05, `denoise`, and the recipes `anmi2` and
+(`judged-window`) or by ratings: the gate of P(false negative) at most .05, and the recipes `anmi2` and
 `anmi2-extended` with their losses and curricula. Every training reads equally many lists, from the same start; nothing
 is chosen on test.
 
