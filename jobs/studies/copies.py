@@ -62,6 +62,7 @@ class CopiesPlan(conditions.Plan):
 class Copies(LabelFree):
     """A part is a world: `worlds` by its name has all documents that are relevant, `known` one of each query."""
 
+    plan: CopiesPlan
     worlds: Mapping[str, Path] = field(default_factory=dict[str, Path])
     known: Mapping[str, Path] = field(default_factory=dict[str, Path])
 
@@ -183,7 +184,7 @@ def results(of: Copies, values: Values, found: Mapping[str, Mapping[str, object]
         tables.append(harness.contrasts_table(title, corrected))
         differences[title] = [asdict(one) for one in corrected]
         sds[title] = float(np.mean([one.query_sd for one in corrected]))
-    queries = values.alone[clean.collection, UNTRAINED].shape[1]
+    queries = int(values.alone[clean.collection, UNTRAINED].shape[1])
     most = max(len(rows) for rows in families.values())
     scopes = {title: [title] for title in families}
     tables.append(harness.detectable_table("as observed", scopes, sds, dict.fromkeys(families, queries), most))
