@@ -24,18 +24,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
 from anmi_ray.core import identity
-from anmi_ray.core.records import CANDIDATE
+from anmi_ray.core.records import CANDIDATE, QREL
 from anmi_ray.corpus.beir import BeirFiles
 from anmi_ray.evaluation.replicates import Contrast, contrast, family
 from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.stages.ingest import HIDDEN
 from anmi_ray.store import Artifact, Store
 from jobs.studies import conditions, harness, label_free
 from jobs.studies.collected import Grade, Part, all_parts, view
@@ -73,10 +76,21 @@ class Copies(LabelFree):
         return self.known[part.name]
 
     def truth(self, part: Part, condition: str) -> Material:
-        """All that is relevant: the world's documents and labels, of a condition that is trained on labels."""
-        own = {"corpus": {"path": str(self.worlds[part.name])}}
-        content = harness.merged([part.experiment.model_dump(exclude_unset=True), own])
-        return Material(self.root, stages_of(type(part.experiment).model_validate(content)))
+        """All that is relevant: what the panel of the world is told."""
+        return _Told(self.root, stages_of(self.experiment(part, self.judged)))
+
+    @property
+    def judged(self) -> str:
+        """A condition whose labels are hidden."""
+        return next(name for name in self.conditions if self.plan.conditions[name].positives == "judges")
+
+
+class _Told(Material):
+    """A collection whose labels only a simulated panel is told."""
+
+    @cached_property
+    def qrels(self) -> pa.Table:
+        return self._all("ingest", HIDDEN, QREL)
 
 
 def copies_of(share: float, candidates: int) -> int:
@@ -126,15 +140,13 @@ def thinned(text: str, name: str, kept: tuple[float, float]) -> str:
 def planted_table(of: Copies) -> Table:
     """What stands in the candidates of train queries whose labels are hidden."""
     rows = []
-    hidden = next(name for name in of.conditions if of.plan.conditions[name].positives == "judges")
     for part in of.parts:
-        experiment = of.experiment(part, hidden)
-        stages = resolve(experiment)
+        stages = resolve(of.experiment(part, of.judged))
         store = Store(of.root)
         count = int((Artifact(store, "ingest", stages["ingest"].fingerprint).manifest() or {})["buckets"])
         found = all_parts(Artifact(store, "retrieve", stages["retrieve"].fingerprint), "candidates", CANDIDATE, count)
         found = found.filter(pc.is_valid(found["rank"]))
-        truth = of.truth(part, hidden)
+        truth = of.truth(part, of.judged)
         labels = truth.qrels
         relevant = set(zip(labels["query_id"].to_pylist(), labels["doc_id"].to_pylist(), strict=True))
         pairs = zip(found["query_id"].to_pylist(), found["doc_id"].to_pylist(), strict=True)
