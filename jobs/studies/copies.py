@@ -14,9 +14,9 @@ judges of 80 % compare and confirm, positives are what they confirm, and negativ
 `anmi2-extended` with their losses and curricula. Every training reads equally many lists, from the same start; nothing
 is chosen on test.
 
-To read: `at 10 % less at 0 %` is what planted documents take or give, the same queries and seeds. Weight of negatives
-that is labelled relevant counts copies, which training did not know: false negatives. A difference below the smallest
-to be detected says nothing.
+To read: `copies-30` is the world with twelve copies a query, of which not all are among its candidates. What planted
+documents take is told of the same condition, queries and seeds. Weight of negatives that is labelled relevant counts
+copies, which training did not know: false negatives. A difference below the smallest to be detected says nothing.
 """
 
 from __future__ import annotations
