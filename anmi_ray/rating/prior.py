@@ -27,7 +27,7 @@ SIGMA0_BOUNDS = (0.02, 50.0)
 MEAN_FACTOR_BOUNDS = (0.0, 2.0)
 SD_FACTOR_BOUNDS = (1.0, 4.0)  # narrower than a maximum's, a prior would decide a positive's rating, not the games
 OFFSET_BOUNDS = (-5.0, 5.0)
-_START = 0.3  # least σ0 that a search begins from: near 0 the gradient in log σ0 vanishes whatever the games say
+_START = 0.1  # least σ0 that a search begins from: near 0 the gradient in log σ0 vanishes whatever the games say
 _GRADIENT_TOLERANCE = 3e-4  # per document and unit of log σ0: about as much of σ0, a tenth of its error at 100 k
 
 
