@@ -161,7 +161,7 @@ def planted_table(of: Copies) -> Table:
 
 def by_world(of: Copies, values: Values, less: str) -> list[Contrast]:
     """Every condition less another, world by world, and of their mean over the worlds."""
-    compared = [name for name in (*of.conditions, UNTRAINED) if name != less and name != UNTRAINED]
+    compared = [name for name in of.conditions if name != less]
     scopes = {part.name: [part] for part in of.parts}
     if len(of.parts) > 1:
         scopes["mean of all worlds"] = list(of.parts)

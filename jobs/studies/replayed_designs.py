@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,11 +72,7 @@ class Replayed(World):
     ) -> pa.Table:
         """What GPT-4o said, in whatever order: what it leans to is not in its file."""
         asked = protocol.questions(comparisons, self.candidates, orders=orders)
-        said = {
-            (query, self.docs[query][i], self.docs[query][j]): value
-            for query, pairs in self.pairs.items()
-            for (i, j), value in zip(pairs.tolist(), self.preferred[query].tolist(), strict=True)
-        }
+        said = self._said
 
         def prefer(asked: protocol.Questions, order: protocol.Order) -> protocol.Answers:
             del order
@@ -88,6 +85,15 @@ class Replayed(World):
             return protocol.Answers(np.array(values), np.full(len(values), -1), ())
 
         return protocol.answer(asked, [("gpt-4o", prefer)])
+
+    @cached_property
+    def _said(self) -> dict[tuple[bytes, bytes, bytes], float]:
+        """P(first preferred) by query and both documents, the smaller id first."""
+        return {
+            (query, self.docs[query][i], self.docs[query][j]): value
+            for query, pairs in self.pairs.items()
+            for (i, j), value in zip(pairs.tolist(), self.preferred[query].tolist(), strict=True)
+        }
 
 
 def read(gpt: str, passages: str) -> tuple[Replayed, pa.Table]:
@@ -124,25 +130,24 @@ def first_pairs(pairs: Ints, documents: int, total: int, draw: np.random.Generat
     order = draw.permutation(len(pairs)).tolist()
     met = np.zeros(documents, np.bool_)
     chosen: list[int] = []
+    rest: list[int] = []
     for row in order:
-        if not met[pairs[row]].all():
-            met[pairs[row]] = True
-            chosen.append(row)
-    rest = [row for row in order if row not in set(chosen)]
+        (rest if met[pairs[row]].all() else chosen).append(row)
+        met[pairs[row]] = True
     return chosen + rest[: max(0, min(total, len(pairs)) // 2 - len(chosen))]
 
 
-def table_of(of: Replayed, chosen: Mapping[bytes, Sequence[int]]) -> pa.Table:
+def table_of(of: Replayed, chosen: Mapping[bytes, list[int]]) -> pa.Table:
     """Comparisons of the chosen rows of every query's pairs."""
-    asked: list[bytes] = []
-    ends: list[tuple[bytes, bytes]] = []
-    for query, at in sorted(chosen.items()):
-        for i, j in of.pairs[query][sorted(at)].tolist():
-            asked.append(query)
-            ends.append((of.docs[query][i], of.docs[query][j]))
-    order = sorted(range(len(asked)), key=lambda row: (asked[row], *ends[row]))
-    first, second = zip(*(ends[row] for row in order), strict=True)
-    return rows([asked[row] for row in order], first, second, "adaptive")
+    asked, first, second = zip(
+        *sorted(
+            (query, of.docs[query][i], of.docs[query][j])
+            for query, at in chosen.items()
+            for i, j in of.pairs[query][at].tolist()
+        ),
+        strict=True,
+    )
+    return rows(asked, first, second, "adaptive")
 
 
 def replay(of: Replayed, design: str, degree: float, number: int) -> pa.Table:
