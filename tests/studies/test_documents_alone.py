@@ -35,7 +35,7 @@ def test_what_is_made_is_the_same_whatever_is_asked_and_labelled(small_collectio
 @pytest.mark.studies
 def test_a_small_study(tmp_path: Path) -> None:
     surer = {"panel-80": {"settings": {"judge": {"accuracy": 0.95}}}}
-    rows = learned(carried_out("documents_alone", tmp_path, "--number", "40", conditions=surer))
+    rows = learned(carried_out("documents_alone", tmp_path, "--number", "30", conditions=surer))
     assert set(rows) == {"labels", "made", "made-judged"}
     assert rows["made"][5] == rows["labels"][5] == "100%"
     assert rows["made"][2] == rows["made-judged"][2] != rows["labels"][2]
