@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -20,7 +21,7 @@ from anmi_ray.cli.app import app
 from anmi_ray.cli.flags import COMMAND_LINE
 from anmi_ray.config.paths import check_address
 from anmi_ray.core import redaction
-from anmi_ray.core.errors import AnmiError, ConfigError, DataError, facts_of
+from anmi_ray.core.errors import AnmiError, ConfigError, DataError, facts_of, from_file_error
 from anmi_ray.runtime.driver import own_stderr
 
 __all__ = ["app", "main"]
@@ -51,11 +52,7 @@ def _carry_out(arguments: list[str] | None, terminated: list[int]) -> None:
             raise KeyboardInterrupt
         sys.stdout.flush()
     except AnmiError as error:
-        if words[:1] == ["--json"]:
-            _tell(facts_of(error))
-        kind = {ConfigError: "configuration", DataError: "data"}.get(type(error), "error")
-        _say(f"anmi: {kind}: {error}" if kind != "error" else f"anmi: {error}")
-        sys.exit(error.exit_code)
+        _refuse(error, words)
     except TyperException as error:  # typer carries its own click, so click's own exceptions would not match
         if message := error.format_message():
             command = getattr(getattr(error, "ctx", None), "command_path", "anmi")
@@ -70,7 +67,20 @@ def _carry_out(arguments: list[str] | None, terminated: list[int]) -> None:
     except (BrokenPipeError, SystemExit):  # what typer and rich make of it is the only exit that comes here
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python complains when it flushes
         sys.exit(141)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:  # of what a user named; whoever reads a file tells of other errors
+            raise
+        _refuse(from_file_error(error, str(error.filename or COMMAND_LINE)), words)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse(error: AnmiError, words: list[str]) -> NoReturn:
+    """End with one message, or with JSON where that is asked for."""
+    if words[:1] == ["--json"]:
+        _tell(facts_of(error))
+    kind = {ConfigError: "configuration", DataError: "data"}.get(type(error), "error")
+    _say(f"anmi: {kind}: {error}" if kind != "error" else f"anmi: {error}")
+    sys.exit(error.exit_code)
 
 
 def _tell(facts: dict[str, Any]) -> NoReturn:

@@ -15,6 +15,7 @@ from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _NAMED = 5  # documents named in an error
+_PLACE = 300  # characters of a place that are shown
 
 
 class AnmiError(Exception):
@@ -33,11 +34,14 @@ class AnmiError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        message = visible(self.message)
-        if self.most and len(message) > self.most:
-            message = f"{message[: self.most - 50]} … {message[-50:]}"
-        text = f"{self.place}: {message}" if self.place else message
+        message = _without_middle(visible(self.message), self.most)
+        text = f"{_without_middle(self.place, _PLACE)}: {message}" if self.place else message
         return visible(f"{text}\n  remedy: {self.remedy}" if self.remedy else text)
+
+
+def _without_middle(text: str, most: int) -> str:
+    """At most so many characters of a text; 0: all of them."""
+    return f"{text[: most - 50]} … {text[-50:]}" if most and len(text) > most else text
 
 
 def visible(text: str) -> str:
@@ -51,6 +55,8 @@ def visible(text: str) -> str:
 
 class ConfigError(AnmiError):
     """A setting is unknown, out of range, or contradicts another."""
+
+    most = 600  # what was typed may be of any length
 
 
 class DataError(AnmiError):

@@ -87,3 +87,27 @@ def test_mistakes_on_the_command_line(
     monkeypatch.chdir(tmp_path)
     assert says in refused(*arguments)
     assert anmi(*arguments).stdout == ""
+
+
+LONG = "x" * 5000
+TOO_LONG = [
+    ["rate", f"{LONG}.csv", "--out", "o.csv"],
+    ["audit", LONG],
+    ["config", LONG],
+    ["show", LONG],
+    ["run", "c.yaml", "--root", LONG],
+    ["run", "c.yaml", "--from", LONG],
+    ["plan", "c.yaml", f"corpus={{reader: beir, path: {LONG}}}"],
+    ["evaluate", "--collection", LONG, "--run", "run.trec"],
+    ["rerank", "--model", LONG, "--collection", ".", "--run", "run.trec", "--out", "-"],
+]
+
+
+@pytest.mark.parametrize("arguments", TOO_LONG, ids=lambda words: words[0])
+def test_a_name_without_end_is_one_short_message(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text("corpus: {reader: pydocs, packages: []}\n")
+    Path("run.trec").write_text("q Q0 d 1 2 t\n")
+    assert len(refused(*arguments)) < 1000
