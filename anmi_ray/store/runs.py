@@ -14,24 +14,43 @@ from anmi_ray.store import Artifact, Store, public_root
 
 TRAINED = "trained by "  # how the role of another run's model begins; the name of its peer follows
 BEFORE = "the last run's "  # how the role of what a run that is gone on with has made begins; its stage follows
+_ANEW = "delete it and carry out the run again: what it made is found, and the record written anew"
 
 
 def recorded(store: Store, name: str) -> dict[str, Any] | None:
     """What a root knows of run `name`, None where nothing. Raises DamagedError where that is no record of a run."""
     path = f"runs/{name}.json"
-    remedy = "delete it and carry out the run again: what it made is found, and the record written anew"
-    record = store.read_json(path, remedy)
-    if record is None or _is_record(record):
-        return record
-    raise DamagedError("not the record of a run", store.where(path), remedy)
+    record = store.read_json(path, _ANEW)
+    if record is None:
+        return None
+    if not _is_record(record):
+        raise DamagedError("not the record of a run", store.where(path), _ANEW)
+    if "environment" in record:
+        record["environment"] = _Held(record["environment"], store.where(path))
+    return _Held(record, store.where(path))
+
+
+class _Held(dict[str, Any]):
+    """A part of a record. DamagedError where it is asked for what it does not hold."""
+
+    def __init__(self, content: Mapping[str, Any], place: str) -> None:
+        super().__init__(content)
+        self.place = place
+
+    def __missing__(self, name: str) -> Any:
+        raise DamagedError(f"not the record of a run: it has no {name}", self.place, _ANEW)
 
 
 def _is_record(record: Any) -> bool:
-    """Whether it says which artifacts a run is made of."""
-    stages = record.get("stages", {}) if isinstance(record, dict) else None
-    if not isinstance(stages, dict):
+    """Whether it says which artifacts a run is made of; settings and environment are groups where they are there."""
+    if not isinstance(record, dict):
         return False
-    return all(isinstance(one, dict) and isinstance(one.get("fingerprint"), str) for one in stages.values())
+    parts: list[Any] = [record.get(name, {}) for name in ("stages", "config", "environment")]
+    if not all(isinstance(part, dict) for part in parts):
+        return False
+    stages, config, _ = parts
+    names = [one.get("fingerprint") if isinstance(one, dict) else None for one in stages.values()]
+    return isinstance(config.get("seed", 0), int) and all(isinstance(name, str) and name.isalnum() for name in names)
 
 
 def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:

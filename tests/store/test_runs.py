@@ -13,6 +13,7 @@ from anmi_ray.core.errors import DamagedError, StoreError
 from anmi_ray.store import Store
 from anmi_ray.store.runs import find_run
 from anmi_ray.store.spend_log import Spend, SpendLog, SpendRecord
+from tests.commands import refused
 
 STAGES = {"stages": {"ingest": {"fingerprint": "f00"}}}
 
@@ -27,7 +28,10 @@ def test_a_hand_edited_record_of_a_run_is_refused(tmp_path: Path) -> None:
     assert "carry out the run again" in str(caught.value)
 
 
-EDITED = [[], 3, {"stages": 5}, {"stages": {"ingest": "f00"}}, {"stages": {"ingest": {"fingerprint": 7}}}]
+EDITED = [
+    *([], 3, {"stages": 5}, {"stages": {"ingest": "f00"}}, {"stages": {"ingest": {"fingerprint": 7}}}),
+    *({"stages": {"ingest": {"fingerprint": "../f00"}}}, {"config": {"seed": "x"}}, {"config": []}, {"environment": 3}),
+]
 
 
 @pytest.mark.parametrize("content", EDITED)
@@ -36,6 +40,16 @@ def test_what_is_no_record_of_a_run_is_refused(tmp_path: Path, content: Any) -> 
     (tmp_path / "runs" / "mine.json").write_text(json.dumps(content))  # without a checksum, as of an older version
     with pytest.raises(DamagedError, match="not the record of a run"):
         find_run("mine", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "lacks"), [({}, "stages"), (STAGES, "environment"), ({**STAGES, "environment": {}}, "processor")]
+)
+def test_a_record_that_lacks_a_part_is_refused_where_it_is_asked_for(tmp_path: Path, content: Any, lacks: str) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine.json").write_text(json.dumps(content))
+    said = refused("show", "mine", "--root", tmp_path)
+    assert f"{tmp_path}/runs/mine.json: not the record of a run: it has no {lacks}\n  remedy: delete it" in said
 
 
 CHANGES = [('"dollars": 2.5', '"dollars": 0.5'), ('"questions": 17', '"questions": "17"')]
