@@ -122,6 +122,8 @@ class Reader(ABC):
 
     def _check_fraction(self, kind: str, of: str = "") -> None:
         """Raise DataError where more than max_reject_fraction of the rows of `kind`, all or so far, were malformed."""
+        if kind == "qrels" and self._seen["documents"] == self._malformed["documents"]:
+            return  # they grade documents that are not there: `counted` tells of these
         bad = self._malformed[kind]
         seen = self._seen[kind]
         limit = self.config.max_reject_fraction

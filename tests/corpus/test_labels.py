@@ -185,10 +185,11 @@ def test_counts_say_who_has_a_relevant_document(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"), [("queries.jsonl", "no usable query"), ("corpus.jsonl", r"0 document\(s\)")]
 )
-def test_an_empty_file_is_an_error(tmp_path: Path, name: str, message: str) -> None:
-    settings = write_beir(tmp_path, replace(SMALL, qrels={}))
+@pytest.mark.parametrize("labelled", [False, True])
+def test_an_empty_file_is_an_error(tmp_path: Path, name: str, message: str, labelled: bool) -> None:
+    settings = write_beir(tmp_path, SMALL if labelled else replace(SMALL, qrels={}))
     (tmp_path / name).write_bytes(b"")
-    found = read(settings)
+    found = read(settings, max_reject_fraction=0.01)  # labels of what is not there are not to blame
     with pytest.raises(DataError, match=f"{name}: holds {message}"):
         counted(found.reader, found.documents.num_rows, found.queries, found.qrels, QREL.empty())
 
