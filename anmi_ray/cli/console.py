@@ -88,6 +88,7 @@ class ConsoleReporter(Reporter):
         self.close()
         took = "reused" if seconds is None else f"{seconds:.1f} s"
         self._console.print(Text.assemble(("✓", "green"), f" {name:10} {took:>8}   {rows(flows)}"))
+        self._name = ""  # what is said before the next stage is not of this one
 
 
 def bar(console: Console, *counts: ProgressColumn) -> Progress:

@@ -51,6 +51,20 @@ def test_commands_print_hostile_names(name: str, tmp_path: Path, monkeypatch: py
     assert not set(refused("evaluate", "--collection", ".", "--run", "run.trec")) & CONTROLS
 
 
+def test_what_is_said_between_stages_is_of_no_stage() -> None:
+    out = io.StringIO()
+    reporter = console.ConsoleReporter(console.stdout(out))
+    reporter.stage("retrieve", "ranks")
+    reporter.notice("one shard is small")
+    reporter.finished("retrieve", 1.0, [])
+    reporter.notice("rate: gaps/00001.parquet lost or damaged: made again, from the same inputs")
+    said = [line for line in out.getvalue().splitlines() if line.startswith(" ")]
+    assert said == [
+        "  retrieve: one shard is small",
+        "  rate: gaps/00001.parquet lost or damaged: made again, from the same inputs",
+    ]
+
+
 @pytest.mark.parametrize("arguments", [["doctor"], ["--help"], ["rate", "p.csv", "--prior", "1", "--out", "-"]])
 def test_a_pipe_that_is_closed_ends_a_command_quietly(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("query_id,doc_a,doc_b,preference\nq,a,b,1\nq,b,c,0.2\n")

@@ -13,6 +13,7 @@ from typing import Any
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import environment
+from anmi_ray.core.errors import DamagedError
 from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_task
@@ -41,8 +42,11 @@ def publish(artifact: Artifact, inputs: Mapping[str, Artifact], run: str) -> Non
     made_of = {"version": manifest["version"], **manifest["inputs"]}
     evaluate = inputs["evaluate"]
     systems: list[str] = (evaluate.manifest() or {})["systems"]
+    for name in evaluate.listed():  # what a run ends with is looked at, so that its stage makes again what is damaged
+        if name.endswith(".json"):
+            evaluate.read_json(name)
     there = store.sizes(folder)
-    known = store.read_json(f"{folder}/{MADE_OF}") or {}
+    known = _made_of(store, folder)
     copies = dict[str, dict[str, Any]](known.pop(COPIES, {}))
     if copies and known == made_of and all(there.get(name) == file["bytes"] for name, file in copies.items()):
         return
@@ -54,6 +58,14 @@ def publish(artifact: Artifact, inputs: Mapping[str, Artifact], run: str) -> Non
     if "distill" in inputs:
         distill.publish_pages(inputs["distill"], run)
     store.publish_json(f"{folder}/{MADE_OF}", {**made_of, COPIES: copies})
+
+
+def _made_of(store: Store, folder: str) -> dict[str, Any]:
+    """What a report's folder says that it holds; nothing where that is damaged: it is written again."""
+    try:
+        return store.read_json(f"{folder}/{MADE_OF}") or {}
+    except DamagedError:
+        return {}
 
 
 @dataclass(frozen=True)
