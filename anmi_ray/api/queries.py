@@ -117,6 +117,7 @@ class _Maker:
         self._place = f"corpus {redaction.scrub(experiment.corpus.name)}"
         self._documents = 0
         self._refused = 0
+        self._rejected: list[str] = []  # of these, by reason
         self._searched: dict[QueryCandidate, int] = {}
         self._left: list[LeftOutQuery] = []
         self._found_kinds = experiment.queries.found
@@ -129,6 +130,8 @@ class _Maker:
     def make(self, to: Path) -> MadeQueries:
         self._say("reading documents, counting what stands in them")
         tried = self._candidates()
+        for line in self._rejected:
+            self._say(line)
         self._say(f"masking {len(tried):,} queries in their documents, counting words")
         with tempfile.TemporaryDirectory(prefix="counts-", dir=self._folder) as scratch:
             index, variants = self._index(tried, Path(scratch))
@@ -147,6 +150,7 @@ class _Maker:
     def _tables(self) -> Iterator[pa.Table]:
         """The documents, shard by shard, read anew."""
         from anmi_ray import corpus
+        from anmi_ray.corpus.counts import examples
 
         reader = corpus.read(self._experiment.corpus, documents_alone=True)
         self._documents = 0
@@ -154,6 +158,7 @@ class _Maker:
             self._documents += table.num_rows
             yield table
         self._refused = reader.rows_in()["documents"] - self._documents
+        self._rejected = examples(reader.rejects())
 
     def _candidates(self) -> list[QueryCandidate]:
         """The queries that are worth a search, from a sample of the documents."""

@@ -17,7 +17,7 @@ from anmi_ray.config.load import load
 from anmi_ray.config.retrieve import Bm25Config
 from anmi_ray.core.errors import DataError
 from anmi_ray.retrieval.bm25 import Bm25Index, Counts
-from tests.commands import printed, refused
+from tests.commands import anmi, printed, refused
 from tests.queries import hostile
 
 BAD = "[bold]x[/bold] \x1b[31m"
@@ -159,6 +159,14 @@ def test_nothing_to_ask_is_said(config: str, documents: list[tuple[str, str, str
     write_documents(Path("few"), documents)
     assert said in refused("queries", config, "corpus.path=few", "--to", "out")
     assert sorted(path.name for path in Path().iterdir()) == ["c.yaml", "few", "mine"]
+
+
+def test_what_is_refused_is_told_with_its_reason_and_place(config: str) -> None:
+    lines = Path("mine/corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    Path("mine/corpus.jsonl").write_text("\n".join([*lines, '{"_id": "bare", "text": " "}', ""]), encoding="utf-8")
+    done = anmi("queries", config, "corpus.path=mine", "corpus.max_reject_fraction=0.1", "--to", "out", "--number", 60)
+    assert f"{len(lines):,} documents, 1 refused; 60 queries" in done.stdout
+    assert f"1 rejected: empty document, first documents corpus.jsonl:{len(lines) + 1}\n" in done.stderr
 
 
 def test_a_folder_that_holds_something_is_refused(config: str) -> None:
