@@ -34,7 +34,7 @@ def parse(name: str) -> Measure:
     try:
         return measure_of(name)
     except ValueError as error:
-        raise ConfigError(str(error), f"measure {name!r}", "name one as nDCG@10, MRR@10, Recall@100 or AP") from None
+        raise ConfigError(str(error), "measures", "write it as ir_measures does: https://ir-measur.es") from None
 
 
 def evaluate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def batches(path: Path, compression: str | None, usual: str, columns: Sequence[s
     read = 0
     options = _options(wanted, broken, delimiter)
     options["read_options"].block_size = BLOCK
-    with pa.input_stream(str(path), compression=compression) as stream, _errors(path):
+    with pa.input_stream(str(path), compression=compression) as stream, _errors(path, lambda: number):
         for batch in pacsv.open_csv(stream, **options):
             # Rows are parsed ahead of the batch, so all that is broken before its end is known.
             numbers = np.setdiff1d(np.arange(number, number + batch.num_rows + len(broken)), list(broken))
@@ -106,14 +106,15 @@ def _options(wanted: Sequence[str], broken: Broken, delimiter: str) -> dict[str,
 
 
 @contextmanager
-def _errors(path: Path) -> Iterator[None]:
+def _errors(path: Path, line: Callable[[], int]) -> Iterator[None]:
+    """What Arrow refuses, said to the file's owner; `line`: of the first record that has not been read."""
     try:
         yield
     except pa.ArrowException as error:
         remedy = "mend the file; it must be CSV or TSV and UTF-8 (iconv -f <its encoding> -t utf-8)"
         if "straddling" in str(error):
             remedy = "mend the row; a quotation mark in it may not be closed"
-            raise DataError(f"a row is larger than {BLOCK >> 20} MiB", str(path), remedy) from None
+            raise DataError(f"a row is larger than {BLOCK >> 20} MiB", f"{path}:{line()}", remedy) from None
         raise DataError(f"cannot be read as CSV: {error}", str(path), remedy) from None
 
 

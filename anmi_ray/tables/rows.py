@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import REJECT
+from anmi_ray.tables.streams import TOO_LARGE
 
 # What a number may look like, to Python and to Arrow alike: ASCII digits, a point, no "1_0", "1,5", "0x10".
 _DECIMAL = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
@@ -308,7 +309,7 @@ def refused_lines(path: Path, broken: Iterable[tuple[int, str]]) -> pa.Table:
         {
             "place": [f"{path}:{number}" for number, _ in rows],
             "key": [""] * len(rows),
-            "reason": ["broken line"] * len(rows),
+            "reason": [f"line {TOO_LARGE}" if why.startswith(TOO_LARGE) else "broken line" for _, why in rows],
             "detail": [why for _, why in rows],
         }
     )

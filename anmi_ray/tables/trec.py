@@ -207,7 +207,7 @@ def _named(ids: pa.ChunkedArray, table: pa.Table, key: str) -> pa.ChunkedArray:
 def _number(text: str, what: str, place: str) -> float:
     value = real_of(text)
     if value is None:
-        remedy = f"write the {what} as a decimal number"
+        remedy = f"write the {what} as a decimal number{_point(text)}"
         raise DataError(f"{what} {text[:_SHOWN]!r} is not a finite number", place, remedy)
     return value
 
@@ -218,3 +218,8 @@ def _integer(text: str, what: str, place: str) -> int:
         remedy = f"write the {what} as a whole number of at most nine digits"
         raise DataError(f"{what} {text[:_SHOWN]!r} is not a whole number", place, remedy)
     return value
+
+
+def _point(text: str) -> str:
+    """What a remedy says more of a number with a decimal comma."""
+    return ", with a point for its comma" if real_of(text.replace(",", ".", 1)) is not None else ""

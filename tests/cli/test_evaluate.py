@@ -52,6 +52,10 @@ def test_ranks_that_contradict_the_scores_are_told_of() -> None:
     assert "0.750" in done.stdout
 
 
+def test_a_measure_that_is_none_is_told_the_examples_once() -> None:
+    assert refused(*evaluate("one.trec"), "--measures", "nDCG@x").count("nDCG@10") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -120,6 +120,7 @@ def test_qrels_of_both_kinds_agree():
         ("q Q0 d 1 2.0 my tag", r"run.trec:2: 7 fields"),
         ("q,Q0,d,1,2.0,t", r"run.trec:2: 1 fields, must be 6, but columns separated by commas"),
         ("q Q0 d 1 high t", r"run.trec:2: score 'high' is not a finite number"),
+        ("q Q0 d 1 7,6 t", r"score '7,6' is not a finite number\n.*number, with a point for its comma"),
         ("q Q0 d 1 nan t", r"run.trec:2: score 'nan'"),
         ("q Q0 d 1.5 2.0 t", r"run.trec:2: rank '1.5' is not a whole number"),
         ("q Q0 d 1 inf t", r"run.trec:2: score 'inf'"),

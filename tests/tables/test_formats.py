@@ -85,7 +85,11 @@ def test_a_decimal_comma_is_named(tmp_path: Path) -> None:
         ("p.csv", "query_id,doc_a,doc_b,preference\n".encode("utf-16"), "is UTF-16"),
         ("p.jsonl", '{"query_id": 1}\n'.encode("utf-16-le"), "is UTF-16"),
         ("p.csv", b"x" * streams.MAX_LINE + b"\n", "has no column query_id"),
-        ("p.csv", b"query_id,doc_a,doc_b,preference\nq,a,b,1\nq," + b"a" * (18 << 20) + b",b,1\n", "a row is larger"),
+        (
+            "p.csv",
+            b"query_id,doc_a,doc_b,preference\nq,a,b,1\nq," + b"a" * (18 << 20) + b",b,1\n",
+            "csv:3: a row is larger",
+        ),
         ("p.csv", b'query_id,doc_a,doc_b,preference\nq,"a\rq,c",b,1\n', "a quote that opens in this line"),
         ("p.jsonl", b"query_id,doc_a\n", "no line can be read; of the first: Expecting value"),
         ("p.csv", b",".join(b"column%d" % i for i in range(9999)) + b"\n", "has no column query_id"),
@@ -96,6 +100,14 @@ def test_what_is_no_such_file_is_told_in_short(tmp_path: Path, name: str, conten
     with pytest.raises(DataError, match=message) as caught:
         read_preferences(tmp_path / name, GAMES)
     assert len(str(caught.value)) < 600
+
+
+def test_a_line_that_is_too_large_is_told_from_one_that_is_broken(tmp_path: Path) -> None:
+    good = '{"query_id": "q", "doc_a": "a", "doc_b": "b", "preference": 1}'
+    read = write(tmp_path / "p.jsonl", "\n".join([good, "{", '"' + "x" * streams.MAX_LINE + '"', good]))
+    places = [f"{tmp_path / 'p.jsonl'}:{number}" for number in (2, 3)]
+    assert read.reasons() == {"broken line": (1, places[:1]), "line larger than 16 MiB": (1, places[1:])}
+    assert read.rejects["detail"].to_pylist()[1] == f"larger than 16 MiB: {streams.MAX_LINE + 3:,} bytes"
 
 
 def test_long_cells_are_refused_and_their_neighbours_are_read(tmp_path: Path) -> None:
