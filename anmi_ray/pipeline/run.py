@@ -10,11 +10,14 @@ from typing import Any
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.judging import kinds
+from anmi_ray.judging.http import access
 from anmi_ray.pipeline import progress
 from anmi_ray.pipeline.carrying import Carrying
 from anmi_ray.pipeline.resolve import Resolved, resolve, todo
 from anmi_ray.pipeline.stages import FIRST, LAST
 from anmi_ray.runtime.reporter import Reporter
+from anmi_ray.runtime.stage import Stage
 from anmi_ray.store import Flow, Store, runs
 
 _LOG = logging.getLogger(__name__)
@@ -47,6 +50,7 @@ def run(
     chosen = {name: resolved[name] for name in path[names.index(first) :]}
     for item in todo(store, chosen):
         item.stage.check(experiment)
+        _check_keys(item.stage, experiment)
     notices = [runs.buckets_kept(store, experiment.execution)]
     notices += progress.at_work(store) if experiment.judge.reading else ()
     with progress.told(store, experiment.name, path, reporter) as told, ExitStack() as session:
@@ -67,6 +71,15 @@ def run(
             if "splits" in manifest:
                 _check_splits(manifest["splits"], chosen)
     return record
+
+
+def _check_keys(stage: Stage, experiment: Experiment) -> None:
+    """Say before hours of work, not after, that the key of a judge's server is not set; of a cluster preflight does."""
+    if not stage.asks or experiment.execution.address is not None:
+        return
+    for judge in map(kinds.of, stage.config_of(experiment).judges):
+        if judge.server is not None:
+            access.read_key(judge.server)
 
 
 def _check_splits(splits: Mapping[str, int], chosen: Mapping[str, Resolved]) -> None:
