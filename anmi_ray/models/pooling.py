@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from anmi_ray.config.train import Pooling, Student
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.errors import ConfigError, first_line
 from anmi_ray.models.loading import ModelSource
 
 VectorPooling = Literal["mean", "cls", "lasttoken"]
@@ -155,9 +155,15 @@ def _unread(source: ModelSource, what: str) -> ConfigError:
 
 
 def _json(source: ModelSource, name: str) -> Any:
-    """A JSON file of the model, or None where it has none."""
+    """A JSON file of the model, or None where it has none. ConfigError where it holds something else."""
     path = Path(source.path_or_id) / name if source.is_local else _fetched(source, name)
-    return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else None
+    if path is None or not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        message = f"its {name} is no JSON: {first_line(error)}"
+        raise ConfigError(message, f"model {source.name}", "export the model anew, or download it again") from None
 
 
 def _fetched(source: ModelSource, name: str) -> Path | None:

@@ -125,3 +125,17 @@ def test_a_name_without_end_is_one_short_message(
     Path("c.yaml").write_text("corpus: {reader: pydocs, packages: []}\n")
     Path("run.trec").write_text("q Q0 d 1 2 t\n")
     assert len(refused(*arguments)) < 1000
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000])
+def test_a_model_whose_settings_are_no_json_is_one_message(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model").mkdir()
+    Path("model/config.json").write_bytes(content)
+    Path("corpus.jsonl").write_text('{"_id": "d", "text": "word"}\n')
+    Path("queries.jsonl").write_text('{"_id": "q", "text": "word"}\n')
+    Path("run.trec").write_text("q Q0 d 1 2 t\n")
+    said = refused("rerank", "--model", "model", "--collection", ".", "--run", "run.trec", "--out", "out.trec")
+    assert "model: its config.json is no JSON: " in said
