@@ -14,6 +14,7 @@ from anmi_ray.config.evaluate import EvaluateConfig, RerankConfig
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.mine import MineConfig
+from anmi_ray.config.paths import RUN_NAME
 from anmi_ray.config.plan import PlanConfig
 from anmi_ray.config.queries import QueriesConfig
 from anmi_ray.config.rate import RateConfig
@@ -29,7 +30,7 @@ class Experiment(Settings):
     `refines` and `trained_by` name have made is an input of stages.
     """
 
-    name: str = Field(default="experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$", description="name of the run")
+    name: str = Field(default="experiment", pattern=RUN_NAME, description="name of the run")
     seed: int = Field(default=0, ge=0, description="root of every derived seed")
     recipe: str | None = Field(
         default=None,

@@ -80,7 +80,7 @@ def judged(line: bytes) -> Judged:
     fields = _FIELD.findall(text)
     if len(fields) != 4:
         reason = (
-            f"not the four columns query, iteration, document, grade{misread(text, ' ') if len(fields) == 1 else ''}"
+            f"not the four columns query, iteration, document, grade{misread(text.strip().replace(_TAB, ' '), ' ')}"
         )
         raise LineError(reason, detail=f"{len(fields)} columns, separated by white space")
     return parsing.judged_of(fields[0], fields[2], fields[3])

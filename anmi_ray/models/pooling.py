@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
 from anmi_ray.config.train import Pooling, Student
-from anmi_ray.core.errors import ConfigError, first_line
+from anmi_ray.core.errors import ConfigError, first_line, visible
 from anmi_ray.models.loading import ModelSource
 
 VectorPooling = Literal["mean", "cls", "lasttoken"]
@@ -17,11 +19,37 @@ SCORE_FOLDER = "3_Dense"  # of an exported cross-encoder with a mean head
 POOLINGS = ("mean", "cls", "lasttoken")
 _READ = ("Transformer", "Pooling", "Normalize")  # what modules.json may list, by the last part of its class
 _TOKENS_READ = ("Transformer", "MultiVectorMask", "Normalize")  # what it lists of token vectors without a projection
+_SHOWN = 200  # characters of what a folder says that a message quotes
 _OF_COLBERT = (
     "query_length",
     "document_length",
     "query_expansion",
 )  # a transformer's settings for its two kinds of text
+
+
+class _Module(BaseModel):
+    """An entry of modules.json."""
+
+    type: str
+    path: str = Field(pattern=r"^[\w./-]{0,200}$")
+
+
+class _Said(BaseModel):
+    """What the other files may say of all that is read here."""
+
+    architectures: list[str] | None = None
+    prompts: dict[str, str | None] | None = None
+    pooling_mode: str | list[str] | None = None
+    max_seq_length: int | None = None
+    activation_function: str = ""
+    model_type: str = ""
+    query_prefix: str | None = None
+    document_prefix: str | None = None
+    query_token_id: str | None = None
+    doc_token_id: str | None = None
+
+
+_MODULES, _SAID = TypeAdapter(list[_Module]), TypeAdapter(_Said)
 
 
 @dataclass(frozen=True)
@@ -148,22 +176,27 @@ def draws_head(source: ModelSource, student: Student, pooling: Pooling) -> bool:
 
 def _unread(source: ModelSource, what: str) -> ConfigError:
     return ConfigError(
-        what,
+        visible(what)[:_SHOWN],
         f"model {source.name}",
         f"give a bi-encoder of {', '.join(_READ)} that pools by {', '.join(POOLINGS)}, or train.student: cross-encoder",
     )
 
 
 def _json(source: ModelSource, name: str) -> Any:
-    """A JSON file of the model, or None where it has none. ConfigError where it holds something else."""
+    """A JSON file of the model, or None where it has none. ConfigError where it does not say what its kind says."""
     path = Path(source.path_or_id) / name if source.is_local else _fetched(source, name)
     if path is None or not path.is_file():
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        (_MODULES if name == "modules.json" else _SAID).validate_python(found, strict=True)
+        return found
+    except ValidationError as error:
+        field = ".".join(map(str, error.errors()[0]["loc"]))
+        message = f"its {name} is not what its library writes: {field or 'all of it'}"
     except (ValueError, RecursionError) as error:
         message = f"its {name} is no JSON: {first_line(error)}"
-        raise ConfigError(message, f"model {source.name}", "export the model anew, or download it again") from None
+    raise ConfigError(message, f"model {source.name}", "export the model anew, or download it again")
 
 
 def _fetched(source: ModelSource, name: str) -> Path | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.mistakes import members
-from anmi_ray.config.paths import check_address
+from anmi_ray.config.paths import RUN_NAME, check_address
 from anmi_ray.core.errors import ConfigError, DamagedError
 from anmi_ray.store import Artifact, Store, public_root
 
@@ -60,7 +61,7 @@ def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
     """
     check_address(root, "root")
     store = Store(root)
-    record = recorded(store, name)
+    record = recorded(store, name) if re.fullmatch(RUN_NAME, name) else None  # nothing else is read for a name
     if record is None:
         known = [file.removesuffix(".json") for file in store.names("runs")]
         raise ConfigError(

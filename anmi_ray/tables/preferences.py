@@ -32,6 +32,7 @@ from anmi_ray.tables.rows import Flags, Longs, Refusals, Rows, rows_of, verdict
 ONE_QUERY = "all"  # the query's id where a table is read as one query
 _ORDERS = ("ab", "ba")
 _LENGTHS = ("length_a", "length_b")
+_RENAME = "rename the columns, or name them with --columns, which anmi rate and anmi audit take"
 _NEEDED = ("query_id", "doc_a", "doc_b", "preference")
 _DEFAULTS = {"games": "1"}  # what a JSON object without a key means, where others have it, if not nothing
 Checks = dict[str, Flags]  # by reason, the rows that it refuses
@@ -48,7 +49,7 @@ class Reading:
     texts: tuple[str, ...]
     numbers: tuple[str, ...]
     orders_needed: bool
-    no_query: str = "rename the columns"
+    no_query: str = _RENAME
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -60,7 +61,7 @@ GAMES = Reading(
     (*_NEEDED[:3], "judge", "order", "error"),
     (_NEEDED[3], "games", "tie"),
     orders_needed=False,
-    no_query="rename the columns; a table about one query needs no query_id with --all-one-query",
+    no_query=f"{_RENAME}; a table about one query needs no query_id with --all-one-query",
 )
 ANSWERS = Reading((*_NEEDED[:3], "judge", "order", "error"), (_NEEDED[3], "round", *_LENGTHS), orders_needed=True)
 
@@ -134,7 +135,7 @@ def check_preferences(source: Any, reading: Reading, one_query: bool = False) ->
     needed = [name for name in _NEEDED if not (one_query and name == "query_id")]
     if set(_LENGTHS) <= set(reading.numbers) and set(rows.columns) & set(_LENGTHS):
         needed += _LENGTHS
-    remedy = "rename the columns" if "query_id" in rows.columns else reading.no_query
+    remedy = _RENAME if "query_id" in rows.columns else reading.no_query
     rows.need(needed, reading.columns, remedy)
     there = set(rows.table.column_names).intersection(reading.columns)
     count = rows.table.num_rows

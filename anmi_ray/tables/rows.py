@@ -74,11 +74,15 @@ def delimiter_of(line: str, usual: str) -> str:
 
 
 def misread(line: str, usual: str) -> str:
-    """What a message says more of a line without the sign that usually separates its columns: which does.
+    r"""What a message says more of a line without the sign that usually separates its columns: which does.
 
-    >>> misread("q,0,d,1", " "), misread("q 0 d,1", " ")
-    (', but columns separated by commas', '')
+    Or that it is several lines: old programs end theirs with a carriage return alone.
+
+    >>> misread("q,0,d,1", " "), misread("q 0 d,1", " "), misread("q 0 d 1\rq 0 e 1", " ")
+    (', but columns separated by commas', '', ', but lines that end with carriage returns alone')
     """
+    if "\r" in line.rstrip("\r\n"):
+        return ", but lines that end with carriage returns alone"
     found = delimiter_of(line, usual)
     return "" if found == usual or usual in line else f", but columns separated by {DELIMITERS[found]}"
 

@@ -72,11 +72,11 @@ def parse_run(
     is no number, and a document that occurs twice.
     """
     found: dict[tuple[str, str, str], _Line] = {}
-    for number, fields in _fields(lines):
+    for number, line, fields in _fields(lines):
         here = f"{place}:{number}"
         if len(fields) != 6:
             raise DataError(
-                f"{len(fields)} fields, must be 6{_apart(fields)}",
+                f"{len(fields)} fields, must be 6{_apart(line)}",
                 here,
                 "write each line as: qid Q0 docid rank score tag",
             )
@@ -165,14 +165,14 @@ def _place(path: str | Path) -> str:
     return streams.INPUT if Path(path) == streams.STANDARD else str(path)
 
 
-def _fields(lines: Iterable[str]) -> Iterable[tuple[int, list[str]]]:
-    """(line number from 1, fields) of the lines that are not blank."""
-    return ((number, fields) for number, line in enumerate(lines, 1) if (fields := FIELD.findall(line)))
+def _fields(lines: Iterable[str]) -> Iterable[tuple[int, str, list[str]]]:
+    """(line number from 1, line, fields) of the lines that are not blank."""
+    return ((number, line, fields) for number, line in enumerate(lines, 1) if (fields := FIELD.findall(line)))
 
 
-def _apart(fields: list[str]) -> str:
-    """What separates the columns of a line that has one field, where it is another sign than white space."""
-    return misread(fields[0], " ") if len(fields) == 1 else ""
+def _apart(line: str) -> str:
+    """What separates the columns of a line, or its lines, where it is another sign than is read here."""
+    return misread(line.strip().replace("\t", " "), " ")
 
 
 def _graded(lines: Iterable[str], place: str) -> Iterator[tuple[int, str, str, str]]:
@@ -190,7 +190,7 @@ def _graded(lines: Iterable[str], place: str) -> Iterator[tuple[int, str, str, s
         if len(fields) != wanted:
             here = f"{place}:{number}"
             raise DataError(
-                f"{len(fields)} fields, must be {wanted}{_apart(fields)}", here, f"write each line as: {remedy}"
+                f"{len(fields)} fields, must be {wanted}{_apart(line)}", here, f"write each line as: {remedy}"
             )
         query, doc, grade = (fields[column] for column in columns)
         yield number, query, doc, grade

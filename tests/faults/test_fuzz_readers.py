@@ -21,12 +21,16 @@ import pytest
 
 from anmi_ray import corpus
 from anmi_ray.api import written_queries
+from anmi_ray.api.runs import Run
+from anmi_ray.cli import show
 from anmi_ray.config import load
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core.errors import AnmiError
 from anmi_ray.corpus import pydocs
 from anmi_ray.corpus.counts import counted
 from anmi_ray.judging import parse_reply, writer
+from anmi_ray.models import pooling
+from anmi_ray.models.loading import ModelSource
 from anmi_ray.tables import trec
 from anmi_ray.tables.preferences import ANSWERS, GAMES, read_preferences
 
@@ -212,6 +216,26 @@ def written(name: str, read: Callable[[Path], object]) -> Read:
     return fill_and_read
 
 
+def record(folder: Path, data: bytes) -> None:
+    """Read it as the record of a run, as what shows runs does."""
+    (folder / "runs").mkdir(exist_ok=True)
+    (folder / "runs" / "mine.json").write_bytes(data)
+    Run("mine", root=str(folder))
+    list(show.described("mine", str(folder), 3))
+
+
+def model(name: str, folder: Path, data: bytes) -> None:
+    """Read it as one of the files that say what a folder of weights is."""
+    for kind, content in MODEL.items():
+        (folder / kind).parent.mkdir(exist_ok=True)
+        (folder / kind).write_bytes(data if kind == name else content)
+    source = ModelSource("m", str(folder), "", is_local=True)
+    reads = (pooling.read_pooling, pooling.read_token_vectors, pooling.activations, pooling.markers)
+    for read in (*reads, pooling.is_bi_encoder, pooling.is_colbert):
+        read(source)
+    pooling.draws_head(source, "cross-encoder", "cls")
+
+
 def module(folder: Path, data: bytes) -> None:
     """Read it as a module of Python."""
     (folder / "m.py").write_bytes(data)
@@ -241,6 +265,25 @@ AS_TREC: dict[str, object] = {
     "qrels": {"test": "r.qrels"},
 }
 AS_MARCO = AS_TREC | {"documents": "d.tsv", "queries": "q.tsv"}
+RECORD = json.dumps(
+    {
+        "name": "mine",
+        "corpus": "f00",
+        "corpus_name": "mine",
+        "config": {"seed": 0, "corpus": {}, "judge": {}},
+        "stages": {name: {"fingerprint": "f00", "inputs": {}, "settings": {}} for name in ("ingest", "judge")},
+        "environment": {"git": None, "cores": 2, "processor": "one", "memory_gb": 8, "python": "3.11", "versions": {}},
+    }
+).encode()
+MODULES = [{"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
+           for at, (path, kind) in enumerate((("", "Transformer"), ("1_Pooling", "Pooling")))]  # fmt: skip
+MODEL = {
+    "modules.json": json.dumps(MODULES).encode(),
+    "config.json": b'{"architectures": ["BertForSequenceClassification"]}',
+    "config_sentence_transformers.json": b'{"prompts": {"query": "q: ", "document": ""}, "query_prefix": "[Q]"}',
+    "sentence_bert_config.json": b'{"max_seq_length": 128, "do_lower_case": false}',
+    "1_Pooling/config.json": b'{"pooling_mode_mean_tokens": true, "pooling_mode": "mean", "include_prompt": true}',
+}
 JSONL = b"".join(json.dumps(ANSWER | {"doc_a": name}).encode() + b"\n" for name in "acd")
 # By reader, the text that is mutated and how much of all inputs it gets.
 READERS: Readers = {
@@ -255,6 +298,8 @@ READERS: Readers = {
     "configuration": (written("c.yaml", load.load), CONFIG, 4),
     "own queries": (own_queries, b'how do I write a query\n{"text": "as JSON"}\n{"query": "as well"}\n', 8),
     "module": (module, MODULE, 3),
+    "record of a run": (record, RECORD, 6),
+    **{f"model's {name}": (partial(model, name), content, 1) for name, content in MODEL.items()},
     **{f"beir {name}": (partial(collection, BEIR, AS_BEIR, name), BEIR[name], 1) for name in BEIR},
     **{f"table {name}": (partial(collection, TABLES, AS_TABLES, name), TABLES[name], 1) for name in TABLES},
     **{f"trec {name}": (partial(collection, TREC, AS_TREC, name), TREC[name], 1) for name in TREC},

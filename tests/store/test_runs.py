@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from anmi_ray.core.errors import DamagedError, StoreError
+from anmi_ray.core.errors import ConfigError, DamagedError, StoreError
 from anmi_ray.store import Store
 from anmi_ray.store.runs import find_run
 from anmi_ray.store.spend_log import Spend, SpendLog, SpendRecord
@@ -26,6 +26,13 @@ def test_a_hand_edited_record_of_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DamagedError, match="its checksum is that of another content") as caught:
         find_run("mine", str(tmp_path))
     assert "carry out the run again" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["../runs/mine", "runs/../mine", "a\0b", "", "x" * 5000])
+def test_what_cannot_be_a_runs_name_is_not_looked_for(tmp_path: Path, name: str) -> None:
+    Store(str(tmp_path)).publish_json("runs/mine.json", STAGES)
+    with pytest.raises(ConfigError, match="no run of that name; there are mine"):
+        find_run(name, str(tmp_path))
 
 
 EDITED = [
