@@ -74,6 +74,8 @@ def start(execution: ExecutionConfig) -> None:
 def _init(execution: ExecutionConfig) -> None:
     import ray
 
+    # of a late dashboard, which nobody looks at, it says four lines; what ends a start is raised as well
+    logging.getLogger("ray._private.services").setLevel(logging.CRITICAL)
     ray.init(
         address="local",  # never join a Ray that happens to run here: it may be what is left of a killed run
         num_cpus=execution.local_cpus,
