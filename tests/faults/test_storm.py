@@ -105,7 +105,7 @@ class Storm:
             if reached == "judge":
                 self.await_questions(process, self.chance.randrange(50, 1500))
             time.sleep(self.chance.uniform(0.0, LATEST_S.get(reached, 1.0)))
-            if reached == "judge" and not self.events["stopped for a minute"]:
+            if reached == "judge" and not two and not self.events["stopped for a minute"]:
                 self.stop(process)
             if number % 2 == 0:
                 self.set_clocks(process)
