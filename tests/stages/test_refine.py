@@ -168,7 +168,7 @@ def test_judges_of_a_round_spend_what_the_first_run_left(tmp_path: Path) -> None
         experiment = validate({"refines": f"r{number}", "execution": {"root": str(tmp_path)}}, "some.yaml")
         read = dict(stage.also(experiment.judge, experiment, "content"))
         stage.run(Artifact(store, "judge", "j"), runs.of_other_runs(store, read), experiment.judge, None)  # type: ignore[arg-type]
-        made = {"compare": {"fingerprint": f"later {number}", "inputs": {}}}
+        made = {"compare": {"fingerprint": f"later-{number}", "inputs": {}}}
     assert [(one.stage, one.fingerprint) for one in asked] == [("compare-1", "first")] * 3
 
 
