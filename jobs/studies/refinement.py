@@ -35,6 +35,7 @@ from anmi_ray.evaluation.replicates import contrast, family
 from anmi_ray.pipeline import refining, run
 from anmi_ray.pipeline.refining import Refinement
 from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.pipeline.stages import MINE
 from anmi_ray.runtime.tasks import ray_session
 from anmi_ray.stages.rerank.ranking import SYSTEM
 from anmi_ray.store import Artifact, Store, runs
@@ -121,7 +122,7 @@ def results(of: LabelFree, trained: Mapping[str, Sequence[Trained]]) -> Results:
     ]
     corrected = family(compared)
     tables = [_levels(name, one) for name, one in values.items()]
-    tables += [harness.contrasts_table("Differences", corrected), _asked(trained)]
+    tables += [harness.contrasts_table("Differences", corrected), _asked(of, trained)]
     levels = {f"{name} {system}": rows.mean(1).tolist() for name, one in values.items() for system, rows in one.items()}
     return Results(tables, (), {"levels": levels, "differences": [asdict(one) for one in corrected]})
 
@@ -141,8 +142,8 @@ def _levels(collection: str, values: Mapping[str, Reals]) -> Table:
     return Table(f"{collection}, {MEASURE}, {queries} test queries", ("system", "level", "by seed"), rows)
 
 
-def _asked(trained: Mapping[str, Sequence[Trained]]) -> Table:
-    """What rounds asked, over the seeds."""
+def _asked(of: LabelFree, trained: Mapping[str, Sequence[Trained]]) -> Table:
+    """What rounds asked, and of how many train queries they mined, over the seeds."""
     rows = []
     for name, seeds in trained.items():
         for number in range(1, max(len(one.rounds) for one in seeds) + 1):
@@ -151,10 +152,20 @@ def _asked(trained: Mapping[str, Sequence[Trained]]) -> Table:
                 sum(getattr(one, what) for one in of_round) for what in ("pairs", "answers", "turned")
             )
             mean = len(of_round)
-            cells = (f"{pairs / mean:,.0f}", f"{answers / mean:,.0f}", f"{turned / pairs:.0%}")
-            rows.append((name, str(number), *cells))
-    columns = ("part", "round", "new pairs", "new answers", "turned")
+            before, after = (
+                sum(_mined(of, one.experiments[system]) for one in seeds if len(one.rounds) >= number) / mean
+                for system in (f"{REFINED}-{number - 1}" if number > 1 else JUDGED, f"{REFINED}-{number}")
+            )
+            cells = (f"{pairs / mean:,.0f}", f"{answers / mean:,.0f}", f"{turned / pairs:.1%}")
+            rows.append((name, str(number), *cells, f"{before:,.0f}", f"{after:,.0f}"))
+    columns = ("part", "round", "new pairs", "new answers", "turned", "train queries with negatives before", "after")
     return Table("What a round asked, mean over seeds", columns, rows)
+
+
+def _mined(of: LabelFree, experiment: Experiment) -> int:
+    """Train queries that have negatives."""
+    made = Artifact(Store(of.root), MINE, resolve(experiment)[MINE].fingerprint)
+    return sum(flow["rows_out"] for flow in (made.manifest() or {})["flows"] if flow["unit"] == "train queries")
 
 
 def main(words: Sequence[str] | None = None) -> None:
