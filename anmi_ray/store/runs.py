@@ -51,7 +51,8 @@ def _is_record(record: Any) -> bool:
         return False
     stages, config, _ = parts
     names = [one.get("fingerprint") if isinstance(one, dict) else None for one in stages.values()]
-    return isinstance(config.get("seed", 0), int) and all(isinstance(name, str) and re.fullmatch(r"[\w-]+", name) for name in names)
+    named = all(isinstance(name, str) and re.fullmatch(r"[\w-]+", name) for name in names)
+    return isinstance(config.get("seed", 0), int) and named
 
 
 def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
