@@ -79,9 +79,7 @@ def judged(line: bytes) -> Judged:
     text = parsing.decode(line)
     fields = _FIELD.findall(text)
     if len(fields) != 4:
-        reason = (
-            f"not the four columns query, iteration, document, grade{misread(text.strip().replace(_TAB, ' '), ' ')}"
-        )
+        reason = f"not the four columns query, iteration, document, grade{misread(text, ' ')}"
         raise LineError(reason, detail=f"{len(fields)} columns, separated by white space")
     return parsing.judged_of(fields[0], fields[2], fields[3])
 

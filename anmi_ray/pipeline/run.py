@@ -10,8 +10,6 @@ from typing import Any
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.judging import kinds
-from anmi_ray.judging.http import access
 from anmi_ray.pipeline import progress
 from anmi_ray.pipeline.carrying import Carrying
 from anmi_ray.pipeline.resolve import Resolved, resolve, todo
@@ -77,6 +75,9 @@ def _check_keys(stage: Stage, experiment: Experiment) -> None:
     """Say before hours of work, not after, that the key of a judge's server is not set; of a cluster preflight does."""
     if not stage.asks or experiment.execution.address is not None:
         return
+    from anmi_ray.judging import kinds
+    from anmi_ray.judging.http import access
+
     for judge in map(kinds.of, stage.config_of(experiment).judges):
         if judge.server is not None:
             access.read_key(judge.server)

@@ -76,13 +76,14 @@ def delimiter_of(line: str, usual: str) -> str:
 def misread(line: str, usual: str) -> str:
     r"""What a message says more of a line without the sign that usually separates its columns: which does.
 
-    Or that it is several lines: old programs end theirs with a carriage return alone.
+    Or that it is several lines: old programs end theirs with a carriage return alone. Tabs count as spaces.
 
     >>> misread("q,0,d,1", " "), misread("q 0 d,1", " "), misread("q 0 d 1\rq 0 e 1", " ")
     (', but columns separated by commas', '', ', but lines that end with carriage returns alone')
     """
     if "\r" in line.rstrip("\r\n"):
         return ", but lines that end with carriage returns alone"
+    line = line.strip().replace("\t", " ") if usual == " " else line
     found = delimiter_of(line, usual)
     return "" if found == usual or usual in line else f", but columns separated by {DELIMITERS[found]}"
 

@@ -76,7 +76,7 @@ def parse_run(
         here = f"{place}:{number}"
         if len(fields) != 6:
             raise DataError(
-                f"{len(fields)} fields, must be 6{_apart(line)}",
+                f"{len(fields)} fields, must be 6{misread(line, ' ')}",
                 here,
                 "write each line as: qid Q0 docid rank score tag",
             )
@@ -170,11 +170,6 @@ def _fields(lines: Iterable[str]) -> Iterable[tuple[int, str, list[str]]]:
     return ((number, line, fields) for number, line in enumerate(lines, 1) if (fields := FIELD.findall(line)))
 
 
-def _apart(line: str) -> str:
-    """What separates the columns of a line, or its lines, where it is another sign than is read here."""
-    return misread(line.strip().replace("\t", " "), " ")
-
-
 def _graded(lines: Iterable[str], place: str) -> Iterator[tuple[int, str, str, str]]:
     """(line number, query, document, grade) of qrels in either format."""
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
@@ -190,7 +185,7 @@ def _graded(lines: Iterable[str], place: str) -> Iterator[tuple[int, str, str, s
         if len(fields) != wanted:
             here = f"{place}:{number}"
             raise DataError(
-                f"{len(fields)} fields, must be {wanted}{_apart(line)}", here, f"write each line as: {remedy}"
+                f"{len(fields)} fields, must be {wanted}{misread(line, ' ')}", here, f"write each line as: {remedy}"
             )
         query, doc, grade = (fields[column] for column in columns)
         yield number, query, doc, grade

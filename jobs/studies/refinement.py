@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +89,7 @@ def carry_out(of: LabelFree, part: Part, seed: int, rounds: int) -> Trained:
     model = first
     for number in range(1, len(asked) + 1):
         weights = runs.trained(model.name, of.root, None)
-        folder = Path(of.root, "artifacts", "train", weights.fingerprint, "model").resolve()
+        folder = Path(of.root, weights.path, "model").resolve()
         own = {"name": f"{first.name}-{CONTINUED}-{number}", "train": {"model": str(folder)}}
         model = validate(harness.merged([first.model_dump(exclude_unset=True), own]), "the study")
         run.run(model, reporter, last=LAST)
@@ -147,13 +146,13 @@ def _asked(of: LabelFree, trained: Mapping[str, Sequence[Trained]]) -> Table:
     rows = []
     for name, seeds in trained.items():
         for number in range(1, max(len(one.rounds) for one in seeds) + 1):
-            of_round = [one.rounds[number - 1] for one in seeds if len(one.rounds) >= number]
+            reached = [one for one in seeds if len(one.rounds) >= number]
             pairs, answers, turned = (
-                sum(getattr(one, what) for one in of_round) for what in ("pairs", "answers", "turned")
+                sum(getattr(one.rounds[number - 1], what) for one in reached) for what in ("pairs", "answers", "turned")
             )
-            mean = len(of_round)
+            mean = len(reached)
             before, after = (
-                sum(_mined(of, one.experiments[system]) for one in seeds if len(one.rounds) >= number) / mean
+                sum(_mined(of, one.experiments[system]) for one in reached) / mean
                 for system in (f"{REFINED}-{number - 1}" if number > 1 else JUDGED, f"{REFINED}-{number}")
             )
             cells = (f"{pairs / mean:,.0f}", f"{answers / mean:,.0f}", f"{turned / pairs:.1%}")
@@ -175,7 +174,7 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(words)
 
     def work() -> Results:
-        plan: Any = harness.read_settings(conditions.Plan, given.config)
+        plan = harness.read_settings(conditions.Plan, given.config)
         of = conditions.prepare(plan, given)
         harness.make([part.experiment for part in of.parts], "retrieve")  # where labels of test queries stand
         trained: dict[str, list[Trained]] = {}
