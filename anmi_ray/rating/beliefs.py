@@ -1,18 +1,21 @@
 """A fit's ratings with all their covariances, query by query: what an adaptive design chooses the next pairs by.
 
 The first stage's order is worth something before anybody is asked. Here, and only here, it moves the ratings' prior
-mean, by a slope that the answers so far decide: near zero where the order tells nothing. The ratings that are kept
+mean, by slopes that the answers so far decide: near zero where the order tells nothing. The ratings that are kept
 leave it out, since whoever weighs them against ranks, or measures systems by them, would count it twice.
 
-A rating's prior is N(μ + β x, 1/τ'), x the normal score of the document's rank (mean 0, variance 1; 0 of a known
-positive) and 1/τ' = 1/τ - β², what β x leaves of the prior's variance. The answers enter as the Gaussian factors of the
-fit, N(m, (L + diag(τ))⁻¹) with the answers' precision L; so β and the posterior follow without another fit.
-Letters: Q queries; of one query n documents.
+A rating's prior is N(μ + xᵀβ, 1/τ'). x are two scores of the document's rank, each of mean 0 and variance 1: the normal
+score, by which half of all documents are better than the other half, and the reciprocal rank, by which few are better
+than all others; both are 0 of a known positive. 1/τ' is what xᵀβ leaves of the prior's variance 1/τ on average over a
+query. The answers enter as the Gaussian factors of the fit, N(m, (L + diag(τ))⁻¹) with the answers' precision L; so β
+and the posterior follow without another fit.
+Letters: Q queries; of one query n documents; B = 2 scores of a rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +31,7 @@ from anmi_ray.rating.gaussian import Gaussian
 from anmi_ray.rating.pairs import positions, read_games
 from anmi_ray.rating.shared_parameters import Globals
 
+_SCORES = 2  # of a rank
 _MOST = 0.9  # of the prior's variance that ranks may explain: no order is so good that nothing is left to ask
 
 
@@ -46,25 +50,37 @@ class QueryBeliefs(NamedTuple):
 
 
 class Worth(NamedTuple):
-    """What answers say of the first stage's order: their log evidence is `pull` β - `precision` β² / 2."""
+    """What answers say of the first stage's order: their log evidence is pullᵀβ - βᵀ precision β / 2.
 
-    pull: float = 0.0
-    precision: float = 0.0
+    pull float64[B], precision float64[B, B].
+    """
 
-    def slope(self) -> float:
-        """The β of the most evidence, not below 0: an order is not taken for its opposite."""
-        return max(0.0, self.pull / self.precision) if self.precision else 0.0
+    pull: Floats
+    precision: Floats
+
+    def slopes(self) -> Floats:
+        """The β of the most evidence, float64[B], none below 0: an order is not taken for its opposite."""
+        best, most = np.zeros(len(self.pull)), 0.0
+        for used in itertools.chain.from_iterable(itertools.combinations(range(len(best)), n) for n in (1, 2)):
+            at = list(used)
+            solved = np.linalg.lstsq(self.precision[np.ix_(at, at)], self.pull[at])[0]
+            evidence = 0.5 * float(self.pull[at] @ solved)
+            if (solved >= 0.0).all() and evidence > most:
+                most = evidence
+                best = np.zeros(len(self.pull))
+                best[at] = solved
+        return best
 
 
 class _Query(NamedTuple):
-    """One query of a fit: where its documents stand, L, τ, μ, the fit's mean, and x."""
+    """One query of a fit: where its documents stand, L, τ, μ, the fit's mean, and x, float64[n, B]."""
 
     at: slice
     answers: Floats
     prior: Floats
     prior_mean: Floats
     mean: Floats
-    score: Floats
+    scores: Floats
     strength: float
 
 
@@ -73,13 +89,13 @@ def worth(
 ) -> Worth:
     """What the answers about a bucket's queries say of the order in which their candidates were retrieved."""
     fitted = _fit(judgments, comparisons, candidates, globals_, config)
-    found = Worth()
+    found = Worth(np.zeros(_SCORES), np.zeros((_SCORES, _SCORES)))
     for query in _queries(fitted, candidates) if fitted is not None else ():
-        given = query.prior * query.score
+        given = query.prior[:, None] * query.scores
         covariance = np.linalg.inv(query.answers + np.diag(query.prior))
-        pull = given @ (query.mean - query.prior_mean)
-        precision = given @ query.score - given @ covariance @ given
-        found = Worth(found.pull + float(pull), found.precision + float(precision))
+        pull = given.T @ (query.mean - query.prior_mean)
+        precision = given.T @ query.scores - given.T @ covariance @ given
+        found = Worth(found.pull + pull, found.precision + precision)
     return found
 
 
@@ -89,9 +105,9 @@ def beliefs(
     candidates: pa.Table,
     globals_: Globals,
     config: RateConfig,
-    slope: float = 0.0,
+    slopes: Sequence[float] = (0.0,) * _SCORES,
 ) -> Iterator[QueryBeliefs]:
-    """The posterior of every query of a bucket that has a game, as `rate` fits it, but for `slope`, the β of ranks.
+    """The posterior of every query of a bucket that has a game, as `rate` fits it, but for `slopes`, the β of ranks.
 
     `config` must have a prior.
     """
@@ -101,11 +117,14 @@ def beliefs(
     games = fitted.posterior.games
     for q, query in enumerate(_queries(fitted, candidates)):
         variance = 1.0 / query.prior
-        explained = np.where(query.score == 0.0, 0.0, np.minimum(slope * slope, _MOST * variance))
+        moved = query.scores @ np.asarray(slopes)
+        told = moved != 0.0
+        square = float(np.mean(moved[told] ** 2)) if told.any() else 0.0
+        explained = np.where(told, np.minimum(square, _MOST * variance), 0.0)
         prior = 1.0 / (variance - explained)
         covariance = np.linalg.inv(query.answers + np.diag(prior)).astype(np.float64)
         said = query.answers @ query.mean + query.prior * (query.mean - query.prior_mean)  # the answers' own pull
-        expected = query.prior_mean + np.sign(slope) * np.sqrt(explained) * query.score
+        expected = query.prior_mean + (np.sqrt(explained / square) * moved if square else 0.0)
         yield QueryBeliefs(
             games.query_ids[q].tobytes(),
             games.doc_ids[query.at],
@@ -144,13 +163,13 @@ def _queries(fitted: Gaussian, candidates: pa.Table) -> Iterator[_Query]:
         np.subtract.at(answers, (second, first), weight)
         strength = float(target.m[played].sum()) / len(np.unique(pair[played]))
         prior = target.prior_precision[at], target.prior_mean[at]
-        score = np.where(games.positive[at], 0.0, _scores(ranks[at]))
-        yield _Query(at, answers, *prior, fitted.mean[at], score, strength)
+        scores = np.where(games.positive[at][:, None], 0.0, _scores(ranks[at]))
+        yield _Query(at, answers, *prior, fitted.mean[at], scores, strength)
 
 
 def _scores(ranks: NDArray[np.int32]) -> Floats:
-    """Normal scores of ranks, mean 0 and variance 1; all 0 where there is one rank only."""
-    places = np.searchsorted(np.sort(ranks), ranks) + np.searchsorted(np.sort(ranks), ranks, side="right")
-    scores = -normal_quantile(places / (2.0 * len(ranks)))
-    spread = float(scores.std())
-    return (scores - scores.mean()) / spread if spread > 0.0 else np.zeros(len(ranks))
+    """Normal scores and reciprocals of ranks, float64[n, B], mean 0 and variance 1; all 0 where there is one rank."""
+    places = (np.searchsorted(np.sort(ranks), ranks) + np.searchsorted(np.sort(ranks), ranks, side="right")) / 2.0
+    raw = np.stack([-normal_quantile(places / len(ranks)), 1.0 / (0.5 + places)], axis=1)
+    spread = raw.std(axis=0)
+    return (raw - raw.mean(axis=0)) / np.where(spread > 0.0, spread, np.inf)

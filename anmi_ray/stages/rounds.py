@@ -99,9 +99,9 @@ def run(
     with ActorPool(context, Chooser, dict(inputs), config, number, actors=context.execution.raters) as pool:
         known = artifact.read_json("first_stage.json")
         if known is None:
-            known = {"slope": pool.run_task(artifact.stage, "slope", context.buckets)}
+            known = {"slopes": pool.run_task(artifact.stage, "slopes", context.buckets)}
             artifact.publish_json("first_stage.json", known)
-        flows = pool.run_buckets(artifact, ("comparisons", COMPARISON), "choose", known["slope"])
+        flows = pool.run_buckets(artifact, ("comparisons", COMPARISON), "choose", known["slopes"])
     return {"flows": flows, "first_stage": known}
 
 
@@ -118,18 +118,18 @@ class Chooser:
         self._globals = rating.Globals.from_json(json.dumps(inputs["rated"].read_json("globals.json")))
         rating.compile_solver(self._rated)
 
-    def slope(self, buckets: int) -> float:
-        """What the first stage's order is worth, in latent units a normal score, by the queries that the fit took."""
+    def slopes(self, buckets: int) -> list[float]:
+        """What the first stage's order is worth, in latent units a score, by the queries that the fit took."""
         from anmi_ray import rating
 
-        return rating.worth(*self._sources.sample(buckets, self._rated), self._globals, self._rated).slope()
+        return rating.worth(*self._sources.sample(buckets, self._rated), self._globals, self._rated).slopes().tolist()
 
-    def choose(self, artifact: Artifact, bucket: int, slope: float) -> list[Flow]:
+    def choose(self, artifact: Artifact, bucket: int, slopes: list[float]) -> list[Flow]:
         """Choose a bucket's pairs and commit it."""
         from anmi_ray import comparisons, rating
 
         judgments, before, candidates = self._sources.tables(bucket, self._rated)
-        known = known_by(rating.beliefs(judgments, before, candidates, self._globals, self._rated, slope))
+        known = known_by(rating.beliefs(judgments, before, candidates, self._globals, self._rated, slopes))
         pairs = comparisons.next_round(before, known, self._config, self._number, self._globals.model)
         queries = len(set(pairs["query_id"].to_pylist()))
         flows = [Flow("queries", queries, queries)]

@@ -129,8 +129,8 @@ def believed(
     """What is known of every query, by ranks too or by answers alone."""
     tables = judgments, pairs, of.candidates
     shared = rating.fit_globals(*tables, config)
-    slope = rating.worth(*tables, shared, config).slope() if ranks else 0.0
-    return rating.beliefs(*tables, shared, config, slope), shared.model
+    slopes = rating.worth(*tables, shared, config).slopes().tolist() if ranks else (0.0, 0.0)
+    return rating.beliefs(*tables, shared, config, slopes), shared.model
 
 
 def with_ranks(of: World, design: Design) -> list[Reals]:

@@ -8,10 +8,12 @@ a run does with `retrieve.candidates: M, compare.degree: 4` and 2 M calls. With 
 the design over all.
 Replayed: GPT-4o's preferences on TREC DL 2019, as in the study of which of them are needed. A pair that was never asked
 cannot be asked here, so the head is the fewest first passages that have twice as many pairs as are asked.
-Simulated: the hybrid's 100 documents of SciFact's test queries. A judge with GPT-4o's errors has an opinion of every
-document, in probits: b a grade, and N(0, s²) that is its own and stays; an answer adds noise of sd 1. b and s² are
-those of the ratings that all of GPT-4o's preferences give, regressed on people's grades within queries. A relevant
-document is one grade above all others, or two. Nothing of who is relevant is known to a design.
+Simulated: the hybrid's 100 documents of SciFact's test queries, and judges with GPT-4o's errors in two readings.
+`anew`: every answer errs for itself, as often as GPT-4o's answers do about passages that are one grade apart, or two;
+of two documents that are not relevant either wins as often. `opinion`: the judge sees b probits a grade and has an
+opinion of its own of every document, N(0, s²), which stays; an answer adds noise of sd 1. b and s² are those of the
+ratings that all of GPT-4o's preferences give, regressed on people's grades within queries; a relevant document is two
+grades above all others, or three. Nothing of who is relevant is known to a design.
 Claim: at every number of calls from 50 on, ratings and ranks together rank better than the first stage. It is refuted
 where a difference's interval lies below 0, and not shown where it holds it.
 
@@ -33,7 +35,7 @@ from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.arrays import Ints, Reals
 from anmi_ray.core.identity import id_column, rng
 from anmi_ray.core.records import RUN
-from anmi_ray.core.scale import normal_cdf
+from anmi_ray.core.scale import normal_cdf, normal_quantile
 from anmi_ray.evaluation.replicates import Contrast, contrast, family
 from anmi_ray.store import Artifact, Store
 from jobs.studies import conditions, harness
@@ -47,9 +49,9 @@ from jobs.studies.replayed_designs import ALL, Replayed, read, replay
 from jobs.studies.student_training import Material
 
 STUDY = harness.study("few_calls", "From how few calls on", __doc__ or "")
-CALLS = (50, 75, 100, 150, 200, 400)
-GRADES = (1, 2)  # grades that a relevant document is above the others
-DRAWS = 3
+CALLS = (50, 75, 100, 200)
+GRADES = (1, 2)  # gaps of people's grades in TREC DL 2019's relevant passages
+DRAWS = 2
 _DEGREE = 4  # opponents a document of the head
 _DEPTH = 100
 _JUDGE = RateConfig()
@@ -86,6 +88,25 @@ class Errors:
     def foretold(self, gap: int) -> float:
         """The share of answers that would agree with people's grades of this gap."""
         return float(normal_cdf(np.array(self.grade * gap / np.sqrt(1.0 + 2.0 * self.own))))
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A simulated judge: how far above the others it sees what is relevant, and the sd of its own opinion, probits."""
+
+    name: str
+    relevant: float
+    own: float
+
+
+def judges_of(errors: Errors) -> list[Judge]:
+    """Simulated judges with these errors, in both readings."""
+    anew = [
+        Judge(f"anew, {right:.0%} right", float(normal_quantile(np.array(right))), 0.0)
+        for right in errors.right.values()
+    ]
+    opinion = [Judge(f"opinion, {gap} grades apart", gap * errors.grade, float(np.sqrt(errors.own))) for gap in (2, 3)]
+    return anew + opinion
 
 
 def errors_of(of: Replayed) -> Errors:
@@ -181,18 +202,16 @@ def replayed(of: Replayed, qrels: pa.Table, calls: int, draws: int) -> tuple[Rea
     return np.stack(found, axis=1), spent / draws / queries, documents
 
 
-def simulated(of: World, qrels: pa.Table, calls: int, judge: Errors, gap: int, draws: int) -> Reals:
-    """The same of a simulated judge, whose relevant documents are `gap` grades above the others."""
+def simulated(of: World, qrels: pa.Table, calls: int, judge: Judge, draws: int) -> Reals:
+    """The same of a simulated judge."""
     documents = min(_DEPTH, 2 * calls // _DEGREE)
     inside = pc.less_equal(of.candidates["rank"], documents)
-    relevant = of.truth > 0.0
     found: list[Reals] = []
     for number in range(draws):
-        own = rng("few-calls", "opinion", number).normal(size=len(relevant)) * np.sqrt(judge.own)
-        latent = judge.grade * gap * relevant + own
+        opinion = rng("few-calls", "opinion", number).normal(size=len(of.truth))
+        latent = judge.relevant * of.truth + judge.own * opinion
         some = OneJudge(of.candidates.filter(inside), latent[inside.to_numpy()], number)
-        design = Design("top", 2 * calls // documents)
-        pairs, said = asked(some, design, _JUDGE)
+        pairs, said = asked(some, Design("top", 2 * calls // documents), _JUDGE)
         each = completed(of, some, scored_by(some, pairs, said, _JUDGE))
         found.append(values_of(run_of(of.candidates, each), qrels)[[0, 2]])
     return np.stack(found, axis=1)
@@ -216,41 +235,37 @@ def hybrid(of: LabelFree, part: Part) -> tuple[World, pa.Table]:
     return World(candidates(rows), np.array([row[3] for row in rows]), 0), qrels
 
 
-def _row(name: str, calls: float, documents: float, values: Reals) -> tuple[tuple[str, ...], Contrast]:
-    """A row without its difference, and the difference."""
-    less = contrast(f"{name}, {calls:.0f} calls", "first stage", [values[1] - values[0]])
-    level, first = (harness.interval(contrast(name, "", [one])) for one in (values[1], values[0]))
-    return (name, f"{calls:.0f}", f"{documents:.0f}", first, level), less
+def _add(
+    rows: list[tuple[str, ...]], compared: list[Contrast], name: str, values: Reals, calls: float, documents: float
+) -> None:
+    """A row of levels and the difference from the first stage."""
+    first, level = (harness.interval(contrast(name, "", [one])) for one in values)
+    rows.append((name, f"{calls:.0f}", f"{documents:.0f}", first, level))
+    compared.append(contrast(f"{name}, {calls:.0f} calls", "first stage", [values[1] - values[0]]))
 
 
 def results(of: Replayed, qrels: pa.Table, other: tuple[World, pa.Table], draws: int) -> Results:
     """Levels and differences by calls, replayed and simulated."""
-    judge = errors_of(of)
+    errors = errors_of(of)
     rows: list[tuple[str, ...]] = []
     compared: list[Contrast] = []
     for calls in CALLS:
-        values, spent, documents = replayed(of, qrels, calls, draws)
-        row, less = _row("GPT-4o, replayed", spent, documents, values)
-        rows.append(row)
-        compared.append(less)
-    for gap in GRADES:
+        _add(rows, compared, "GPT-4o, replayed", *replayed(of, qrels, calls, draws))
+    for judge in judges_of(errors):
         for calls in CALLS:
-            values = simulated(*other, calls, judge, gap, draws)
-            documents = min(_DEPTH, 2 * calls // _DEGREE)
-            row, less = _row(f"SciFact, {gap} grade{'s' if gap > 1 else ''} apart", calls, documents, values)
-            rows.append(row)
-            compared.append(less)
+            values = simulated(*other, calls, judge, draws)
+            _add(rows, compared, f"SciFact, {judge.name}", values, calls, min(_DEPTH, 2 * calls // _DEGREE))
     corrected = family(compared)
     columns = ("judge", "calls", "documents of the head", f"{MEASURE}, first stage", f"{MEASURE}, ratings and ranks")
-    known = [(str(gap), f"{judge.right[gap]:.3f}", f"{judge.foretold(gap):.3f}") for gap in GRADES]
-    errors = Table(
-        f"GPT-4o's errors: {judge.grade:.2f} probits a grade, an opinion of its own of sd {np.sqrt(judge.own):.2f}",
+    known = [(str(gap), f"{errors.right[gap]:.3f}", f"{errors.foretold(gap):.3f}") for gap in GRADES]
+    shown = Table(
+        f"GPT-4o's errors: {errors.grade:.2f} probits a grade, an opinion of its own of sd {np.sqrt(errors.own):.2f}",
         ("gap of people's grades", "answers right", "foretold by these two"),
         known,
     )
-    tables = [errors, Table(f"Levels, {draws} draws", columns, rows)]
+    tables = [shown, Table(f"Levels, {draws} draws", columns, rows)]
     tables.append(harness.contrasts_table("Differences from the first stage", corrected))
-    return Results(tables, (), {"errors": asdict(judge), "differences": [asdict(one) for one in corrected]})
+    return Results(tables, (), {"errors": asdict(errors), "differences": [asdict(one) for one in corrected]})
 
 
 def main(words: Sequence[str] | None = None) -> None:
