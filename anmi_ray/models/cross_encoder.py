@@ -81,8 +81,8 @@ class CrossEncoder(Reranker):
         """
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
         where = source.path_or_id
-        trained_head = trained_mean_head(where)
         with loadable(source, "cross-encoder"):
+            trained_head = trained_mean_head(where)
             pooling = choose_pooling(where, source.options, pooling, trained_head is not None)
             tokenizer = transformers.AutoTokenizer.from_pretrained(where, use_fast=True, **source.options)
             with quiet(), torch.random.fork_rng(devices=[]):

@@ -42,6 +42,7 @@ class _Said(BaseModel):
     pooling_mode: str | list[str] | None = None
     max_seq_length: int | None = None
     activation_function: str = ""
+    module_output_name: str | None = None
     model_type: str = ""
     query_prefix: str | None = None
     document_prefix: str | None = None
@@ -156,9 +157,9 @@ def is_colbert(source: ModelSource) -> bool:
 
 
 def has_mean_head(folder: str) -> bool:
-    """Whether a local folder is an exported cross-encoder that reads the mean token."""
-    config = Path(folder) / SCORE_FOLDER / "config.json"
-    return config.is_file() and json.loads(config.read_text()).get("module_output_name") == "scores"
+    """Whether a local folder is an exported cross-encoder that reads the mean token. Raises ConfigError."""
+    source = ModelSource(folder, folder, "", is_local=True)
+    return (_json(source, f"{SCORE_FOLDER}/config.json") or {}).get("module_output_name") == "scores"
 
 
 def draws_head(source: ModelSource, student: Student, pooling: Pooling) -> bool:

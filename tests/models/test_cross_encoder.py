@@ -172,6 +172,19 @@ def test_a_folder_without_weights_is_a_config_error(tmp_path: Path) -> None:
         CrossEncoder.load(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("head", "says"),
+    [(b"{", "its 3_Dense/config.json is no JSON"), (b'{"module_output_name": "scores"}', "cannot be loaded")],
+)
+def test_a_mean_head_that_cannot_be_read_is_a_config_error(base: Path, tmp_path: Path, head: bytes, says: str) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(base, folder)
+    (folder / "3_Dense").mkdir()
+    (folder / "3_Dense" / "config.json").write_bytes(head)
+    with pytest.raises(ConfigError, match=says):
+        CrossEncoder.load(str(folder))
+
+
 def test_a_tokenizer_with_more_ids_than_the_model_is_refused_when_loaded(base: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grown"
     shutil.copytree(base, folder)

@@ -23,7 +23,7 @@ def test_a_small_study(tmp_path: Path) -> None:
     surer = {"panel-80": {"settings": {"judge": {"accuracy": 0.95}}}}
     found = carried_out("rating_targets", tmp_path, "--collections", "whole", conditions=surer)
     assert set(learned(found)) == {"panel-80", "panel-80-bradley-terry"}
-    assert [one["name"] for one in found["values"]["differences"]] == [
+    assert [one["system"] for one in found["values"]["differences"]] == [
         "whole, alone: Thurstone",
         "whole, fused: Thurstone",
     ]
