@@ -76,6 +76,7 @@ def _round(number: int, config: CompareConfig) -> tuple[Stage, Stage, Stage]:
     before = dict(zip(_BEFORE, of[number - 1], strict=True))
     chosen = replace(
         chosen,
+        version=2,  # 2: ranks enter by two shapes
         inputs=(*chosen.inputs, *before),
         played_by=before,
         does="choose which pairs to ask about next: those that tell most",
