@@ -21,8 +21,8 @@ have worse ratings: it holds where Spearman's correlation of the share with τ-b
 0 by its interval, and fails where that does not reach below -.2.
 
 To read: intervals are 95 % over queries. `to tell` are the triads that a test at 5 % needs to see, with power .8, this
-excess or that the same direction is not one half; `never` where it is not told from none here. A simulated query has
-some 57 triads.
+excess, `to tell so` that the same direction is not one half; `never` where that is not told here. φ is of three judges,
+on real data of one. A simulated query has some 57 triads.
 """
 
 from __future__ import annotations
@@ -297,16 +297,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
     def run() -> Results:
         found = [habit_row(habit, given.queries, given.documents) for habit in HABITS]
-        columns = (
-            "judges",
-            "circular",
-            "foretold",
-            "excess",
-            "triads to tell",
-            "claim",
-            "φ of three",
-            "same direction",
-        )
+        columns = ("judges", "circular", "foretold", "excess", "to tell", "claim", "same direction", "to tell so", "φ")
         tables, values = real(given.gpt, given.passages)
         simulated = Table("Circular triads of a judge, simulated", columns, [row for row, _ in found])
         return Results([simulated, *tables], values={"simulated": [value for _, value in found], "real": values})
