@@ -17,8 +17,8 @@ from jobs.studies.simulated_games import bucket, play
 
 def queries(beta: float, noise: float = 0.0) -> list[Rated]:
     found = []
-    for q in range(20):
-        random = rng("test", "lengths", q)
+    for q in range(100):
+        random = rng("test", "length", q)
         length, people, own = random.normal(size=(3, 40))
         rating = people + beta * length + noise * own
         found.append(Rated(rating, length - length.mean(), people))
@@ -64,4 +64,4 @@ def test_removal_helps_a_judge_that_leans_and_harms_where_relevant_documents_are
 def test_the_panel_takes_away_what_a_judge_has_beyond_the_others() -> None:
     of = queries(0.5)
     found = removed("test", of, False, others=slope(of))
-    np.testing.assert_allclose(found["panel"][0], found["as given"][0], atol=0.02)
+    np.testing.assert_allclose(found["panel"][0].mean(axis=1), found["as given"][0].mean(axis=1), atol=0.01)
