@@ -211,11 +211,12 @@ def _played(pairs: Sequence[Ints], votes: Sequence[Reals], people: Sequence[Real
 
 
 def _mean_correlation(of: Sequence[Rated]) -> float:
-    return float(np.mean([_correlation(one) for one in of]))
+    return float(np.nanmean([_correlation(one) for one in of]))
 
 
 def _correlation(of: Rated) -> float:
-    return float(np.corrcoef(of.rating, of.length)[0, 1])
+    """NaN where a judge told no two documents apart."""
+    return float(np.corrcoef(of.rating, of.length)[0, 1]) if np.ptp(of.rating) > 1e-9 else float("nan")
 
 
 def _correlations(of: Sequence[Rated]) -> str:
