@@ -56,16 +56,16 @@ RIDGE = 1.0  # prior precision of both coefficients, of predictors with sd 1
 
 
 @dataclass(frozen=True)
-class Rated:
+class LengthRated:
     """A query's documents: ratings, log lengths less their mean, people's grades (or the true relevance)."""
 
     rating: Reals
     length: Reals
     people: Reals
 
-    def without(self, beta: float) -> Rated:
+    def without(self, beta: float) -> LengthRated:
         """Ratings less what length is said to add."""
-        return Rated(self.rating - beta * self.length, self.length, self.people)
+        return LengthRated(self.rating - beta * self.length, self.length, self.people)
 
 
 def fitted(queries: Sequence[Played]) -> list[Reals]:
@@ -76,19 +76,19 @@ def fitted(queries: Sequence[Played]) -> list[Reals]:
     return [part - part.mean() for part in parts]
 
 
-def rated(queries: Sequence[Played], lengths: Sequence[Reals]) -> list[Rated]:
+def rated(queries: Sequence[Played], lengths: Sequence[Reals]) -> list[LengthRated]:
     """The queries, rated; `latent` is what people say."""
     found = zip(fitted(queries), lengths, queries, strict=True)
-    return [Rated(rating, length - length.mean(), one.latent) for rating, length, one in found]
+    return [LengthRated(rating, length - length.mean(), one.latent) for rating, length, one in found]
 
 
-def slope(of: Sequence[Rated]) -> float:
+def slope(of: Sequence[LengthRated]) -> float:
     """Of ratings on log length, within queries: β where relevance and length are independent."""
     xy = sum(float(one.length @ one.rating) for one in of)
     return xy / sum(float(one.length @ one.length) for one in of)
 
 
-def unlike(of: Sequence[Rated]) -> tuple[Reals, Reals]:
+def unlike(of: Sequence[LengthRated]) -> tuple[Reals, Reals]:
     """Gaps of rating and of log length of all pairs that people grade unlike, float64[P] each; the better first."""
     rating: list[Reals] = []
     length: list[Reals] = []
@@ -115,7 +115,7 @@ def by_people(rating: Reals, length: Reals) -> float:
     return float(-of_length / of_rating) if w[0] > 0.1 else 0.0
 
 
-def error(of: Rated) -> float:
+def error(of: LengthRated) -> float:
     """Correlation of log length with what a line on people's grades leaves of the ratings."""
     people = of.people - of.people.mean()
     rating = of.rating - of.rating.mean()
@@ -123,7 +123,7 @@ def error(of: Rated) -> float:
     return float(left @ of.length / max(np.sqrt(float(left @ left) * float(of.length @ of.length)), 1e-9))
 
 
-def values(of: Sequence[Rated], real: bool) -> Reals:
+def values(of: Sequence[LengthRated], real: bool) -> Reals:
     """float64[measures, Q]; of simulated queries people's grades are the true relevance, no gains: its order is."""
     none = np.empty((0, 2), np.int64), np.empty((0, 1))
     rows = []
@@ -137,7 +137,7 @@ def values(of: Sequence[Rated], real: bool) -> Reals:
 Removed = dict[str, tuple[Reals, list[float]]]  # by rule: measures float64[measures, Q], and the betas taken away
 
 
-def removed(name: str, of: Sequence[Rated], real: bool, others: float | None = None) -> Removed:
+def removed(name: str, of: Sequence[LengthRated], real: bool, others: float | None = None) -> Removed:
     """What every rule gives on queries that it has not been fitted on. others: β of other teams' judges."""
     fold = rng("length-bias", "folds", name.split(":")[0]).permutation(len(of)) % FOLDS
     found: Removed = {"as given": (values(of, real), [0.0])}
@@ -147,7 +147,7 @@ def removed(name: str, of: Sequence[Rated], real: bool, others: float | None = N
         each: list[Reals] = []
         betas: list[float] = []
         for draw in range(draws):
-            kept: list[Rated] = list(of)
+            kept: list[LengthRated] = list(of)
             for f in range(FOLDS):
                 train = [one for one, at in zip(of, fold, strict=True) if at != f]
                 beta = _beta(rule, train, others, rng("length-bias", "people", name.split(":")[0], draw, f))
@@ -159,7 +159,7 @@ def removed(name: str, of: Sequence[Rated], real: bool, others: float | None = N
     return found
 
 
-def _beta(rule: str, train: Sequence[Rated], others: float | None, random: np.random.Generator) -> float:
+def _beta(rule: str, train: Sequence[LengthRated], others: float | None, random: np.random.Generator) -> float:
     if rule == "independence":
         return slope(train)
     if rule == "panel":
@@ -184,7 +184,7 @@ def by_judge(labels: str, folder: Path) -> tuple[dict[str, Removed], list[tuple[
     query = np.unique(table["qid"].to_pylist(), return_inverse=True)[1]
     places = [np.flatnonzero(query == q) for q in range(query.max() + 1)]
     lengths = [length[at] for at in places]
-    judges: list[list[Rated]] = []
+    judges: list[list[LengthRated]] = []
     votes: list[list[Reals]] = []
     pairs = [k_regular(len(at), DEGREE, rng("length-bias", "pairs", q)).astype(np.int64)
              for q, at in enumerate(places)]  # fmt: skip
@@ -198,7 +198,7 @@ def by_judge(labels: str, folder: Path) -> tuple[dict[str, Removed], list[tuple[
     mean = [np.nanmean(several, axis=0) for several in zip(*votes, strict=True)]
     every = rated(_played(pairs, mean, [people[at] for at in places]), lengths)
     facts = [
-        ("DL 2023, people's grades", _correlations([Rated(one.people, one.length, one.people) for one in every]), ""),
+        ("DL 2023, people's grades", _of_people(every), ""),
         ("DL 2023, ratings of all judges", _correlations(every), f"{slope(every):+.2f}"),
         ("DL 2023, ratings of one judge", f"{np.mean([_mean_correlation(one) for one in judges]):+.2f}",
          f"{slopes.mean():+.2f}, sd of judges {slopes.std(ddof=1):.2f}"),
@@ -210,17 +210,21 @@ def _played(pairs: Sequence[Ints], votes: Sequence[Reals], people: Sequence[Real
     return [Played(e, w, np.ones(len(w)), latent) for e, w, latent in zip(pairs, votes, people, strict=True)]
 
 
-def _mean_correlation(of: Sequence[Rated]) -> float:
+def _mean_correlation(of: Sequence[LengthRated]) -> float:
     return float(np.nanmean([_correlation(one) for one in of]))
 
 
-def _correlation(of: Rated) -> float:
+def _correlation(of: LengthRated) -> float:
     """NaN where a judge told no two documents apart."""
     return float(np.corrcoef(of.rating, of.length)[0, 1]) if np.ptp(of.rating) > 1e-9 else float("nan")
 
 
-def _correlations(of: Sequence[Rated]) -> str:
+def _correlations(of: Sequence[LengthRated]) -> str:
     return harness.interval(contrast("", "", [np.array([[_correlation(one) for one in of]])]), places=2)
+
+
+def _of_people(of: Sequence[LengthRated]) -> str:
+    return _correlations([LengthRated(one.people, one.length, one.people) for one in of])
 
 
 def by_gpt(gpt: str, folder: str) -> tuple[Removed, list[tuple[str, ...]]]:
@@ -239,7 +243,11 @@ def by_gpt(gpt: str, folder: str) -> tuple[Removed, list[tuple[str, ...]]]:
             lengths.append(np.log([len(texts[doc]) for doc in docs]))
     every = rated(played, lengths)
     facts = [
-        ("DL 2019, people's grades", _correlations([Rated(one.people, one.length, one.people) for one in every]), ""),
+        (
+            "DL 2019, people's grades",
+            _of_people(every),
+            "",
+        ),
         ("DL 2019, ratings by GPT-4o", _correlations(every), f"{slope(every):+.2f}"),
     ]
     return removed("2019", every, True), facts

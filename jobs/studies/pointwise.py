@@ -38,7 +38,7 @@ from anmi_ray.evaluation.replicates import contrast
 from jobs.studies import harness
 from jobs.studies.harness import Results, Table
 from jobs.studies.pointwise_judges import of_2019, of_2023, preferred, ratios, read_qrels, replays, shares
-from jobs.studies.pointwise_worlds import Noise, by_pairs, judged, measured, mixed, short_list
+from jobs.studies.pointwise_worlds import ReadingNoise, by_pairs, judged, measured, mixed, short_list
 
 STUDY = harness.study("pointwise", "Pairwise or pointwise", __doc__ or "")
 DOCUMENTS = 100
@@ -51,7 +51,7 @@ PAIRWISE = ("uniform", "top", "grades, top", "grades, short list")
 Found = dict[tuple[str, int], Reals]  # float64[measures, Q] by system and readings a query
 
 
-def by_grades(noise: Noise, queries: int) -> Found:
+def by_grades(noise: ReadingNoise, queries: int) -> Found:
     """What grades alone find: they do not depend on the ratio."""
     of = judged(queries, DOCUMENTS, noise)
     found: Found = {}
@@ -61,7 +61,7 @@ def by_grades(noise: Noise, queries: int) -> Found:
     return found
 
 
-def by_comparing(noise: Noise, queries: int) -> Found:
+def by_comparing(noise: ReadingNoise, queries: int) -> Found:
     """What designs of pairs find, with one grade each before them or without."""
     of = judged(queries, DOCUMENTS, noise)
     grade = of.grades(1, SHARES)[0]
@@ -77,7 +77,7 @@ def by_comparing(noise: Noise, queries: int) -> Found:
     return found
 
 
-def simulated(noise: Noise, queries: int) -> tuple[list[Table], list[dict[str, object]]]:
+def simulated(noise: ReadingNoise, queries: int) -> tuple[list[Table], list[dict[str, object]]]:
     """Levels, and differences to the grades of as many readings, by ratio."""
     base = by_grades(noise, queries)
     worlds = {str(ratio): replace(noise, ratio=ratio) for ratio in RATIOS}
@@ -150,7 +150,7 @@ def main(words: Sequence[str] | None = None) -> None:
         tables.append(ratios(pairs, relevant, people, named))
         of_grades, noise = of_2023(given.labels)
         tables += [of_grades, replays(str(given.gpt), str(given.passages), named)]
-        noise = Noise(round(noise.sigma, 1), round(noise.alike, 1), 1.0, round(noise.shift, 1))
+        noise = ReadingNoise(round(noise.sigma, 1), round(noise.alike, 1), 1.0, round(noise.shift, 1))
         of_worlds, values = simulated(noise, given.queries)
         note = f"Simulated judges have σ = {noise.sigma}, a = {noise.alike}, thresholds of sd {noise.shift}."
         return Results([*tables, verdicts(values), *of_worlds], [note], {"simulated": values})

@@ -21,7 +21,7 @@ from jobs.studies import harness
 from jobs.studies.designs import scored_by
 from jobs.studies.harness import Table
 from jobs.studies.judge_strengths import Graded, grades, measured
-from jobs.studies.pointwise_worlds import Noise, graded, with_ranks
+from jobs.studies.pointwise_worlds import ReadingNoise, graded, with_ranks
 from jobs.studies.replayed_designs import ALL, read, replay
 
 LEAST = 10  # pairs of a query from which it counts
@@ -32,7 +32,7 @@ _POINTS = 600  # of the distribution of relevance
 
 
 @dataclass(frozen=True)
-class Pairs:
+class UnlikePairs:
     """Pairs that people grade unlike: the query of each, by how much, and how right each system puts it (1, 1/2, 0)."""
 
     query: Ints
@@ -55,7 +55,7 @@ def read_qrels(path: Path) -> Given:
     return {(query, doc): float(grade) for query, _, doc, grade in rows}
 
 
-def preferred(gpt: Path, people: Given, given: dict[str, Given]) -> Pairs:
+def preferred(gpt: Path, people: Given, given: dict[str, Given]) -> UnlikePairs:
     """GPT-4o's preferences of round 0 beside grades of the same passages."""
     table = pacsv.read_csv(gpt / "dl2019_judgments.csv")
     columns = [[str(cell) for cell in table[name].to_pylist()] for name in ("round", "qid", "winner", "loser")]
@@ -67,10 +67,10 @@ def preferred(gpt: Path, people: Given, given: dict[str, Given]) -> Pairs:
         said = np.array([grade_of[won] - grade_of[lost] for won, lost in rows])
         right[name] = 0.5 + 0.5 * np.sign(said) * np.sign(gap)
     query = np.unique([won[0] for won, _ in rows], return_inverse=True)[1]
-    return Pairs(query[kept], np.abs(gap[kept]), {name: one[kept] for name, one in right.items()})
+    return UnlikePairs(query[kept], np.abs(gap[kept]), {name: one[kept] for name, one in right.items()})
 
 
-def compared(query: Ints, people: Reals, judges: dict[str, Reals]) -> Pairs:
+def compared(query: Ints, people: Reals, judges: dict[str, Reals]) -> UnlikePairs:
     """All pairs of a query's passages that people grade unlike, by grades; pairs of two that tie are one half."""
     gaps: list[Reals] = []
     queries: list[Ints] = []
@@ -83,7 +83,7 @@ def compared(query: Ints, people: Reals, judges: dict[str, Reals]) -> Pairs:
         for name, grade in judges.items():
             right[name].append(0.5 + 0.5 * np.sign(grade[first] - grade[second]))
     every = {name: np.concatenate(parts) for name, parts in right.items()}
-    return Pairs(np.concatenate(queries), np.concatenate(gaps), every)
+    return UnlikePairs(np.concatenate(queries), np.concatenate(gaps), every)
 
 
 @cache
@@ -120,7 +120,7 @@ def shares(values: Reals, least: int = 0) -> tuple[float, ...]:
     return tuple(float(np.mean(values == grade)) for grade in range(least, 4))
 
 
-def ratio_of(of: Pairs, people: tuple[float, ...], given: tuple[float, ...], name: str) -> tuple[Reals, Reals]:
+def ratio_of(of: UnlikePairs, people: tuple[float, ...], given: tuple[float, ...], name: str) -> tuple[Reals, Reals]:
     """(noise of a preference, of a grade, ratio), and its 95 % intervals over queries, float64[2, 3]."""
     rights = np.stack([of.by_query(one) for one in ("preferences", name)])
 
@@ -134,7 +134,7 @@ def ratio_of(of: Pairs, people: tuple[float, ...], given: tuple[float, ...], nam
     return ratio(slice(None)), np.quantile(drawn, (0.025, 0.975), axis=0)
 
 
-def ratios(of: Pairs, by_people: tuple[float, ...], people: Given, named: dict[str, Given]) -> Table:
+def ratios(of: UnlikePairs, by_people: tuple[float, ...], people: Given, named: dict[str, Given]) -> Table:
     """Noise of preferences and of grades by name, and their ratio."""
     rows = []
     for name, grade_of in named.items():
@@ -146,7 +146,7 @@ def ratios(of: Pairs, by_people: tuple[float, ...], people: Given, named: dict[s
     return Table("TREC DL 2019: how noisy an answer about a pair is, and a grade", columns, rows)
 
 
-def of_2019(of: Pairs, names: Sequence[str]) -> list[Table]:
+def of_2019(of: UnlikePairs, names: Sequence[str]) -> list[Table]:
     """How often each is right, and preferences less grades."""
     rows: list[tuple[str, ...]] = []
     for name, right in of.right.items():
@@ -171,7 +171,7 @@ def of_2019(of: Pairs, names: Sequence[str]) -> list[Table]:
     ]
 
 
-def of_2023(path: str) -> tuple[Table, Noise]:
+def of_2023(path: str) -> tuple[Table, ReadingNoise]:
     """How noisy one grade of 33 language models is, how much of it they share, how a judge's level moves."""
     table, people, grade_NJ, teams = grades(path)
     query = np.unique(table["qid"].to_pylist(), return_inverse=True)[1]
@@ -202,7 +202,7 @@ def of_2023(path: str) -> tuple[Table, Noise]:
         ("the same, of one judge beyond the others", f"{own:.2f}"),
     ]
     title = f"TREC DL 2023: {len(teams)} language models' grades of {len(people):,} passages"
-    return Table(title, ("", "value"), rows), Noise(single, min(common / single, 1.0) ** 2, 1.0, shift)
+    return Table(title, ("", "value"), rows), ReadingNoise(single, min(common / single, 1.0) ** 2, 1.0, shift)
 
 
 def replays(gpt: str, passages: str, given: dict[str, Given]) -> Table:

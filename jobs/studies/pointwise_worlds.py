@@ -34,7 +34,7 @@ SHORT = 30  # documents of a short list; twice as many where it has not the pair
 
 
 @dataclass(frozen=True)
-class Noise:
+class ReadingNoise:
     """sigma: sd of a grade's error, where relevance has sd 1. alike: the share of its variance that judges share.
 
     ratio: sd of an answer's error about a pair over that of two grades compared. shift: sd of a judge's threshold.
@@ -49,10 +49,10 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Judged(World):
+class Readers(World):
     """A world whose judges have this noise, and what all of them get wrong about each document, float64[D]."""
 
-    noise: Noise
+    noise: ReadingNoise
     common: Reals
 
     def judgments(
@@ -104,7 +104,7 @@ def graded(seen: Reals, shares: Sequence[float], variance: float) -> Reals:
     return np.searchsorted(cuts, seen).astype(np.float64)
 
 
-def judged(queries: int, documents: int, noise: Noise, seed: int = 0) -> Judged:
+def judged(queries: int, documents: int, noise: ReadingNoise, seed: int = 0) -> Readers:
     """So many queries. Relevance and common errors are the same for every noise."""
     of = world(queries, documents, seed)
     unlabelled = of.candidates.set_column(
@@ -112,10 +112,10 @@ def judged(queries: int, documents: int, noise: Noise, seed: int = 0) -> Judged:
         of.candidates.schema.field("is_positive"),
         pa.array(np.zeros(of.candidates.num_rows, np.bool_)),
     )
-    return Judged(unlabelled, of.truth, seed, noise, rng("pointwise", "common", seed).normal(size=len(of.truth)))
+    return Readers(unlabelled, of.truth, seed, noise, rng("pointwise", "common", seed).normal(size=len(of.truth)))
 
 
-def ranked_by(of: Judged, score: Reals) -> Judged:
+def ranked_by(of: Readers, score: Reals) -> Readers:
     """The same world, its documents ranked by a score; equal ones have one rank."""
     rank = np.empty(len(score), np.int64)
     for q in range(int(of.query.max()) + 1):
@@ -130,18 +130,18 @@ def with_ranks(candidates: pa.Table, rank: Ints) -> pa.Table:
     return candidates.set_column(place, candidates.schema.field("rank"), pa.array(rank, pa.int32()))
 
 
-def by_pairs(of: Judged, design: str, degree: int) -> Reals:
+def by_pairs(of: Readers, design: str, degree: int) -> Reals:
     """float64[D]: ratings by answers alone, from a design of so many opponents a document."""
     return _scores(of, *asked(of, Design(design, degree), ONE_ORDER), 1)
 
 
-def mixed(of: Judged, grade: Reals, degree: int) -> Reals:
+def mixed(of: Readers, grade: Reals, degree: int) -> Reals:
     """float64[D]: grades are the prior's order, `top` asks about all documents."""
     first = ranked_by(of, grade)
     return _scores(first, *asked(first, Design("top", degree), ONE_ORDER), 2)
 
 
-def short_list(of: Judged, grade: Reals, pairs: int) -> Reals:
+def short_list(of: Readers, grade: Reals, pairs: int) -> Reals:
     """float64[D]: every query's best by grade are compared, at random, the grades' order their prior; others below."""
     size = SHORT if pairs <= SHORT * (SHORT - 1) // 2 else 2 * SHORT
     first = ranked_by(of, grade)
@@ -162,7 +162,7 @@ def short_list(of: Judged, grade: Reals, pairs: int) -> Reals:
     return found
 
 
-def _scores(of: Judged, pairs: pa.Table, judgments: pa.Table, system: int) -> Reals:
+def _scores(of: Readers, pairs: pa.Table, judgments: pa.Table, system: int) -> Reals:
     """What documents are rated, by `scored_by`'s first stage (0), ratings (1), ratings and ranks (2)."""
     found = np.zeros(len(of.truth))
     for _, at, scores in scored_by(of, pairs, judgments, ONE_ORDER):
@@ -170,7 +170,7 @@ def _scores(of: Judged, pairs: pa.Table, judgments: pa.Table, system: int) -> Re
     return found
 
 
-def measured(of: Judged, score: Reals) -> Reals:
+def measured(of: Readers, score: Reals) -> Reals:
     """float64[3, Q]: nDCG@10 with gains of four to the power of relevance, P@10, and the share of pairs put right."""
     discount = 1.0 / np.log2(np.arange(2, TOP + 2))
     rows: list[tuple[float, float, float]] = []

@@ -11,17 +11,17 @@ from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.identity import rng
 from anmi_ray.rating.shared_parameters import globals_of
 from anmi_ray.rating.solver import solve
-from jobs.studies.length_bias import Rated, by_people, error, removed, simulated, slope, unlike
+from jobs.studies.length_bias import LengthRated, by_people, error, removed, simulated, slope, unlike
 from jobs.studies.simulated_games import bucket, play
 
 
-def queries(beta: float, noise: float = 0.0) -> list[Rated]:
+def queries(beta: float, noise: float = 0.0) -> list[LengthRated]:
     found = []
     for q in range(100):
         random = rng("test", "length", q)
         length, people, own = random.normal(size=(3, 40))
         rating = people + beta * length + noise * own
-        found.append(Rated(rating, length - length.mean(), people))
+        found.append(LengthRated(rating, length - length.mean(), people))
     return found
 
 

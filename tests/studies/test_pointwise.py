@@ -11,13 +11,13 @@ from anmi_ray import comparisons
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.core.identity import rng
 from anmi_ray.core.scale import normal_cdf
-from jobs.studies.pointwise_judges import Pairs, compared, noise_of
-from jobs.studies.pointwise_worlds import Judged, Noise, graded, judged, measured, ranked_by
+from jobs.studies.pointwise_judges import UnlikePairs, compared, noise_of
+from jobs.studies.pointwise_worlds import Readers, ReadingNoise, graded, judged, measured, ranked_by
 
 SHARES = (0.4, 0.3, 0.2, 0.1)
 
 
-def gaps_and_answers(of: Judged) -> tuple[np.ndarray, np.ndarray]:
+def gaps_and_answers(of: Readers) -> tuple[np.ndarray, np.ndarray]:
     pairs, _ = comparisons.compare(of.candidates, CompareConfig(degree=16), 0)
     said = of.judgments(pairs)
     first, second = (of.truth[of.row(pairs, name)] for name in ("doc_a", "doc_b"))
@@ -29,7 +29,7 @@ def gaps_and_answers(of: Judged) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize(("ratio", "helps_all"), [(0.5, True), (1.0, True), (0.5, False)])
 def test_an_answer_is_as_noisy_as_it_is_told(ratio: float, helps_all: bool) -> None:
-    noise = Noise(1.2, 0.4, ratio, 0.0, helps_all)
+    noise = ReadingNoise(1.2, 0.4, ratio, 0.0, helps_all)
     gap, answer = gaps_and_answers(judged(20, 60, noise))
     alike = 0.4 * (ratio**2 if helps_all else 1.0)
     sd = 1.2 * math.sqrt(2.0 * (alike + 0.6 * ratio**2))
@@ -38,7 +38,7 @@ def test_an_answer_is_as_noisy_as_it_is_told(ratio: float, helps_all: bool) -> N
 
 
 def test_grades_of_two_judges_share_what_they_are_told_to_share() -> None:
-    of = judged(20, 60, Noise(1.5, 0.3, 1.0, 0.0))
+    of = judged(20, 60, ReadingNoise(1.5, 0.3, 1.0, 0.0))
     first, second = of.grades(2, ()) - of.truth
     assert np.corrcoef(first, second)[0, 1] == pytest.approx(0.3, abs=0.06)
     assert first.std() == pytest.approx(1.5, rel=0.06)
@@ -53,12 +53,12 @@ def test_noise_is_found_again() -> None:
     people = graded(theta, SHARES, 1.0)
     for noise in (0.7, 1.5):
         said = graded(theta + noise * error, SHARES, 1.0 + noise**2)
-        of: Pairs = compared(query, people, {"judge": said})
+        of: UnlikePairs = compared(query, people, {"judge": said})
         assert noise_of(float(of.by_query("judge").mean()), SHARES, SHARES) == pytest.approx(noise, rel=0.1)
 
 
 def test_ranks_are_those_of_grades_and_the_truth_is_the_best_score() -> None:
-    of = judged(3, 40, Noise(1.0, 0.5, 1.0, 0.0))
+    of = judged(3, 40, ReadingNoise(1.0, 0.5, 1.0, 0.0))
     grade = of.grades(1, SHARES)[0]
     rank = ranked_by(of, grade).candidates["rank"].to_numpy()
     for q in range(3):
