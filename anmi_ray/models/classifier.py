@@ -18,18 +18,12 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.errors import ConfigError, JudgeError, gpu_memory_named
 from anmi_ray.models.bi_encoder import BiEncoder
-from anmi_ray.models.cross_encoder import (
-    SCORE_TOKENS,
-    CrossEncoder,
-    quiet,
-    token_limit,
-    trained_mean_head,
-)
+from anmi_ray.models.cross_encoder import SCORE_TOKENS, CrossEncoder, quiet, token_limit
 from anmi_ray.models.decoder import says_yes_or_no
 from anmi_ray.models.heads import ClassifierScorer
 from anmi_ray.models.loading import ModelSource, loadable
 from anmi_ray.models.pairs import MULTIPLE, PairTokenizer, length_batches
-from anmi_ray.models.pooling import is_bi_encoder
+from anmi_ray.models.pooling import has_mean_head, is_bi_encoder
 from anmi_ray.models.prompts import declared
 from anmi_ray.models.speed import torch_settings
 
@@ -145,7 +139,7 @@ def load_scorer(
     use = use or Resources()
     if is_bi_encoder(source):
         return BiEncoder.load(source, max_tokens=max_tokens, dtype=dtype, device=use.device, threads=use.threads)
-    if source.is_local and (trained_mean_head(source.path_or_id) or says_yes_or_no(source.path_or_id)):
+    if has_mean_head(source) or (source.is_local and says_yes_or_no(source.path_or_id)):
         return CrossEncoder.load(source, max_tokens=max_tokens, dtype=dtype, device=use.device, threads=use.threads)
     classifier = Classifier(source, max_tokens, dtype, use)
     if len(classifier.labels) != 1:

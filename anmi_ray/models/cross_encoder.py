@@ -82,7 +82,7 @@ class CrossEncoder(Reranker):
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
         where = source.path_or_id
         with loadable(source, "cross-encoder"):
-            trained_head = trained_mean_head(where)
+            trained_head = trained_mean_head(source)
             pooling = choose_pooling(where, source.options, pooling, trained_head is not None)
             tokenizer = transformers.AutoTokenizer.from_pretrained(where, use_fast=True, **source.options)
             with quiet(), torch.random.fork_rng(devices=[]):
@@ -223,11 +223,12 @@ def check_vocabulary(encoder: nn.Module, tokenizer: transformers.PreTrainedToken
         )
 
 
-def trained_mean_head(where: str) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
+def trained_mean_head(source: ModelSource) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
     """The weights of an exported mean head in a local folder: (dense, out)."""
-    if not has_mean_head(where):
+    if not has_mean_head(source):
         return None
-    states = [load_file(Path(where) / folder / "model.safetensors") for folder in (DENSE_FOLDER, SCORE_FOLDER)]
+    where = Path(source.path_or_id)
+    states = [load_file(where / folder / "model.safetensors") for folder in (DENSE_FOLDER, SCORE_FOLDER)]
     dense, out = ({name.removeprefix("linear."): value for name, value in state.items()} for state in states)
     return dense, out
 

@@ -156,10 +156,10 @@ def is_colbert(source: ModelSource) -> bool:
     return "HF_ColBERT" in ((_json(source, "config.json") or {}).get("architectures") or ())
 
 
-def has_mean_head(folder: str) -> bool:
-    """Whether a local folder is an exported cross-encoder that reads the mean token. Raises ConfigError."""
-    source = ModelSource(folder, folder, "", is_local=True)
-    return (_json(source, f"{SCORE_FOLDER}/config.json") or {}).get("module_output_name") == "scores"
+def has_mean_head(source: ModelSource) -> bool:
+    """Whether the model is a local folder, an exported cross-encoder that reads the mean token. Raises ConfigError."""
+    settings = _json(source, f"{SCORE_FOLDER}/config.json") if source.is_local else None
+    return (settings or {}).get("module_output_name") == "scores"
 
 
 def draws_head(source: ModelSource, student: Student, pooling: Pooling) -> bool:
@@ -170,7 +170,7 @@ def draws_head(source: ModelSource, student: Student, pooling: Pooling) -> bool:
     if student != "cross-encoder" or pooling == "yes-no":
         return False
     if pooling == "mean":
-        return not has_mean_head(source.path_or_id)
+        return not has_mean_head(source)
     architectures = (_json(source, "config.json") or {}).get("architectures") or ("",)
     return not str(architectures[0]).endswith("ForSequenceClassification")
 

@@ -18,8 +18,10 @@ from transformers import AutoTokenizer
 
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import rng
+from anmi_ray.models.classifier import load_scorer
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.heads import MeanScorer
+from anmi_ray.models.loading import resolve
 from anmi_ray.models.pairs import PairTokenizer, length_batches
 from tests.models.tiny import WORDS, write_tiny_bert
 
@@ -183,6 +185,8 @@ def test_a_mean_head_that_cannot_be_read_is_a_config_error(base: Path, tmp_path:
     (folder / "3_Dense" / "config.json").write_bytes(head)
     with pytest.raises(ConfigError, match=says):
         CrossEncoder.load(str(folder))
+    with pytest.raises(ConfigError, match=says):
+        load_scorer(resolve(str(folder)))
 
 
 def test_a_tokenizer_with_more_ids_than_the_model_is_refused_when_loaded(base: Path, tmp_path: Path) -> None:
