@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from anmi_ray import rating
 from anmi_ray.comparisons import k_regular
@@ -25,7 +26,7 @@ from anmi_ray.comparisons.compare import rows
 from anmi_ray.config.judge import SimulatedJudgeConfig
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.arrays import Reals
-from anmi_ray.core.identity import doc_id, query_id, rng
+from anmi_ray.core.identity import doc_id, id_column, query_id, rng
 from anmi_ray.core.records import CANDIDATE, find_rows
 from anmi_ray.core.scale import to_elo
 from anmi_ray.judging import protocol
@@ -69,6 +70,11 @@ class World:
     def row(self, table: pa.Table, name: str) -> np.ndarray:
         """The candidates that the documents of a table's column are."""
         return find_rows(self.candidates, {"query_id": table["query_id"], "doc_id": table[name]})
+
+    def rows_of(self, query: bytes, doc_ids: NDArray[np.uint8]) -> np.ndarray:
+        """The candidates that a query's documents, uint8[n, 16], are."""
+        queries = pa.array([query] * len(doc_ids), self.candidates["query_id"].type)
+        return self.row(pa.table({"query_id": queries, "doc_id": id_column(doc_ids)}), "doc_id")
 
     def judgments(
         self,

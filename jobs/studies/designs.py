@@ -39,7 +39,6 @@ from anmi_ray.comparisons.adaptive import error, wanted
 from anmi_ray.config.compare import CompareConfig, Objective
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.arrays import Ints, Reals
-from anmi_ray.core.identity import id_column
 from anmi_ray.core.records import by_query
 from anmi_ray.core.scale import Model, normal_cdf, to_elo
 from anmi_ray.stages.rounds import known_by
@@ -155,8 +154,7 @@ def scored_by(
     together, _ = believed(of, pairs, judgments, config, ranks=True)
     ranks = of.candidates["rank"].to_numpy()
     for alone, both in zip(ratings, together, strict=True):
-        query = pa.array([alone.query_id] * len(alone.doc_ids), of.candidates["query_id"].type)
-        at = of.row(pa.table({"query_id": query, "doc_id": id_column(alone.doc_ids)}), "doc_id")
+        at = of.rows_of(alone.query_id, alone.doc_ids)
         yield alone.query_id, at, (-ranks[at].astype(np.float64), alone.mean, both.mean)
 
 
@@ -215,8 +213,7 @@ def _reached(of: World, pairs: pa.Table, judgments: pa.Table, objective: Objecti
     for query, known in known_by(known_of).items():
         beliefs = known.beliefs
         m = wanted(beliefs, objective, model)
-        ids = pa.array([query] * len(m), of.candidates["query_id"].type)
-        off = beliefs.mean - of.truth[of.row(pa.table({"query_id": ids, "doc_id": id_column(known.doc_ids)}), "doc_id")]
+        off = beliefs.mean - of.truth[of.rows_of(query, known.doc_ids)]
         variance = error(beliefs, objective, model) ** 2
         said.append(variance)
         true.append(float(variance * (off @ m @ off) / np.sum(m * beliefs.covariance)))

@@ -33,14 +33,12 @@ import pyarrow.compute as pc
 
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.arrays import Ints, Reals
-from anmi_ray.core.identity import id_column, rng
-from anmi_ray.core.records import RUN
+from anmi_ray.core.identity import rng
 from anmi_ray.core.scale import normal_cdf, normal_quantile
 from anmi_ray.evaluation.replicates import Contrast, contrast, family
-from anmi_ray.store import Artifact, Store
 from jobs.studies import conditions, harness
 from jobs.studies.both_orders import World, candidates
-from jobs.studies.collected import Part, all_parts
+from jobs.studies.collected import Part
 from jobs.studies.conditions import LabelFree, stages_of
 from jobs.studies.designs import Design, asked, believed, scored_by
 from jobs.studies.graded_designs import MEASURE, run_of, values_of
@@ -115,9 +113,7 @@ def errors_of(of: Replayed) -> Errors:
     found, _ = believed(of, pairs, of.judgments(pairs), _JUDGE, ranks=False)
     seen, grade, error = [], [], []
     for one in found:
-        query = pa.array([one.query_id] * len(one.mean), of.candidates["query_id"].type)
-        ids = pa.table({"query_id": query, "doc_id": id_column(one.doc_ids)})
-        graded = of.truth[of.row(ids, "doc_id")]
+        graded = of.truth[of.rows_of(one.query_id, one.doc_ids)]
         seen.append(one.mean - one.mean.mean())
         grade.append(graded - graded.mean())
         error.append(one.covariance.diagonal())
@@ -220,11 +216,8 @@ def simulated(of: World, qrels: pa.Table, calls: int, judge: Judge, draws: int) 
 def hybrid(of: LabelFree, part: Part) -> tuple[World, pa.Table]:
     """The hybrid's first documents of a collection's test queries, the truth 1 where relevant, and the labels."""
     harness.make([part.experiment], "retrieve")
-    stages = stages_of(part.experiment)
-    material = Material(of.root, stages)
-    buckets = int((Artifact(Store(of.root), "ingest", stages["ingest"]).manifest() or {})["buckets"])
-    runs = all_parts(Artifact(Store(of.root), "retrieve", stages["retrieve"]), "runs", RUN, buckets)
-    runs = material.of_split(runs.filter(pc.equal(runs["system"], "hybrid")), "test")
+    material = Material(of.root, stages_of(part.experiment))
+    runs = material.system("hybrid", "test")
     runs = runs.filter(pc.less_equal(runs["rank"], _DEPTH))
     qrels = material.of_split(material.qrels, "test")
     relevant = {pair for pair, grade in zip(_keys(qrels), qrels["grade"].to_pylist(), strict=True) if grade > 0}
