@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.comparisons.graph import k_regular
+from anmi_ray.comparisons.graph import regular
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
@@ -21,8 +21,8 @@ TOO_FEW = "fewer than two documents to compare"
 def compare(candidates: pa.Table, config: CompareConfig, seed: int) -> tuple[pa.Table, pa.Table]:
     """Comparison table (round 0) of one bucket's Candidates, sorted by (query_id, doc_a, doc_b), and the Rejects.
 
-    Each query's graph is drawn from (seed, query_id) over its documents in order of doc_id, so neither the order of
-    candidates nor the bucket matters. A query with fewer than two documents that are not random is a Reject.
+    Each query's graph is drawn from (seed, query_id) by its documents' ids, so neither the order of candidates nor the
+    bucket matters. A query with fewer than two documents that are not random is a Reject.
     Raises DataError if a query lists a document twice.
     """
     documents = {query: sorted(rows["doc_id"].to_pylist()) for query, rows in by_query(retrieved(candidates))}
@@ -37,7 +37,8 @@ def compare(candidates: pa.Table, config: CompareConfig, seed: int) -> tuple[pa.
             continue
         if len(set(docs)) < len(docs):
             raise DataError(f"query {query.hex()} lists a candidate twice", PLACE, "recompute the retrieve stage")
-        edges = k_regular(len(docs), config.degree, identity.rng("compare", config.design, seed, query))
+        ids = identity.id_matrix(identity.id_array(docs))
+        edges = regular(ids, config.degree, "compare", config.design, seed, query)
         asked += [query] * len(edges)
         first += [docs[i] for i in edges[:, 0].tolist()]
         second += [docs[i] for i in edges[:, 1].tolist()]

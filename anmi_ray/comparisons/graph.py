@@ -1,17 +1,32 @@
 """Random k-regular comparison graphs on n documents.
 
 A union of k/2 random Hamiltonian cycles (report, eq. 32) shares edges, so it is neither k-regular nor worth its price;
-here the cycles after the first are repaired by degree-preserving edge swaps until the graph is simple.
+here a cycle that shares one with those before takes it out by 2-opt moves (Croes 1958), which leave it a cycle.
+A run's cycles go through the documents in order of hashes: a document that comes or goes changes its own neighbours
+alone, so most pairs of a list that changes have been asked about before.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from anmi_ray.core import identity
+
 Edges = NDArray[np.int64]
-RESTARTS = 1000
+Order = NDArray[np.int64]  # a permutation of n documents
+ATTEMPTS = 1000
+
+
+def regular(ids: NDArray[np.uint8], degree: int, *salt: str | bytes | int) -> Edges:
+    """The pairs int64[m, 2] (i < j, sorted) of documents `ids` uint8[n, 16] that `salt` draws, as `k_regular` does.
+
+    The pairs of an even degree are among those of a greater one, unless either is half of the documents or more.
+    """
+    return _drawn(len(ids), degree, lambda *draw: np.argsort(identity.uniforms(ids, *salt, *draw)))
 
 
 def k_regular(documents: int, degree: int, rng: np.random.Generator) -> Edges:
@@ -19,94 +34,82 @@ def k_regular(documents: int, degree: int, rng: np.random.Generator) -> Edges:
 
     At most degree + 1 documents give the complete graph. An odd degree on an odd number of documents is impossible;
     then one random document has degree - 1. With degree >= n/2 the complement is drawn instead: such a graph is
-    connected by its degree alone (Dirac), else the first cycle, which no swap touches, connects it.
+    connected by its degree alone (Dirac), else by its first cycle.
 
     >>> k_regular(4, 3, np.random.default_rng(0)).tolist()
     [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]
     """
+    return _drawn(documents, degree, lambda attempt, number: rng.permutation(documents))
+
+
+def _drawn(documents: int, degree: int, order: Callable[[int, int], Order]) -> Edges:
     if documents < 2 or degree < 2:
         raise AssertionError(f"a comparison graph needs 2 documents and degree 2, not {documents} and {degree}")
     if documents <= degree + 1:
         return np.stack(np.triu_indices(documents, 1), axis=1).astype(np.int64)
     dense = 2 * degree >= documents
-    drawn = documents - 1 - degree if dense else degree
-    for _ in range(RESTARTS):
-        adjacency, simple = _draw(documents, drawn, dense, rng)
-        if simple:
+    cycles, odd = divmod(documents - 1 - degree if dense else degree, 2)
+    for attempt in range(ATTEMPTS):
+        adjacency = np.zeros((documents, documents), dtype=np.bool_)
+        orders = (order(attempt, number) for number in range(cycles))
+        simple = all(_add_cycle(adjacency, one) for one in orders)
+        if simple and (not odd or _add_matching(adjacency, order(attempt, cycles), dense)):
             upper = np.triu(~adjacency if dense else adjacency, 1)
             return np.argwhere(upper).astype(np.int64)
-    raise AssertionError(f"no simple graph of {documents} documents and degree {degree} in {RESTARTS} draws")
+    raise AssertionError(f"no simple graph of {documents} documents and degree {degree} in {ATTEMPTS} attempts")
 
 
 @njit(cache=True)
-def _draw(
-    n: int, degree: int, surplus: bool, rng: np.random.Generator
-) -> tuple[NDArray[np.bool_], bool]:  # pragma: no cover - compiled
-    """Adjacency bool[n, n] of a union of cycles (and a matching for odd degrees), and whether the repair succeeded.
+def _add_cycle(adjacency: NDArray[np.bool_], order: Order) -> bool:  # pragma: no cover - compiled
+    """Join the documents in a ring, and say whether that was possible with new edges alone.
 
-    On odd n and degree the matching leaves one document out, or with `surplus` takes one twice (for a complement).
+    Where the edge (a, b) is there, the nearest (c, d) behind it for which (a, c) and (b, d) are not is taken, and the
+    way from b to c is turned round.
     """
-    cycles = degree // 2
-    odd = degree % 2
-    matched = n // 2 + (1 if surplus and n % 2 else 0)
-    edges = np.empty((cycles * n + odd * matched, 2), dtype=np.int64)
-    row = 0
-    for _ in range(cycles):
-        order = rng.permutation(n)
-        for i in range(n):
-            edges[row, 0] = order[i]
-            edges[row, 1] = order[(i + 1) % n]
-            row += 1
-    if odd:
-        order = rng.permutation(n)
-        for i in range(matched):
-            second = 2 * i + 1 if 2 * i + 1 < n else n - 2
-            edges[row, 0] = order[2 * i]
-            edges[row, 1] = order[second]
-            row += 1
-    count = np.zeros((n, n), dtype=np.int16)
-    for e in range(len(edges)):
-        _add(count, edges[e, 0], edges[e, 1], 1)
-    simple = _repair(edges, count, min(n, len(edges)) if cycles else 0, rng)
-    return count > 0, simple
-
-
-@njit(cache=True, inline="always")
-def _add(count: NDArray[np.int16], u: int, v: int, change: int) -> None:  # pragma: no cover - compiled
-    count[u, v] += change
-    count[v, u] += change
+    n = len(order)
+    ring = order.copy()
+    seen = 0
+    while seen < n:
+        a, b = ring[0], ring[1]
+        if not adjacency[a, b]:
+            ring = np.roll(ring, -1)
+            seen += 1
+            continue
+        last = 2
+        while last < n - 1 and (adjacency[a, ring[last]] or adjacency[b, ring[last + 1]]):
+            last += 1
+        if last == n - 1:
+            return False
+        ring[1 : last + 1] = ring[1 : last + 1][::-1].copy()
+        seen = 0  # what was turned may hold edges that were not looked at
+    for i in range(n):
+        adjacency[ring[i - 1], ring[i]] = adjacency[ring[i], ring[i - 1]] = True
+    return True
 
 
 @njit(cache=True)
-def _repair(
-    edges: Edges, count: NDArray[np.int16], fixed: int, rng: np.random.Generator
-) -> bool:  # pragma: no cover - compiled
-    """Swap the ends of doubled edges with random other edges, in place; the first `fixed` edges are never touched.
+def _add_matching(adjacency: NDArray[np.bool_], order: Order, surplus: bool) -> bool:  # pragma: no cover - compiled
+    """Join the documents two by two, and say whether that was possible with new edges alone.
 
-    A swap (u,v), (x,y) -> (u,x), (v,y) keeps all degrees and is made only if both new edges are new, so the number
-    of doubled edges falls with each; false if a doubled edge found no partner.
+    Of an odd number one is left out, or with `surplus` one is taken twice (for a complement).
     """
-    free = len(edges) - fixed
-    for e in range(fixed, len(edges)):
-        tries = 0
-        while count[edges[e, 0], edges[e, 1]] > 1:
-            tries += 1
-            if tries > 50 + 20 * free:
+    n = len(order)
+    pairs = order[: n - n % 2].copy().reshape(-1, 2)
+    if surplus and n % 2:
+        pairs = np.concatenate((pairs, order[-2:].copy().reshape(1, 2)))
+    for e in range(len(pairs)):
+        u, v = pairs[e]
+        f = e
+        while adjacency[u, v]:
+            f += 1
+            if f == e + len(pairs):
                 return False
-            f = fixed + int(rng.random() * free)
-            side = int(rng.random() * 2.0)
-            u = edges[e, 0]
-            v = edges[e, 1]
-            x = edges[f, side]
-            y = edges[f, 1 - side]
-            if f == e or u == x or v == y or count[u, x] or count[v, y]:
+            x, y = pairs[f % len(pairs)]
+            if u == x or v == y or adjacency[u, x] or adjacency[v, y]:
                 continue
-            _add(count, u, v, -1)
-            _add(count, x, y, -1)
-            _add(count, u, x, 1)
-            _add(count, v, y, 1)
-            edges[e, 0] = u
-            edges[e, 1] = x
-            edges[f, 0] = v
-            edges[f, 1] = y
+            pairs[e] = u, x
+            pairs[f % len(pairs)] = v, y
+            v = x
+    for u, v in pairs:
+        adjacency[u, v] = adjacency[v, u] = True
     return True

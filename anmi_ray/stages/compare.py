@@ -106,7 +106,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="compare",
-    version=1,
+    version=2,  # 2: rings in order of hashes
     inputs=("retrieve",),
     does="choose which pairs of candidates to ask about: a sparse regular graph",
     run=run,

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anmi_ray.comparisons import k_regular
+from anmi_ray.comparisons.graph import regular
 from anmi_ray.core import identity
 from anmi_ray.rating import spectrum
 from tests.rating.single import single
@@ -50,6 +51,46 @@ def test_expansion_is_near_the_best_possible(documents: int, degree: int) -> Non
     found = [lambda2(documents, k_regular(documents, degree, identity.rng("expander", seed))) for seed in range(20)]
     assert min(found) >= degree - 2 * np.sqrt(degree - 1) - 0.45
     assert np.median(found) >= degree - 2 * np.sqrt(degree - 1) - 0.1
+
+
+def documents_of(names: range) -> np.ndarray:
+    """Ids of documents, uint8[N, 16]."""
+    return identity.id_matrix(identity.id_array([identity.doc_id(str(name)) for name in names]))
+
+
+def pairs_of(names: range, degree: int, query: int) -> set[tuple[int, int]]:
+    """The pairs by the documents' names."""
+    return {(names[i], names[j]) for i, j in regular(documents_of(names), degree, "query", query).tolist()}
+
+
+@given(documents=st.integers(2, 60), degree=st.integers(2, 12), query=st.integers(0, 10**6), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_pairs_go_by_the_documents_and_not_by_their_places(
+    documents: int, degree: int, query: int, data: st.DataObject
+) -> None:
+    ids = documents_of(range(documents))
+    shuffled = np.array(data.draw(st.permutations(range(documents))))
+    edges = regular(ids, degree, query)
+    moved = np.sort(shuffled[regular(ids[shuffled], degree, query)], axis=1)
+    if degree % 2 == 0 or documents <= degree + 1:
+        assert sorted(moved.tolist()) == edges.tolist()
+    assert degrees(documents, edges).max() == min(degree, documents - 1)
+
+
+@pytest.mark.parametrize(("replaced", "most"), [(1, 0.05), (5, 0.19), (20, 0.55)])
+def test_most_pairs_of_a_list_that_changes_have_been_asked_about(replaced: int, most: float) -> None:
+    """Of 100 documents, 8 opponents each: a new one has 8 new pairs, one that goes leaves 4 new ones behind."""
+    for query in range(20):
+        before, after = (pairs_of(range(start, start + 100), 8, query) for start in (0, replaced))
+        assert len(after) == 400
+        assert len(after - before) <= most * len(after)
+
+
+@given(documents=st.integers(26, 120), query=st.integers(0, 10**6))
+@settings(max_examples=50, deadline=None)
+def test_more_opponents_are_further_ones(documents: int, query: int) -> None:
+    found = [pairs_of(range(documents), degree, query) for degree in (4, 8, 12)]
+    assert found[0] < found[1] < found[2]
 
 
 def test_the_first_cycle_survives_the_repair() -> None:
