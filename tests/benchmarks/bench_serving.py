@@ -1,11 +1,12 @@
 """The service under load against the offline scorer: the shipped MiniLM as late interaction, one machine, one run.
 
-    python -m tests.benchmarks.bench_serving [--clients 1 8 64] [--rounds 2]
+    python -m tests.benchmarks.bench_serving [--clients 1 8 64] [--rounds 2] [--gpus 0.5 --replicas 2]
 
 Each client sends requests of 100 documents of 128 tokens one after the other, on one connection; no document stands in
 two requests under way at once. Prints pairs a second, the median, 95th and 99th percentile of seconds to an answer, and
 processor time a pair, of all the service's processes, which others at work on the machine change little.
-The offline scorer has the same texts, query by query, and all cores, before the service starts and after it has ended.
+The offline scorer has the same texts, query by query, and all cores, before the service starts and after it has ended;
+with `--gpus`, the share of one that each of the service's replicas takes, it has a GPU.
 """
 
 from __future__ import annotations
@@ -133,15 +134,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--rounds", type=int, default=2, help="requests of each client, and four at least")
+    parser.add_argument("--gpus", type=float, default=0.0)
+    parser.add_argument("--replicas", type=int, default=1)
     options = parser.parse_args()
+    device = "cuda" if options.gpus else "cpu"
+    flags = ("--timeout-s", "900", "--gpus", str(options.gpus), "--replicas", str(options.replicas))
     with tempfile.TemporaryDirectory() as scratch:
         folder = LateInteraction.load(MODEL, max_tokens=MAX_TOKENS).export(Path(scratch) / "minilm")
-        student = LateInteraction.load(str(folder), threads=environment.cores())
+        student = LateInteraction.load(str(folder), threads=environment.cores(), device=device)
         most = max(OFFLINE, options.rounds * max(options.clients))
         asked = requests_of(student, most)
         print(f"{DOCUMENTS} documents of {MAX_TOKENS} tokens a query, {environment.hardware()['processor']}")
         rates = [offline(student, asked[:OFFLINE])]
-        with started(folder, "--timeout-s", "900") as (address, pid):
+        with started(folder, *flags) as (address, pid):
             load(address, asked[:1], 1)
             print(
                 f"offline: {rates[0][0]:.0f} pairs/s, {1e3 * rates[0][1]:.1f} ms of processor time a pair", flush=True
