@@ -194,6 +194,9 @@ def _by_tokens(
 
 
 def _ours(of: Material, task: Mapping[str, Any]) -> tuple[Score, Compare, float]:
+    """Train one of our students, on a GPU where there is one."""
+    import torch
+
     from anmi_ray.config.train import TrainConfig, TrainExecution
     from anmi_ray.models.kinds import load_student
     from anmi_ray.models.late_interaction import LateInteraction
@@ -202,11 +205,12 @@ def _ours(of: Material, task: Mapping[str, Any]) -> tuple[Score, Compare, float]
 
     own = {"max_tokens": task["max_tokens"], "engine": "ddp", "dev_points": (), "seed": task["seed"]}
     config = TrainConfig.model_validate({**own, **task["system"]["train"]})
-    model = load_student(config)
+    gpu = torch.cuda.is_available()
+    model = load_student(config, "cuda" if gpu else "cpu")
     if not task["untrained"]:
         examples = of.examples.filter(_learned(of.examples, task)) if "learned" in task else of.examples
         data = prepare([examples], [of.documents], [of.queries], model.pairs)
-        model = train(model, data, None, config, TrainExecution(threads=1)).model
+        model = train(model, data, None, config, TrainExecution(threads=1, use_gpu=gpu)).model
     score = model.scorer("auto").score
     if isinstance(model, LateInteraction):
         return score, partial(_by_tokens, model, task["max_tokens"]), 0.0
