@@ -17,9 +17,11 @@ from anmi_ray.pipeline.mining_runs import PLACE, settings_of
 from anmi_ray.pipeline.resolve import Resolved, changes, resolve
 from anmi_ray.pipeline.stages import (
     COMPARE,
+    DISTILL,
     EVALUATE,
     FIRST,
     JUDGE,
+    LABEL,
     LAST,
     MINE,
     RATE,
@@ -37,7 +39,8 @@ from anmi_ray.store import Artifact, Store, runs
 MOST = 5  # rounds where nobody says how many
 _FALLEN = 0.5  # of the first round's yield: the rest is not worth a round
 # What the pairs, ratings and models of rounds have in common stays as it was.
-_MAY_CHANGE = (JUDGE, RATE, MINE, TRAIN, RERANK, EVALUATE, "execution", "plan")
+_MAY_CHANGE = (JUDGE, DISTILL, RATE, MINE, TRAIN, RERANK, EVALUATE, "execution", "plan")
+_SAMPLE = f"{DISTILL}.sample"
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,8 @@ def of_run(name: str, root: str, overrides: Iterable[str]) -> Experiment:
     content["execution"] = {"root": root}
     for override in overrides:
         apply(content, override)
-        group = override.partition("=")[0].strip().partition(".")[0]
+        setting = override.partition("=")[0].strip()
+        group = _SAMPLE if f"{setting}.".startswith(f"{_SAMPLE}.") else setting.partition(".")[0]
         if group not in _MAY_CHANGE:
             raise ConfigError(
                 f"{group} is what all rounds share, and the run's stays as it was",
@@ -203,8 +207,8 @@ def _told(experiment: Experiment, number: int, resolved: Mapping[str, Resolved])
     read = runs.of_other_runs(store, resolved[COMPARE].inputs) | {name: made[name] for name in (RETRIEVE, SCORE)}
     fitted = {**made, RATE: made.get(REFIT, made[RATE])}
     pairs, answers, turned = refine.came_of(read, fitted, range((made[FIRST].manifest() or {})["buckets"]))
-    before = runs.find_run(str(experiment.refines), experiment.execution.root)[1]["stages"][JUDGE]["fingerprint"]
-    judged, earlier = made[JUDGE], Artifact(store, JUDGE, before)
+    before = runs.find_run(str(experiment.refines), experiment.execution.root)[1]["stages"]
+    paid = [(made[name], Artifact(store, name, before[name]["fingerprint"])) for name in (LABEL, JUDGE) if name in made]
     measured = (made[EVALUATE].manifest() or {})[refine.GAINS]
     dev, test = (None if measured[split] is None else SystemComparison(**measured[split]) for split in ("dev", "test"))
     return Refinement(
@@ -214,7 +218,7 @@ def _told(experiment: Experiment, number: int, resolved: Mapping[str, Resolved])
         answers=answers,
         turned=turned,
         queries=_flow(made[COMPARE], "queries"),
-        dollars=_dollars(judged) - _dollars(earlier),
+        dollars=sum(_dollars(now) - _dollars(earlier) for now, earlier in paid),
         dev=dev,
         test=test,
     )

@@ -96,6 +96,7 @@ RERANK = rerank.STAGE.name
 EVALUATE = evaluate.STAGE.name
 SCORE = score.STAGE.name
 REFIT = rate.REFIT.name
+LABEL = judge.LABEL.name
 DISTILL = distill.STAGE.name
 
 

@@ -74,7 +74,7 @@ def plan(experiment: Experiment) -> Generator[str | Table, None, PlanEnd]:
     states = _states(experiment, resolved)
     yield _table(found, states, cores)
     yield from calls.said
-    if experiment.ensemble:
+    if experiment.ensemble and experiment.refines is None:
         yield _saved(experiment, calls.pairs[judge.STAGE.group])
     if others := experiment.evaluate.also:
         yield f"then the model is measured on {', '.join(map(as_written, others))} (evaluate.also), which no row counts"

@@ -1,10 +1,11 @@
 """refine: a run that goes on from another's pairs, ratings and model (`refines`).
 
-    score -> compare -> judge -> rate -> ... -> train -> ... -> evaluate
+    score -> compare -> (sample -> label -> distill) -> judge -> rate -> ... -> train -> ... -> evaluate
 
 The other run's model scores the candidates of train queries; compare keeps that run's pairs and adds those where the
-model contradicts what is known. What was asked before costs nothing again: it is in the answer log. Training starts
-from that model, which evaluate measures as the start, so a gain is what this round alone has added.
+model contradicts what is known. What was asked before costs nothing again: it is in the answer log. A judge that is
+distilled learns anew, with what the ensemble says of the added pairs too, and judges all pairs. Training starts from
+the other run's model, which evaluate measures as the start, so a gain is what this round alone has added.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.config.compare import CompareConfig
+from anmi_ray.config.distill import DistillConfig
 from anmi_ray.config.evaluate import EvaluateConfig
 from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.sample import SampleConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, RATING, RUN
 from anmi_ray.runtime.costs import BEGUN, COMPARISON_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, over_buckets, run_buckets, run_task
-from anmi_ray.stages import compare, evaluate, judge, score
+from anmi_ray.stages import compare, distill, evaluate, judge, sample, score
 from anmi_ray.store import Artifact, Flow, runs
 
 if TYPE_CHECKING:
@@ -36,16 +39,29 @@ NEW = "pairs not asked before"  # the unit of a flow
 GAINS = "gains"  # in the manifest of evaluate
 _FITTED = ("refit", "rate")  # the first of them that a run has holds its ratings
 _COMPARED = (compare.STAGE.name, "borderline")  # both hold pairs that a run has asked about
+# by the stage that asks, the stages of which the first that a run has holds the first pairs
+_FIRST = {
+    judge.STAGE.name: (f"{compare.STAGE.name}-1", compare.STAGE.name),
+    judge.LABEL.name: (sample.STAGE.name,),
+}
 _PAIR_S = 2e-4
 Inputs = Mapping[str, Artifact]
 
 
 def spread(path: Iterable[Stage]) -> Iterator[Stage]:
     """The path of an experiment that refines a run."""
+    taught: list[Stage] = []  # whatever a distilled judge learns from: it waits for the round's pairs
     for stage in path:
-        if stage.name == compare.STAGE.name:
+        if stage.name == sample.STAGE.name:
+            taught.append(_LESSON)
+        elif stage.name == judge.LABEL.name:
+            taught.append(_of_campaign(stage, BEGUN, judge.LABEL.name))
+        elif stage.name == distill.STAGE.name:
+            taught.append(replace(stage, cost=_cost_of_learning))
+        elif stage.name == compare.STAGE.name:
             yield score.STAGE
             yield _CHOSEN
+            yield from taught
         elif stage.name == judge.STAGE.name:
             yield _of_campaign(stage, BEGUN)
         elif "first" in stage.inputs:
@@ -56,11 +72,11 @@ def spread(path: Iterable[Stage]) -> Iterator[Stage]:
             yield stage
 
 
-def _of_campaign(stage: Stage, role: str) -> Stage:
+def _of_campaign(stage: Stage, role: str, asking: str = judge.STAGE.name) -> Stage:
     """Judges who spend what the first run's questions have left of their budget, by whose comparisons it is known."""
 
     def also(config: Any, experiment: Experiment, content: str) -> dict[str, str]:
-        return {**stage.also(config, experiment, content), **_begun(experiment)}
+        return {**stage.also(config, experiment, content), **_begun(experiment, asking)}
 
     def run(artifact: Artifact, inputs: Inputs, config: Any, context: Context) -> dict[str, Any]:
         [first] = (made for name, made in inputs.items() if name.startswith(runs.BEFORE))
@@ -69,12 +85,11 @@ def _of_campaign(stage: Stage, role: str) -> Stage:
     return replace(stage, run=run, also=also)
 
 
-def _begun(experiment: Experiment) -> dict[str, str]:
-    """The comparisons with which the campaign began, by their role: those of the run that was refined first."""
+def _begun(experiment: Experiment, asking: str) -> dict[str, str]:
+    """The comparisons with which a campaign began, by their role: those of the run that was refined first."""
     made = _record(experiment)["stages"]
-    asked = made[judge.STAGE.name]["inputs"]
-    earlier = {role: name for role, name in asked.items() if role.startswith(runs.BEFORE)}
-    begun = next(name for name in (f"{compare.STAGE.name}-1", compare.STAGE.name) if name in made)
+    earlier = {role: name for role, name in made[asking]["inputs"].items() if role.startswith(runs.BEFORE)}
+    begun = next(name for name in _FIRST[asking] if name in made)
     return earlier or {f"{runs.BEFORE}{begun}": made[begun]["fingerprint"]}
 
 
@@ -169,6 +184,30 @@ def _bucket(artifact: Artifact, bucket: int, known: Before, worth: ScoreLine, nu
     return flows
 
 
+def teach(artifact: Artifact, inputs: Inputs, config: SampleConfig, context: Context) -> dict[str, Any]:
+    """The pairs that the distilled judge learned from before, and those that the round adds; a task per bucket."""
+    [before] = (made for name, made in inputs.items() if name.startswith(runs.BEFORE))
+    chosen = inputs[compare.STAGE.name]
+    number = (chosen.manifest() or {})["calibration"]["round"]
+    return {"flows": run_buckets(context, artifact, ("comparisons", COMPARISON), _lesson, before, chosen, number)}
+
+
+def _lesson(artifact: Artifact, bucket: int, before: Artifact, chosen: Artifact, number: int) -> list[Flow]:
+    known = before.read_part("comparisons", bucket, COMPARISON)
+    pairs = chosen.read_part("comparisons", bucket, COMPARISON)
+    pairs = pairs.filter(pc.equal(pairs["round"], number))
+    new = pairs.filter(pc.invert(pc.is_in(pairs["comparison_id"], value_set=known["comparison_id"].combine_chunks())))
+    table = pa.concat_tables([known, new]).sort_by([(name, "ascending") for name in ("query_id", "doc_a", "doc_b")])
+    flows = [Flow("pairs", table.num_rows, table.num_rows), Flow(NEW, new.num_rows, new.num_rows)]
+    artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, table)}, flows, None)
+    return flows
+
+
+def _learned_from(_: SampleConfig, experiment: Experiment, content: str) -> dict[str, str]:
+    """The sample that the judge of the run before learned from, by its role."""
+    return {f"{runs.BEFORE}{sample.STAGE.name}": _record(experiment)["stages"][sample.STAGE.name]["fingerprint"]}
+
+
 def came_of(inputs: Inputs, made: Inputs, buckets: Iterable[int]) -> tuple[int, int, int]:
     """(pairs that a round asked about, answers about them, those whose better document became the other one).
 
@@ -197,14 +236,33 @@ def _measure(artifact: Artifact, inputs: Inputs, config: EvaluateConfig, context
     return {**made, GAINS: run_task(context, evaluate.gains, dict(inputs), config, context.buckets, context.seed)}
 
 
-def _cost(load: Workload) -> StageCost:
-    """Of the round's own pairs, at most: what was asked before is paid."""
+def _most(load: Workload) -> int:
+    """The pairs that a round adds, at most."""
     from anmi_ray import comparisons
 
     documents = min(load.experiment.retrieve.candidates, load.documents)
-    pairs = load.train * min(comparisons.PAIRS, documents * (documents - 1) // 2)
-    kept = (pairs + load.candidates * load.config.degree // 2) * COMPARISON_BYTES
-    return StageCost(f"at most {pairs:,} more pairs", load.train * _PAIR_S, kept, files=load.buckets, pairs=pairs)
+    return load.train * min(comparisons.PAIRS, documents * (documents - 1) // 2)
+
+
+def _cost(load: Workload) -> StageCost:
+    """Of the round's own pairs, at most: what was asked before is paid, but for a judge that learns anew."""
+    pairs = _most(load)
+    before = load.candidates * load.config.degree // 2
+    kept = (pairs + before) * COMPARISON_BYTES
+    asked = pairs + (before if load.experiment.judge.distilled else 0)
+    return StageCost(f"at most {pairs:,} more pairs", load.train * _PAIR_S, kept, files=load.buckets, pairs=asked)
+
+
+def _cost_of_lesson(load: Workload) -> StageCost:
+    pairs = _most(load)
+    kept = (pairs + load.config.pairs) * COMPARISON_BYTES
+    return StageCost(f"at most {pairs:,} more pairs", 2.0, kept, files=load.buckets, pairs=pairs)
+
+
+def _cost_of_learning(load: Workload) -> StageCost:
+    config: DistillConfig = load.config
+    sampled = config.sample.model_copy(update={"pairs": config.sample.pairs + _most(load)})
+    return distill.STAGE.cost(replace(load, config=config.model_copy(update={"sample": sampled})))
 
 
 _CHOSEN = replace(
@@ -214,4 +272,13 @@ _CHOSEN = replace(
     run=choose,
     cost=_cost,
     also=_before,
+)
+_LESSON = replace(
+    sample.STAGE,
+    inputs=(compare.STAGE.name,),
+    does="add the round's pairs to those that the judge learned from",
+    run=teach,
+    cost=_cost_of_lesson,
+    also=_learned_from,
+    left_out=frozenset(SampleConfig.model_fields),
 )

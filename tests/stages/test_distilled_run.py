@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from rich.table import Table
 
 from anmi_ray.cli.show import described
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import COMPARISON, JUDGMENT, PREDICTION, RUN
-from anmi_ray.pipeline import distilling, pilot
+from anmi_ray.pipeline import distilling, pilot, refining
 from anmi_ray.pipeline.stages import names_of
 from anmi_ray.stages import report
-from anmi_ray.store import Store
+from anmi_ray.store import Artifact, Store, runs
 from tests.models.tiny import write_tiny_bert
 from tests.small import start_from, write_config
 from tests.stages.test_validation import Done, Told, World
@@ -125,3 +129,40 @@ def test_a_pilot_tries_the_ensemble_before_anything_is_bought(world: World, done
     assert "label" in done.told.computed
     record = Store(str(world.root)).read_json("runs/piloted.json")
     assert list(record["stages"]) == ["ingest", "retrieve", "sample"]
+
+
+def test_a_judge_learns_anew_what_the_ensemble_says_of_a_rounds_pairs(world: World, done: Done) -> None:
+    root, told = str(world.root), Told()
+    found = list(refining.carry_out(refining.of_run("small", root, []), 2, told))
+    store = Store(root)
+    names = ["small", *(one.run for one in found)]
+    assert len(names) == 3
+
+    def made(name: str, stage: str) -> Artifact:
+        return Artifact(store, stage, runs.find_run(name, root)[1]["stages"][stage]["fingerprint"])
+
+    def part(name: str, stage: str, part: str, record: Any) -> Any:
+        return pa.concat_tables([made(name, stage).read_part(part, at, record) for at in range(4)])
+
+    for number, (before, name) in enumerate(pairwise(names), 1):
+        compared = part(name, "compare", "comparisons", COMPARISON)
+        new = set(compared.filter(pc.equal(compared["round"], number))["comparison_id"].to_pylist())
+        sampled = [
+            set(part(run, "sample", "comparisons", COMPARISON)["comparison_id"].to_pylist()) for run in (before, name)
+        ]
+        assert sampled[1] == sampled[0] | new
+        said = [part(run, "label", "judgments", JUDGMENT) for run in (before, name)]
+        asked = pc.is_in(said[1]["comparison_id"], value_set=said[0]["comparison_id"].combine_chunks())
+        assert said[1].filter(asked).equals(said[0])  # what was asked before stands
+        assert set(said[1]["judge"].to_pylist()) == {"sim-large", "sim-medium", "sim-small"}
+        judged = [part(run, "judge", "judgments", JUDGMENT) for run in (before, name)]
+        assert set(judged[1]["judge"].to_pylist()) == {"small"}
+        assert judged[1].num_rows == 2 * compared.num_rows
+        again = pc.is_in(judged[1]["comparison_id"], value_set=judged[0]["comparison_id"].combine_chunks())
+        old, now = judged[0], judged[1].filter(again)
+        assert now["comparison_id"].equals(old["comparison_id"])
+        assert np.mean(now["p_a"].to_numpy() != old["p_a"].to_numpy()) > 0.9  # another judge has answered all of it
+    summary = made(names[-1], "distill").read_json("summary.json")
+    assert summary["pairs"] == len(sampled[1])
+    with pytest.raises(ConfigError, match=r"distill\.sample is what all rounds share"):
+        refining.of_run("small", root, ["distill.sample.pairs=10"])

@@ -26,7 +26,8 @@ from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import names_of
 from anmi_ray.runtime.costs import BEGUN
 from anmi_ray.runtime.reporter import Reporter
-from anmi_ray.stages import judge, refine
+from anmi_ray.runtime.stage import Stage
+from anmi_ray.stages import compare, judge, refine
 from anmi_ray.store import Artifact, Flow, Store, runs
 from tests.models.tiny import write_tiny_bert
 from tests.small import start_from, write_config
@@ -149,7 +150,11 @@ def test_rounds_ask_what_is_new_and_train_on(world: World) -> None:
     ]
 
 
-def test_judges_of_a_round_spend_what_the_first_run_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("asking", "first", "later"),
+    [(judge.STAGE, "compare-1", "compare"), (judge.STAGE, "compare", "compare"), (judge.LABEL, "sample", "sample")],
+)
+def test_judges_of_a_round_spend_what_the_first_run_left(asking: Stage, first: str, later: str, tmp_path: Path) -> None:
     """Whatever was refined between, and of an adaptive design its first round: by these a budget is known."""
     asked: list[Artifact] = []
 
@@ -158,18 +163,18 @@ def test_judges_of_a_round_spend_what_the_first_run_left(tmp_path: Path) -> None
         return {}
 
     store = Store(str(tmp_path))
-    [stage] = refine.spread([replace(judge.STAGE, run=ask)])
-    stages = {"compare-1": "first", "compare": "last"}
+    stage = next(one for one in refine.spread([replace(asking, run=ask), compare.STAGE]) if one.name == asking.name)
+    stages = {later: "last", first: "first"}
     made = {name: {"fingerprint": fingerprint, "inputs": {}} for name, fingerprint in stages.items()}
     read: dict[str, str] = {}
     for number in range(3):
-        record = {"name": f"r{number}", "stages": {**made, "judge": {"fingerprint": "j", "inputs": read}}}
+        record = {"name": f"r{number}", "stages": {**made, asking.name: {"fingerprint": "j", "inputs": read}}}
         store.publish_json(f"runs/r{number}.json", record)
         experiment = validate({"refines": f"r{number}", "execution": {"root": str(tmp_path)}}, "some.yaml")
         read = dict(stage.also(experiment.judge, experiment, "content"))
-        stage.run(Artifact(store, "judge", "j"), runs.of_other_runs(store, read), experiment.judge, None)  # type: ignore[arg-type]
-        made = {"compare": {"fingerprint": f"later-{number}", "inputs": {}}}
-    assert [(one.stage, one.fingerprint) for one in asked] == [("compare-1", "first")] * 3
+        stage.run(Artifact(store, asking.name, "j"), runs.of_other_runs(store, read), experiment.judge, None)  # type: ignore[arg-type]
+        made = {later: {"fingerprint": f"later-{number}", "inputs": {}}}
+    assert [(one.stage, one.fingerprint) for one in asked] == [(first, "first")] * 3
 
 
 @pytest.mark.ray
@@ -209,6 +214,12 @@ def test_an_adaptive_run_is_gone_on_with_in_one_round() -> None:
     adaptive = {"design": "adaptive", "degree": 4}
     names = names_of(validate({"compare": adaptive, "refines": "small"}, "some.yaml"))
     assert names[2:6] == ("score", "compare", "judge", "rate")
+
+
+def test_a_distilled_judge_waits_for_the_rounds_pairs() -> None:
+    panel = {"judges": [{"kind": "distilled", "name": "small"}]}
+    names = names_of(validate({"judge": panel, "refines": "small"}, "some.yaml"))
+    assert names[2:8] == ("score", "compare", "sample", "label", "distill", "judge")
 
 
 def one_round(number: int, turned: int, gain: float | None) -> Refinement:
