@@ -144,6 +144,7 @@ def test_a_judge_learns_anew_what_the_ensemble_says_of_a_rounds_pairs(world: Wor
     def part(name: str, stage: str, part: str, record: Any) -> Any:
         return pa.concat_tables([made(name, stage).read_part(part, at, record) for at in range(4)])
 
+    sampled: list[set[bytes]] = []
     for number, (before, name) in enumerate(pairwise(names), 1):
         compared = part(name, "compare", "comparisons", COMPARISON)
         new = set(compared.filter(pc.equal(compared["round"], number))["comparison_id"].to_pylist())
