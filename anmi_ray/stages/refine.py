@@ -204,8 +204,15 @@ def _lesson(artifact: Artifact, bucket: int, before: Artifact, chosen: Artifact,
 
 
 def _learned_from(_: SampleConfig, experiment: Experiment, content: str) -> dict[str, str]:
-    """The sample that the judge of the run before learned from, by its role."""
-    return {f"{runs.BEFORE}{sample.STAGE.name}": _record(experiment)["stages"][sample.STAGE.name]["fingerprint"]}
+    """The sample that the judge of the run before learned from, by its role. ConfigError where there was no judge."""
+    made = _record(experiment)["stages"]
+    if sample.STAGE.name not in made:
+        raise ConfigError(
+            f"run {experiment.refines} distilled no judge that could learn from its rounds",
+            "judge.judges",
+            "ask others than {kind: distilled}, or carry out a run with such a judge and refine that",
+        )
+    return {f"{runs.BEFORE}{sample.STAGE.name}": made[sample.STAGE.name]["fingerprint"]}
 
 
 def came_of(inputs: Inputs, made: Inputs, buckets: Iterable[int]) -> tuple[int, int, int]:

@@ -27,7 +27,7 @@ from anmi_ray.pipeline.stages import names_of
 from anmi_ray.runtime.costs import BEGUN
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.stage import Stage
-from anmi_ray.stages import compare, judge, refine
+from anmi_ray.stages import compare, judge, refine, sample
 from anmi_ray.store import Artifact, Flow, Store, runs
 from tests.models.tiny import write_tiny_bert
 from tests.small import start_from, write_config
@@ -214,6 +214,14 @@ def test_an_adaptive_run_is_gone_on_with_in_one_round() -> None:
     adaptive = {"design": "adaptive", "degree": 4}
     names = names_of(validate({"compare": adaptive, "refines": "small"}, "some.yaml"))
     assert names[2:6] == ("score", "compare", "judge", "rate")
+
+
+def test_a_run_that_distilled_no_judge_has_none_to_teach(tmp_path: Path) -> None:
+    Store(str(tmp_path)).publish_json("runs/r.json", {"stages": {"judge": {"fingerprint": "j", "inputs": {}}}})
+    experiment = validate({"refines": "r", "execution": {"root": str(tmp_path)}}, "some.yaml")
+    [_, _, lesson] = refine.spread([sample.STAGE, compare.STAGE])
+    with pytest.raises(ConfigError, match="run r distilled no judge that could learn from its rounds"):
+        lesson.also(experiment.distill.sample, experiment, "content")
 
 
 def test_a_distilled_judge_waits_for_the_rounds_pairs() -> None:
