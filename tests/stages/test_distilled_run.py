@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 from rich.table import Table
 
+from anmi_ray.api import experiments
 from anmi_ray.cli.show import described
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import COMPARISON, JUDGMENT, PREDICTION, RUN
@@ -133,7 +134,12 @@ def test_a_pilot_tries_the_ensemble_before_anything_is_bought(world: World, done
 
 def test_a_judge_learns_anew_what_the_ensemble_says_of_a_rounds_pairs(world: World, done: Done) -> None:
     root, told = str(world.root), Told()
-    found = list(refining.carry_out(refining.of_run("small", root, []), 2, told))
+    settings = refining.of_run("small", root, [])
+    foretold = {row["stage"]: row["work"] for row in experiments.plan(refining.round_of(settings, 1)).stages}
+    most = next(int(word) for word in foretold["sample"].split() if word.isdigit())
+    assert foretold["label"] == f"{3 * 2 * most:,} judgments by 3 in-process judges, both orders"
+    found = list(refining.carry_out(settings, 2, told))
+    assert 0 < found[0].pairs <= most
     store = Store(root)
     names = ["small", *(one.run for one in found)]
     assert len(names) == 3
