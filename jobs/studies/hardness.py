@@ -76,7 +76,6 @@ STUDENTS: dict[str, dict[str, Any]] = {
 }
 LISTS = 640
 LEVEL = 0.05
-ALL = "all collections"
 Kind = Literal["narrow", "wide"]
 """Of a test: narrow, over queries; wide, over queries and seeds."""
 Key = tuple[str, str, str, str]
@@ -166,19 +165,12 @@ def mined(of: LabelFree) -> dict[tuple[str, str], MinedLists]:
             flags: list[Flags] = []
             for part in parts:
                 truth = of.truth(part, condition)
-                known = truth.qrels.filter(pc.greater(truth.qrels["grade"], 0))
-                relevant = set(zip(known["query_id"].to_pylist(), known["doc_id"].to_pylist(), strict=True))
                 examples = Material(of.root, stages_of(part.experiment, of.experiment(part, condition))).examples
                 queries += int(pc.sum(pc.equal(truth.queries["split"], "train")).as_py())
                 lists += examples.num_rows
-                flags.append(false_flags(examples, relevant))
+                flags.append(false_flags(examples, truth.relevant))
             found[collection, window] = MinedLists(queries, lists, tuple(flags))
     return found
-
-
-def scopes_of(collections: Sequence[str]) -> dict[str, list[str]]:
-    """All collections together, where there are several, and each for itself."""
-    return ({ALL: list(collections)} if len(collections) > 1 else {}) | {name: [name] for name in collections}
 
 
 def steps_of(
@@ -186,7 +178,7 @@ def steps_of(
 ) -> dict[tuple[str, str], Contrast]:
     """By scope and window the share of false negatives less that of the window before it, queries paired, corrected."""
     rows: dict[tuple[str, str], Contrast] = {}
-    for scope, within in scopes_of(collections).items():
+    for scope, within in harness.scopes_of(collections).items():
         for near, far in pairwise(WINDOWS):
             strata: list[Reals] = []
             for one in within:
@@ -204,7 +196,7 @@ def differences(values: Mapping[tuple[str, str], Reals], collections: Sequence[s
     pairs += [(RANDOM, other) for other in WINDOWS if other not in (HARDEST, RANDOM)]
     rows: dict[Key, Contrast] = {}
     for student in STUDENTS:
-        for scope, within in scopes_of(collections).items():
+        for scope, within in harness.scopes_of(collections).items():
             for own, other in pairs:
                 names = condition_of(own, student), condition_of(other, student)
                 strata = [values[one, names[0]] - values[one, names[1]] for one in within]
@@ -282,7 +274,10 @@ def results(of: LabelFree, costs: Mapping[str, Any]) -> Results:
     columns = ("collection", "negatives from", "train queries", "lists", "negatives a list",
                "of them labelled relevant", "queries with any")  # fmt: skip
     shares = [(one, window, *lists.share_row()) for (one, window), lists in taken.items()]
-    tables = [claims_table(rows, steps, list(scopes_of(collections))), Table("What was learned from", columns, shares)]
+    tables = [
+        claims_table(rows, steps, list(harness.scopes_of(collections))),
+        Table("What was learned from", columns, shares),
+    ]
     tables.append(harness.contrasts_table("Share of false negatives, less the harder window's", list(steps.values())))
     tables += [levels_table(of, values, one) for one in collections]
     for kind, every in (("alone", rows), ("fused", fused)):

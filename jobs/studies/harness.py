@@ -249,6 +249,12 @@ def work_side_by_side(
     return {name: records[name]["found"] for name in tasks}
 
 
+def scopes_of(collections: Iterable[str]) -> dict[str, list[str]]:
+    """All collections together, where there are several, and each for itself."""
+    each = {name: [name] for name in collections}
+    return ({"all collections": list(each)} if len(each) > 1 else {}) | each
+
+
 def interval(one: Contrast, scale: float = 1.0, places: int = 3) -> str:
     """A level with its interval over queries."""
     return f"{scale * one.difference:.{places}f} [{scale * one.low:.{places}f}, {scale * one.high:.{places}f}]"

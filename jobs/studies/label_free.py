@@ -102,16 +102,14 @@ def mined_counts(of: LabelFree) -> Table:
     for part in of.parts:
         for condition in of.conditions:
             truth = of.truth(part, condition)
-            known = truth.qrels.filter(pc.greater(truth.qrels["grade"], 0))
-            relevant = set(zip(known["query_id"].to_pylist(), known["doc_id"].to_pylist(), strict=True))
             train = pc.sum(pc.equal(truth.queries["split"], "train")).as_py()
             read = Material(of.root, stages_of(part.experiment, of.experiment(part, condition)))
             queries = read.examples["query_id"].to_pylist()
             lists = read.examples["doc_ids"].to_pylist()
             weights = read.examples["weights"].to_pylist()
-            right = np.mean([(query, docs[0]) in relevant for query, docs in zip(queries, lists, strict=True)])
+            right = np.mean([(query, docs[0]) in truth.relevant for query, docs in zip(queries, lists, strict=True)])
             share = len(set(queries)) / train
-            negatives = [(weight, (query, doc) in relevant)
+            negatives = [(weight, (query, doc) in truth.relevant)
                          for query, docs, own in zip(queries, lists, weights, strict=True)
                          for doc, weight in zip(docs[1:], own[1:], strict=True)]  # fmt: skip
             weight, false = np.array(negatives).T
@@ -177,8 +175,7 @@ def results(of: LabelFree, values: Values, found: Mapping[str, Mapping[str, Any]
     """Levels, differences from the untrained start, from pseudo-labels and from labels, shares recovered."""
     collections = list(by_collection(of.parts))
     tables = [levels_table(of, values, name) for name in collections]
-    scopes = {"all collections": collections} if len(collections) > 1 else {}
-    scopes |= {name: [name] for name in collections}
+    scopes = harness.scopes_of(collections)
     differences: dict[str, Any] = {}
     for kind, every in (("alone", values.alone), ("fused", values.fused)):
         for reference in (UNTRAINED, PSEUDO, LABELS):

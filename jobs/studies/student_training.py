@@ -65,6 +65,12 @@ class Material:
         return self._all("ingest", "qrels", QREL)
 
     @cached_property
+    def relevant(self) -> set[tuple[bytes, bytes]]:
+        """(query_id, doc_id) of what is labelled relevant, of all splits."""
+        known = self.qrels.filter(pc.greater(self.qrels["grade"], 0))
+        return set(zip(known["query_id"].to_pylist(), known["doc_id"].to_pylist(), strict=True))
+
+    @cached_property
     def runs(self) -> pa.Table:
         """The retrievers' and the hybrid's, of dev and test queries."""
         return self._all("retrieve", "runs", RUN)

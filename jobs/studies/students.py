@@ -231,8 +231,7 @@ def _runs(of: Material, run: pa.Table, split: str) -> tuple[pa.Table, pa.Table, 
 def results(of: Students, values: Values, found: Mapping[str, Mapping[str, Any]]) -> Results:
     """Levels, differences from the reference and from the control, costs."""
     tables = [levels_table(of, values, name) for name in of.collections]
-    scopes = {"all collections": list(of.collections)} if len(of.collections) > 1 else {}
-    scopes |= {name: [name] for name in of.collections}
+    scopes = harness.scopes_of(of.collections)
     differences: dict[str, Any] = {}
     for title, compare in _COMPARED.items():
         rows: list[Contrast] = []

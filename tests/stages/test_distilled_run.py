@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from rich.table import Table
@@ -20,9 +19,10 @@ from anmi_ray.core.records import COMPARISON, JUDGMENT, PREDICTION, RUN
 from anmi_ray.pipeline import distilling, pilot, refining
 from anmi_ray.pipeline.stages import names_of
 from anmi_ray.stages import report
-from anmi_ray.store import Artifact, Store, runs
+from anmi_ray.store import Store
 from tests.models.tiny import write_tiny_bert
 from tests.small import start_from, write_config
+from tests.stages.test_refine import World as Rounds
 from tests.stages.test_validation import Done, Told, World
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("trained_in_one_task")]
@@ -140,36 +140,29 @@ def test_a_judge_learns_anew_what_the_ensemble_says_of_a_rounds_pairs(world: Wor
     assert foretold["label"] == f"{3 * 2 * most:,} judgments by 3 in-process judges, both orders"
     found = list(refining.carry_out(settings, 2, told))
     assert 0 < found[0].pairs <= most
-    store = Store(root)
-    names = ["small", *(one.run for one in found)]
+    rounds, names = Rounds(world.root), ["small", *(one.run for one in found)]
     assert len(names) == 3
-
-    def made(name: str, stage: str) -> Artifact:
-        return Artifact(store, stage, runs.find_run(name, root)[1]["stages"][stage]["fingerprint"])
-
-    def part(name: str, stage: str, part: str, record: Any) -> Any:
-        return pa.concat_tables([made(name, stage).read_part(part, at, record) for at in range(4)])
-
     sampled: list[set[bytes]] = []
     for number, (before, name) in enumerate(pairwise(names), 1):
-        compared = part(name, "compare", "comparisons", COMPARISON)
+        compared = rounds.part(name, "compare", "comparisons", COMPARISON)
         new = set(compared.filter(pc.equal(compared["round"], number))["comparison_id"].to_pylist())
         sampled = [
-            set(part(run, "sample", "comparisons", COMPARISON)["comparison_id"].to_pylist()) for run in (before, name)
+            set(rounds.part(run, "sample", "comparisons", COMPARISON)["comparison_id"].to_pylist())
+            for run in (before, name)
         ]
         assert sampled[1] == sampled[0] | new
-        said = [part(run, "label", "judgments", JUDGMENT) for run in (before, name)]
+        said = [rounds.part(run, "label", "judgments", JUDGMENT) for run in (before, name)]
         asked = pc.is_in(said[1]["comparison_id"], value_set=said[0]["comparison_id"].combine_chunks())
         assert said[1].filter(asked).equals(said[0])  # what was asked before stands
         assert set(said[1]["judge"].to_pylist()) == {"sim-large", "sim-medium", "sim-small"}
-        judged = [part(run, "judge", "judgments", JUDGMENT) for run in (before, name)]
+        judged = [rounds.part(run, "judge", "judgments", JUDGMENT) for run in (before, name)]
         assert set(judged[1]["judge"].to_pylist()) == {"small"}
         assert judged[1].num_rows == 2 * compared.num_rows
         again = pc.is_in(judged[1]["comparison_id"], value_set=judged[0]["comparison_id"].combine_chunks())
         old, now = judged[0], judged[1].filter(again)
         assert now["comparison_id"].equals(old["comparison_id"])
         assert np.mean(now["p_a"].to_numpy() != old["p_a"].to_numpy()) > 0.9  # another judge has answered all of it
-    summary = made(names[-1], "distill").read_json("summary.json")
+    summary = rounds.artifact(names[-1], "distill").read_json("summary.json")
     assert summary["pairs"] == len(sampled[1])
     with pytest.raises(ConfigError, match=r"distill\.sample is what all rounds share"):
         refining.of_run("small", root, ["distill.sample.pairs=10"])

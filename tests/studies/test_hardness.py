@@ -123,7 +123,7 @@ def levels(means: dict[str, float]) -> dict[tuple[str, str], study.Reals]:
 )
 def test_claims_follow_from_the_levels(means: tuple[float, ...], first: str, second: str) -> None:
     rows = differences(levels(dict(zip(study.WINDOWS, means, strict=True))), ["a", "b"])
-    scopes = [study.ALL, "a", "b"]
+    scopes = list(harness.scopes_of(["a", "b"]))
     assert len(rows) == len(study.STUDENTS) * len(scopes) * 7
     steps = steps_of({**mined_by_rank(), **{("b", w): one for (_, w), one in mined_by_rank().items()}}, ["a", "b"])
     table = study.claims_table(rows, steps, scopes)
