@@ -6,11 +6,13 @@ from anmi_ray.comparisons.graph import k_regular
 from anmi_ray.comparisons.imported import imported
 from anmi_ray.comparisons.refine import PAIRS, ScoreLine, calibrated, moments, refined, scored, turned
 from anmi_ray.comparisons.rounds import Known, first_round, next_round, pairs_after, pairs_in_all
+from anmi_ray.comparisons.sample import Salt, salt_of, some_of_each
 
 __all__ = [
     "PAIRS",
     "Beliefs",
     "Known",
+    "Salt",
     "ScoreLine",
     "calibrated",
     "compare",
@@ -22,6 +24,8 @@ __all__ = [
     "pairs_after",
     "pairs_in_all",
     "refined",
+    "salt_of",
     "scored",
+    "some_of_each",
     "turned",
 ]

@@ -4,8 +4,8 @@
 
 The other run's model scores the candidates of train queries; compare keeps that run's pairs and adds those where the
 model contradicts what is known. What was asked before costs nothing again: it is in the answer log. A judge that is
-distilled learns anew, with what the ensemble says of the added pairs too, and judges all pairs. Training starts from
-the other run's model, which evaluate measures as the start, so a gain is what this round alone has added.
+distilled learns anew, with what the ensemble says of some of the added pairs too, and judges all pairs. Training starts
+from the other run's model, which evaluate measures as the start, so a gain is what this round alone has added.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from anmi_ray.stages import compare, distill, evaluate, judge, sample, score
 from anmi_ray.store import Artifact, Flow, runs
 
 if TYPE_CHECKING:
-    from anmi_ray.comparisons import ScoreLine
+    from anmi_ray.comparisons import Salt, ScoreLine
 
 CALIBRATION = "calibration.json"
 NEW = "pairs not asked before"  # the unit of a flow
@@ -185,18 +185,34 @@ def _bucket(artifact: Artifact, bucket: int, known: Before, worth: ScoreLine, nu
 
 
 def teach(artifact: Artifact, inputs: Inputs, config: SampleConfig, context: Context) -> dict[str, Any]:
-    """The pairs that the distilled judge learned from before, and those that the round adds; a task per bucket."""
+    """The pairs that the distilled judge learned from before, and some that the round adds; a task per bucket."""
+    from anmi_ray import comparisons
+
     [before] = (made for name, made in inputs.items() if name.startswith(runs.BEFORE))
     chosen = inputs[compare.STAGE.name]
-    number = (chosen.manifest() or {})["calibration"]["round"]
-    return {"flows": run_buckets(context, artifact, ("comparisons", COMPARISON), _lesson, before, chosen, number)}
+    made = chosen.manifest() or {}
+    number = made["calibration"]["round"]
+    most = _taught(config, sum(flow["rows_out"] for flow in made["flows"] if flow["unit"] == "queries"))
+    salt = comparisons.salt_of(context.seed, config.seed)
+    told = (before, chosen, number, most, salt)
+    return {"flows": run_buckets(context, artifact, ("comparisons", COMPARISON), _lesson, *told)}
 
 
-def _lesson(artifact: Artifact, bucket: int, before: Artifact, chosen: Artifact, number: int) -> list[Flow]:
+def _taught(config: SampleConfig, queries: int) -> int:
+    """Pairs of a query that the ensemble is asked about in a round at most: a round costs no more than the sample."""
+    return max(1, config.pairs // queries) if queries else 0
+
+
+def _lesson(
+    artifact: Artifact, bucket: int, before: Artifact, chosen: Artifact, number: int, most: int, salt: Salt
+) -> list[Flow]:
+    from anmi_ray import comparisons
+
     known = before.read_part("comparisons", bucket, COMPARISON)
     pairs = chosen.read_part("comparisons", bucket, COMPARISON)
     pairs = pairs.filter(pc.equal(pairs["round"], number))
     new = pairs.filter(pc.invert(pc.is_in(pairs["comparison_id"], value_set=known["comparison_id"].combine_chunks())))
+    new = comparisons.some_of_each(new, most, salt)
     table = pa.concat_tables([known, new]).sort_by([(name, "ascending") for name in ("query_id", "doc_a", "doc_b")])
     flows = [Flow("pairs", table.num_rows, table.num_rows), Flow(NEW, new.num_rows, new.num_rows)]
     artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, table)}, flows, None)
@@ -260,15 +276,20 @@ def _cost(load: Workload) -> StageCost:
     return StageCost(f"at most {pairs:,} more pairs", load.train * _PAIR_S, kept, files=load.buckets, pairs=asked)
 
 
+def _most_taught(load: Workload) -> int:
+    """The pairs of a round that the ensemble is asked about, at most."""
+    return min(_most(load), load.train * _taught(load.experiment.distill.sample, load.train))
+
+
 def _cost_of_lesson(load: Workload) -> StageCost:
-    pairs = _most(load)
+    pairs = _most_taught(load)
     kept = (pairs + load.config.pairs) * COMPARISON_BYTES
     return StageCost(f"at most {pairs:,} more pairs", 2.0, kept, files=load.buckets, pairs=pairs)
 
 
 def _cost_of_learning(load: Workload) -> StageCost:
     config: DistillConfig = load.config
-    sampled = config.sample.model_copy(update={"pairs": config.sample.pairs + _most(load)})
+    sampled = config.sample.model_copy(update={"pairs": config.sample.pairs + _most_taught(load)})
     return distill.STAGE.cost(replace(load, config=config.model_copy(update={"sample": sampled})))
 
 
@@ -283,9 +304,8 @@ _CHOSEN = replace(
 _LESSON = replace(
     sample.STAGE,
     inputs=(compare.STAGE.name,),
-    does="add the round's pairs to those that the judge learned from",
+    does="add some of the round's pairs to those that the judge learned from",
     run=teach,
     cost=_cost_of_lesson,
     also=_learned_from,
-    left_out=frozenset(SampleConfig.model_fields),
 )

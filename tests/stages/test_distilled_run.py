@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pyarrow.compute as pc
 import pytest
 from rich.table import Table
 
+from anmi_ray import comparisons
 from anmi_ray.api import experiments
 from anmi_ray.cli.show import described
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.identity import id_array
 from anmi_ray.core.records import COMPARISON, JUDGMENT, PREDICTION, RUN
 from anmi_ray.pipeline import distilling, pilot, refining
 from anmi_ray.pipeline.stages import names_of
@@ -139,18 +142,26 @@ def test_a_judge_learns_anew_what_the_ensemble_says_of_a_rounds_pairs(world: Wor
     most = next(int(word) for word in foretold["sample"].split() if word.isdigit())
     assert foretold["label"] == f"{3 * 2 * most:,} judgments by 3 in-process judges, both orders"
     found = list(refining.carry_out(settings, 2, told))
-    assert 0 < found[0].pairs <= most
+    share = settings.distill.sample.pairs // found[0].queries
+    assert 1 <= share < comparisons.PAIRS  # the ensemble hears of some of a query's pairs only
+    assert most <= settings.distill.sample.pairs
     rounds, names = Rounds(world.root), ["small", *(one.run for one in found)]
     assert len(names) == 3
     sampled: list[set[bytes]] = []
     for number, (before, name) in enumerate(pairwise(names), 1):
         compared = rounds.part(name, "compare", "comparisons", COMPARISON)
-        new = set(compared.filter(pc.equal(compared["round"], number))["comparison_id"].to_pylist())
+        new = compared.filter(pc.equal(compared["round"], number))
         sampled = [
             set(rounds.part(run, "sample", "comparisons", COMPARISON)["comparison_id"].to_pylist())
             for run in (before, name)
         ]
-        assert sampled[1] == sampled[0] | new
+        new = new.filter(pc.invert(pc.is_in(new["comparison_id"], value_set=id_array(sampled[0]))))
+        taught = new.filter(pc.is_in(new["comparison_id"], value_set=id_array(sampled[1])))
+        assert sampled[1] >= sampled[0]
+        assert taught.num_rows == len(sampled[1]) - len(sampled[0])
+        chosen = Counter(new["query_id"].to_pylist())
+        assert Counter(taught["query_id"].to_pylist()) == {query: min(share, pairs) for query, pairs in chosen.items()}
+        assert chosen.total() > taught.num_rows or number > 1
         said = [rounds.part(run, "label", "judgments", JUDGMENT) for run in (before, name)]
         asked = pc.is_in(said[1]["comparison_id"], value_set=said[0]["comparison_id"].combine_chunks())
         assert said[1].filter(asked).equals(said[0])  # what was asked before stands
