@@ -307,14 +307,16 @@ class JudgeConfig(Settings):
     target_hours: float | None = Field(
         default=None,
         gt=0,
-        description="hours in which the panel should have answered, from the start of each run: pools are as large as "
-        "that needs, within their limits (execution.askers, a vllm judge's execution.engines); null: their limits",
+        description="hours in which the panel should have answered, from the start of each run and of each round "
+        "that asks (compare.rounds, anmi refine): pools are as large as that needs, within their limits "
+        "(execution.askers, a vllm judge's execution.engines); null: their limits",
     )
     target_dollars: float | None = Field(
         default=None,
         gt=0,
-        description="dollars for GPUs (execution.gpu_dollars_hour) that pools should keep to, shared evenly by judges: "
-        "fewer actors take longer and start less often; unlike a budget it leaves nothing out; null: no limit",
+        description="dollars for GPUs (execution.gpu_dollars_hour) that pools should keep to, for as much as "
+        "target_hours is for, shared evenly by judges: fewer actors take longer and start less often; unlike a "
+        "budget it leaves nothing out; null: no limit",
     )
     pilot: PilotConfig = Field(
         default=PilotConfig(), description="how judges are tried first, and what they must reach"
