@@ -303,6 +303,7 @@ _CHOSEN = replace(
 )
 _LESSON = replace(
     sample.STAGE,
+    version=2,
     inputs=(compare.STAGE.name,),
     does="add some of the round's pairs to those that the judge learned from",
     run=teach,
