@@ -137,17 +137,27 @@ class Labelling:
         return len(self.pairs)
 
     def take(self, path: Path) -> tuple[int, int]:
-        """Take the answers of a file, all or none: (new ones, those that were known). DataError: it cannot be used."""
+        """Take the answers of a file, all or none: (new ones, those that were known). DataError: it cannot be used.
+
+        A person's answer of before, which they changed since, is known: an older copy of a file changes nothing back.
+        """
         found = exchange.read_file_answers(path)
         exchange.refuse_unknown(found, self._places(answer.pair for answer in found), self.run.name)
-        last = kept.last_answers(self.answers)
+        answers = self.answers
+        given = {(answer.person, answer.pair, answer.side) for answer in answers}
+        last = kept.last_answers(answers)
         new: list[PersonAnswer] = []
+        older = 0
         for one in found:
-            before = last.get((one.person, one.pair))
-            if before is None or before.side != one.side:
-                answer = PersonAnswer(one.pair, one.person, one.side, "ab", exchange.kind_of(path), time.time_ns())
-                last[one.person, one.pair] = answer
-                new.append(answer)
+            if (one.person, one.pair, one.side) not in given:
+                new.append(PersonAnswer(one.pair, one.person, one.side, "ab", exchange.kind_of(path), time.time_ns()))
+                given.add((one.person, one.pair, one.side))
+            else:
+                older += (one.person, one.pair) in last and last[one.person, one.pair].side != one.side
+        if older:
+            self.notices.append(
+                f"{older:,} answers of {path} were changed since and stay so: who wants them back answers on the page"
+            )
         if new:
             AnswerWriter(self._store, self.run.name).add(new)
         return len(new), len(found) - len(new)

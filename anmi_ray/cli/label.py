@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -65,9 +66,10 @@ def label(
             out.print(line, highlight=False, markup=False)
 
     labelling = Labelling(Run(run, root), pairs, overlap)
+    taken = None if import_ is None else labelling.take(import_)
     say(*(f"note           {notice}" for notice in labelling.notices))
-    if import_ is not None:
-        new, known = labelling.take(import_)
+    if taken is not None:
+        new, known = taken
         say(f"import         {new:,} new answers of {import_}" + (f", {known:,} known already" if known else ""))
     if people is not None:
         _serve(labelling, people, port, say)
@@ -102,7 +104,7 @@ def _write(labelling: Labelling, outputs: Mapping[str, Path | None], least: floa
 
 def _serve(labelling: Labelling, people: str, port: int, say: Any) -> None:
     """Serve the page until Ctrl-C."""
-    names = [] if people.lstrip("-").isdigit() else [name.strip() for name in people.split(",")]
+    names = [] if re.fullmatch("-?[0-9]{1,9}", people) else [name.strip() for name in people.split(",")]
     server = labelling.server(len(names) if names else int(people), names, port)
     everyone = sum(one.everyone for one in labelling.pairs)
     say(

@@ -78,13 +78,17 @@ def propose(candidates: pa.Table, wanted: pa.Table, salt: Salt) -> pa.Table:
     return known.take(pa.array(order[(place >= start) & (place < stop)])).combine_chunks()
 
 
-def some_of_each(pairs: pa.Table, most: int, salt: Salt) -> pa.Table:
-    """Of every query's Comparisons at most `most`, by hash; their order is kept."""
+def some_of_each(pairs: pa.Table, share: float, salt: Salt) -> pa.Table:
+    """Of every query's Comparisons `share` on average at most, by hash: 1.5 are two of half the queries, one of others.
+
+    Their order is kept.
+    """
     query = pairs["query_id"].combine_chunks().dictionary_encode().indices.to_numpy()
     chance = identity.uniforms(identity.id_matrix(pairs["comparison_id"]), *salt, "pair")
     order = np.lexsort((chance, query))
     place = np.arange(len(order)) - np.searchsorted(query[order], query[order])
-    return pairs.take(pa.array(np.sort(order[place < most])))
+    most = np.floor(share + identity.uniforms(identity.id_matrix(pairs["query_id"]), *salt, "query"))
+    return pairs.take(pa.array(np.sort(order[place < most[order]])))
 
 
 @dataclass(frozen=True)

@@ -242,8 +242,7 @@ class BudgetConfig(Settings):
 
     It holds for all rounds of a run together: validation of borderline documents (mine.allow) spends what the first
     round left, and where that is nothing those documents are left to the other rules.
-    What was spent before with another budget, on the same comparisons and panel, counts. Of two runs at work at once
-    each knows what the other had spent when it began.
+    What was spent before with another budget, on the same comparisons and panel, counts.
     """
 
     dollars: float | None = Field(default=None, gt=0, description="dollars, by the judges' prices; null: no limit")
@@ -274,9 +273,7 @@ class JudgeConfig(Settings):
         f"judge puts right; null: {_ACCURACY}",
     )
     truth: TruthConfig = Field(default=TruthConfig(), description="latent relevance that simulated judges perceive")
-    shared_noise: SharedNoiseConfig = Field(
-        default=SharedNoiseConfig(), description="errors common to simulated judges"
-    )
+    shared_noise: SharedNoiseConfig = Field(default=SharedNoiseConfig(), description="errors that simulated ones share")
     judges: tuple[JudgeSettings, ...] = Field(
         default_factory=lambda: tuple(SimulatedJudgeConfig(**judge) for judge in _PRESETS["realistic"]["judges"]),
         min_length=1,
@@ -298,11 +295,13 @@ class JudgeConfig(Settings):
         description="share of a judge's questions that may stay without an answer for a reason that may go away "
         "(time-outs, overload); with more the run ends, and asks those again when it is started again",
     )
-    budget: BudgetConfig = Field(
-        default=BudgetConfig(), description="what judges that read texts may cost, in all rounds together"
-    )
+    budget: BudgetConfig = Field(default=BudgetConfig(), description="what judges of texts may cost, in all rounds")
     max_left_out: float = Field(
-        default=0.0, ge=0, le=1, description="share of queries that a spent budget may leave out; else the run ends"
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of queries that a spent budget may leave out, else the run ends; above 0 any number may be "
+        "left out of a later round (compare.rounds, anmi refine), for they keep the answers that they have",
     )
     target_hours: float | None = Field(
         default=None,
@@ -314,13 +313,10 @@ class JudgeConfig(Settings):
     target_dollars: float | None = Field(
         default=None,
         gt=0,
-        description="dollars for GPUs (execution.gpu_dollars_hour) that pools should keep to, for as much as "
-        "target_hours is for, shared evenly by judges: fewer actors take longer and start less often; unlike a "
-        "budget it leaves nothing out; null: no limit",
+        description="dollars for GPUs (execution.gpu_dollars_hour) that pools should keep to each time, shared evenly "
+        "by judges: fewer take longer and start less often; unlike a budget it leaves nothing out; null: no limit",
     )
-    pilot: PilotConfig = Field(
-        default=PilotConfig(), description="how judges are tried first, and what they must reach"
-    )
+    pilot: PilotConfig = Field(default=PilotConfig(), description="how judges are tried, and what they must reach")
 
     @model_validator(mode="before")
     @classmethod

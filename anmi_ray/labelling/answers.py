@@ -23,6 +23,7 @@ Side = Literal["a", "b", "unsure"]
 Order = Literal["ab", "ba"]
 SIDES: tuple[str, ...] = get_args(Side)
 LONGEST_NAME = 60
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what makes a spreadsheet compute a cell that begins with it
 _FULL = 400  # answers of a document, after which the next is begun: each answer publishes it anew
 _REMEDY = "restore it from a copy; deleted, its answers are lost, and the page asks again"
 
@@ -56,6 +57,8 @@ def name_fault(name: str) -> str | None:
         return f"a name has no white space at its ends and at most {LONGEST_NAME} characters"
     if any(unicodedata.category(letter)[0] == "C" for letter in name):
         return "a name has no control characters"
+    if name.startswith(FORMULA):
+        return f"a name begins with none of {' '.join(FORMULA).strip()}: a spreadsheet would compute it"
     return None
 
 

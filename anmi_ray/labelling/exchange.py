@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.labelling.answers import PersonAnswer, Side, name_fault
+from anmi_ray.labelling.answers import FORMULA, PersonAnswer, Side, name_fault
 from anmi_ray.labelling.desk import DocumentText, Question
 from anmi_ray.tables import formats
 from anmi_ray.tables.rows import delimiter_of
@@ -25,7 +25,6 @@ from anmi_ray.tables.streams import MAX_LINE
 _COLUMNS = ("pair", "query", "first", "second", "person", "answer")
 _SIDE_OF: dict[str, Side] = {"first": "a", "second": "b", "unsure": "unsure"}
 _WORD_OF = {side: word for word, side in _SIDE_OF.items()}
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what makes a spreadsheet compute a cell; documents are anybody's
 _SELECTED: dict[str, Side] = {"left": "a", "right": "b"}
 
 
@@ -74,8 +73,8 @@ def to_label_studio(questions: Sequence[Question]) -> str:
 
 
 def _shown(text: str) -> str:
-    """A cell that a spreadsheet shows as text: with an apostrophe before what it would compute."""
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    """A cell that a spreadsheet shows as text: with an apostrophe before what it would compute; texts are anybody's."""
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def _plain(document: DocumentText) -> str:
@@ -91,6 +90,11 @@ def read_file_answers(path: Path) -> list[FileAnswer]:
         raise DataError("is not UTF-8", str(path), "save it as UTF-8") from None
     faults: list[tuple[str, str]] = []
     found = list(_of_csv(text, path, faults) if kind == "csv" else _of_label_studio(text, path, faults))
+    said: dict[tuple[str, str], FileAnswer] = {}
+    for one in found:
+        first = said.setdefault((one.person, one.pair), one)
+        if first.side != one.side:
+            faults.append((one.place, f"{one.person} prefers another document of this pair than at {first.place}"))
     if faults:
         place, why = faults[0]
         what = f"{len(faults):,} answers cannot be read, the first: {why}"

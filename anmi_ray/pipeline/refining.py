@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from anmi_ray.config.evaluate import START
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import apply, validate_record
+from anmi_ray.config.paths import RUN_NAME
 from anmi_ray.config.retrieve import USUAL
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.evaluation.significance import SystemComparison
@@ -92,13 +94,17 @@ def of_run(name: str, root: str, overrides: Iterable[str]) -> Experiment:
     what rounds share.
     """
     store, record = runs.find_run(name, root)
+    if not re.fullmatch(RUN_NAME, f"{name}-refine-99"):
+        what = f"the name of run {name} is too long for a round's, {name}-refine-1"
+        raise ConfigError(what, PLACE, "carry it out again with a shorter one: anmi run CONFIG name=…")
     place = store.where(f"runs/{name}.json")
     content = settings_of(record)
     content["execution"] = {"root": root}
     for override in overrides:
         apply(content, override)
         setting = override.partition("=")[0].strip()
-        group = _SAMPLE if f"{setting}.".startswith(f"{_SAMPLE}.") else setting.partition(".")[0]
+        sampled = setting == DISTILL or f"{setting}.".startswith(f"{_SAMPLE}.")  # the whole group holds its sample too
+        group = _SAMPLE if sampled else setting.partition(".")[0]
         if group not in _MAY_CHANGE:
             raise ConfigError(
                 f"{group} is what all rounds share, and the run's stays as it was",
@@ -208,7 +214,11 @@ def _told(experiment: Experiment, number: int, resolved: Mapping[str, Resolved])
     fitted = {**made, RATE: made.get(REFIT, made[RATE])}
     pairs, answers, turned = refine.came_of(read, fitted, range((made[FIRST].manifest() or {})["buckets"]))
     before = runs.find_run(str(experiment.refines), experiment.execution.root)[1]["stages"]
-    paid = [(made[name], Artifact(store, name, before[name]["fingerprint"])) for name in (LABEL, JUDGE) if name in made]
+    paid = [
+        dollars(made[name], Artifact(store, name, before[name]["fingerprint"]))
+        for name in (LABEL, JUDGE)
+        if name in made
+    ]
     measured = (made[EVALUATE].manifest() or {})[refine.GAINS]
     dev, test = (None if measured[split] is None else SystemComparison(**measured[split]) for split in ("dev", "test"))
     return Refinement(
@@ -218,7 +228,7 @@ def _told(experiment: Experiment, number: int, resolved: Mapping[str, Resolved])
         answers=answers,
         turned=turned,
         queries=_flow(made[COMPARE], "queries"),
-        dollars=sum(_dollars(now) - _dollars(earlier) for now, earlier in paid),
+        dollars=sum(paid),
         dev=dev,
         test=test,
     )
@@ -228,5 +238,11 @@ def _flow(artifact: Artifact, unit: str) -> int:
     return sum(flow["rows_out"] for flow in (artifact.manifest() or {})["flows"] if flow["unit"] == unit)
 
 
-def _dollars(judged: Artifact) -> float:
-    return sum(one["dollars"] for one in (judged.manifest() or {}).get("spent", {}).values())
+def dollars(judged: Artifact, before: Artifact) -> float:
+    """Dollars of a round: what its campaign had spent when it ended, less what it had when the run before ended."""
+    now = judged.manifest() or {}
+    earlier = before.manifest() or {}
+    spent = sum(one["dollars"] for one in now.get("spent", {}).values())
+    if now.get("campaign") != earlier.get("campaign", now.get("campaign")):  # other judges: a campaign of their own
+        return spent
+    return spent - sum(one["dollars"] for one in earlier.get("spent", {}).values())

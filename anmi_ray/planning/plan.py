@@ -31,9 +31,9 @@ from anmi_ray.planning.prices import costs as prices_of
 from anmi_ray.planning.prices import of_pairs, together
 from anmi_ray.runtime.costs import BEGUN, COMPARED, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
-from anmi_ray.stages import ingest, judge
+from anmi_ray.stages import ingest, judge, refine
 from anmi_ray.stages.ingest import TRAIN_QUERIES
-from anmi_ray.store import Store, runs
+from anmi_ray.store import Artifact, Store, runs
 
 _COLUMNS = ("stage", "work", "about", "keeps", "files", "GPU hours", "dollars", "state", "why")
 
@@ -143,10 +143,17 @@ class _Calls:
         if kind in self._known:
             return of_pairs(self._experiment, stage, self._known[kind], pairs)
         panel = stage.panel(self._experiment)
-        pooled = list(_pools(self._experiment, panel, prices_of(self._experiment, stage, made, pairs)))
+        asked = prices_of(self._experiment, stage, made, pairs, self._asked_before(stage))
+        pooled = list(_pools(self._experiment, panel, asked))
         self._known[kind] = [cost for cost, _ in pooled]
         self._told[kind] = self._known[kind], [size for _, size in pooled]
         return self._known[kind]
+
+    def _asked_before(self, stage: Stage) -> list[Artifact]:
+        """The comparisons of the run that is refined, among those that a stage asks about; none of another run."""
+        chosen = self._resolved.get(stage.reads[COMPARED])
+        made = {} if chosen is None else runs.of_other_runs(self._store, chosen.inputs)
+        return [one for one in made.values() if one.stage in refine.ASKED]
 
     @property
     def said(self) -> Iterator[str]:

@@ -49,10 +49,13 @@ class Prompts:
     source: str
 
 
-def costs(experiment: Experiment, stage: Stage, made: Mapping[str, Artifact], pairs: int) -> list[CallCost]:
+def costs(
+    experiment: Experiment, stage: Stage, made: Mapping[str, Artifact], pairs: int, before: Sequence[Artifact] = ()
+) -> list[CallCost]:
     """Of every judge of a stage's panel that reads prompts, about `pairs` comparisons in all orders; in its order.
 
     made: by role, what the stage reads, complete or not; not looked at where `plan` says what the collection is.
+    before: comparisons of a run that is refined, which are asked about beside these: another judge has answered none.
     """
     judges = kinds.prompted(stage.panel(experiment))
     if not judges:
@@ -63,7 +66,7 @@ def costs(experiment: Experiment, stage: Stage, made: Mapping[str, Artifact], pa
             for judge in judges
         ]
     prompts = sample(experiment, made)
-    return [_cost(experiment, stage, judge, prompts, made, pairs) for judge in judges]
+    return [_cost(experiment, stage, judge, prompts, made, pairs, before) for judge in judges]
 
 
 def of_pairs(
@@ -213,13 +216,27 @@ def _cost(
     prompts: Prompts,
     made: Mapping[str, Artifact],
     pairs: int,
+    before: Sequence[Artifact],
 ) -> CallCost:
     log = AnswerLog(made[COMPARE].store, judge.identity)
     tokens = _by_server(log) or count(judge.prompt_builder(), prompts, judge.longest_answer)
-    calls, bought = stage.orders(experiment) * pairs, 0
-    if log.buckets():
-        calls, bought = _bought(experiment, stage, judge, made, pairs) or (calls, None)
-    return priced(experiment, judge, tokens, calls, bought)
+    known = _bought(experiment, stage, judge, made, pairs) if log.buckets() or before else None
+    if known is None:
+        calls, bought = stage.orders(experiment) * pairs, None if log.buckets() else 0
+        for one in before:
+            held = _pairs_of(one, made[INGEST])
+            of_one = _bought(experiment, stage, judge, {**made, COMPARE: one}, held)
+            asked, final = of_one or (stage.orders(experiment) * held, None if log.buckets() else 0)
+            calls += asked
+            bought = None if bought is None or final is None else bought + final
+        known = calls, bought
+    return priced(experiment, judge, tokens, *known)
+
+
+def _pairs_of(compared: Artifact, ingest: Artifact) -> int:
+    """How many comparisons an artifact holds; one small column of them is read."""
+    buckets = (ingest.manifest() or {"buckets": 0})["buckets"]
+    return sum(compared.read_part("comparisons", one, COMPARISON, ["round"]).num_rows for one in range(buckets))
 
 
 def priced(experiment: Experiment, judge: PromptJudge, tokens: CallTokens, calls: int, bought: int | None) -> CallCost:

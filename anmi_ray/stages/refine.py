@@ -39,6 +39,7 @@ NEW = "pairs not asked before"  # the unit of a flow
 GAINS = "gains"  # in the manifest of evaluate
 _FITTED = ("refit", "rate")  # the first of them that a run has holds its ratings
 _COMPARED = (compare.STAGE.name, "borderline")  # both hold pairs that a run has asked about
+ASKED = (*_COMPARED, sample.STAGE.name)  # its ensemble too
 # by the stage that asks, the stages of which the first that a run has holds the first pairs
 _FIRST = {
     judge.STAGE.name: (f"{compare.STAGE.name}-1", compare.STAGE.name),
@@ -192,19 +193,15 @@ def teach(artifact: Artifact, inputs: Inputs, config: SampleConfig, context: Con
     chosen = inputs[compare.STAGE.name]
     made = chosen.manifest() or {}
     number = made["calibration"]["round"]
-    most = _taught(config, sum(flow["rows_out"] for flow in made["flows"] if flow["unit"] == "queries"))
+    queries = sum(flow["rows_out"] for flow in made["flows"] if flow["unit"] == "queries")
     salt = comparisons.salt_of(context.seed, config.seed)
-    told = (before, chosen, number, most, salt)
+    # of a query as many as the first sample had on average: a round asks the ensemble no more than that did
+    told = (before, chosen, number, config.pairs / max(queries, 1), salt)
     return {"flows": run_buckets(context, artifact, ("comparisons", COMPARISON), _lesson, *told)}
 
 
-def _taught(config: SampleConfig, queries: int) -> int:
-    """Pairs of a query that the ensemble is asked about in a round at most: a round costs no more than the sample."""
-    return max(1, config.pairs // queries) if queries else 0
-
-
 def _lesson(
-    artifact: Artifact, bucket: int, before: Artifact, chosen: Artifact, number: int, most: int, salt: Salt
+    artifact: Artifact, bucket: int, before: Artifact, chosen: Artifact, number: int, share: float, salt: Salt
 ) -> list[Flow]:
     from anmi_ray import comparisons
 
@@ -212,7 +209,7 @@ def _lesson(
     pairs = chosen.read_part("comparisons", bucket, COMPARISON)
     pairs = pairs.filter(pc.equal(pairs["round"], number))
     new = pairs.filter(pc.invert(pc.is_in(pairs["comparison_id"], value_set=known["comparison_id"].combine_chunks())))
-    new = comparisons.some_of_each(new, most, salt)
+    new = comparisons.some_of_each(new, share, salt)
     table = pa.concat_tables([known, new]).sort_by([(name, "ascending") for name in ("query_id", "doc_a", "doc_b")])
     flows = [Flow("pairs", table.num_rows, table.num_rows), Flow(NEW, new.num_rows, new.num_rows)]
     artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, table)}, flows, None)
@@ -277,14 +274,14 @@ def _cost(load: Workload) -> StageCost:
 
 
 def _most_taught(load: Workload) -> int:
-    """The pairs of a round that the ensemble is asked about, at most."""
-    return min(_most(load), load.train * _taught(load.experiment.distill.sample, load.train))
+    """The pairs of a round that the ensemble is asked about, at most: some more or fewer, for a hash draws them."""
+    return min(_most(load), load.experiment.distill.sample.pairs)
 
 
 def _cost_of_lesson(load: Workload) -> StageCost:
     pairs = _most_taught(load)
     kept = (pairs + load.config.pairs) * COMPARISON_BYTES
-    return StageCost(f"at most {pairs:,} more pairs", 2.0, kept, files=load.buckets, pairs=pairs)
+    return StageCost(f"about {pairs:,} more pairs at most", 2.0, kept, files=load.buckets, pairs=pairs)
 
 
 def _cost_of_learning(load: Workload) -> StageCost:

@@ -78,6 +78,21 @@ def test_a_person_who_contradicts_themselves_is_named(root: Path, tmp_path: Path
     assert "ana: 20 answers, contradicts themselves about 10 pairs" in label(root, "--summary")
 
 
+def test_an_older_copy_of_a_file_changes_no_answer_back(root: Path, tmp_path: Path) -> None:
+    path, older = tmp_path / "pairs.csv", tmp_path / "older.csv"
+    label(root, "--pairs", 20, "--export", path)
+    fill_in(path, "ana")
+    older.write_bytes(path.read_bytes())
+    for right in (1.0, 0.5):
+        fill_in(path, "ana", right)
+        label(root, "--import", path)
+    before = figures_of(root)
+    said = label(root, "--import", older)
+    assert "10 answers of" in said
+    assert "0 new answers" in said
+    assert figures_of(root) == before
+
+
 def test_answers_become_preferences_that_audit_and_rate_read(root: Path, tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     label(root, "--pairs", 40, "--export", path)
@@ -140,6 +155,8 @@ def test_another_number_of_pairs_keeps_answers(root: Path, tmp_path: Path) -> No
         (("--people", "0"), "0 people"),
         (("--people", "-3"), "-3 people"),
         (("--people", "ana,,ben"), "a name is missing"),
+        (("--people", "=1+1"), "a spreadsheet would compute it"),
+        (("--people", "-"), "a spreadsheet would compute it"),
         (("--people", "2", "--pairs", "0"), "--pairs"),
         (("--summary", "--overlap", "1.5"), "--overlap"),
         (("--export", "pairs.xlsx"), "neither .csv nor .json"),

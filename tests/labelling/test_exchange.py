@@ -89,6 +89,7 @@ def test_a_spreadsheets_csv_is_read(tmp_path: Path) -> None:
         ("x.csv", "pair,person,answer\np,,first\n", ":2.*name is missing"),
         ("x.csv", "pair,person,answer\np,ana\n", ":2.*2 cells"),
         ("x.csv", "pair,person\np,ana\n", ":1.*column answer"),
+        ("x.csv", "pair,person,answer\np,ana,first\np,ana,second\n", ":3.*another document of this pair than at .*:2"),
         ("x.csv", 'pair,person,answer\n"p,ana,first\n', "no CSV"),
         ("x.csv", "", "column pair"),
         ("x.json", "{}", "list of tasks"),

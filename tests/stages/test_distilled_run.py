@@ -160,11 +160,12 @@ def test_a_judge_learns_anew_what_the_ensemble_says_of_a_rounds_pairs(world: Wor
         assert sampled[1] >= sampled[0]
         assert taught.num_rows == len(sampled[1]) - len(sampled[0])
         chosen = Counter(new["query_id"].to_pylist())
-        assert Counter(taught["query_id"].to_pylist()) == {query: min(share, pairs) for query, pairs in chosen.items()}
+        asked = Counter(taught["query_id"].to_pylist())
+        assert all(asked[query] in {min(share, pairs), min(share + 1, pairs)} for query, pairs in chosen.items())
         assert chosen.total() > taught.num_rows or number > 1
         said = [rounds.part(run, "label", "judgments", JUDGMENT) for run in (before, name)]
-        asked = pc.is_in(said[1]["comparison_id"], value_set=said[0]["comparison_id"].combine_chunks())
-        assert said[1].filter(asked).equals(said[0])  # what was asked before stands
+        held = pc.is_in(said[1]["comparison_id"], value_set=said[0]["comparison_id"].combine_chunks())
+        assert said[1].filter(held).equals(said[0])  # what was asked before stands
         assert set(said[1]["judge"].to_pylist()) == {"sim-large", "sim-medium", "sim-small"}
         judged = [rounds.part(run, "judge", "judgments", JUDGMENT) for run in (before, name)]
         assert set(judged[1]["judge"].to_pylist()) == {"small"}

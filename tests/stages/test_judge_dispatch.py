@@ -21,6 +21,7 @@ from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig
 from anmi_ray.core.errors import BudgetError, ConfigError, JudgeError, StoreError
 from anmi_ray.core.records import JUDGMENT
 from anmi_ray.judging import autoscale, kinds
+from anmi_ray.runtime.costs import BEGUN
 from anmi_ray.runtime.tasks import Context, Progress
 from anmi_ray.stages import judge
 from anmi_ray.stages.judge.dispatch import log_of
@@ -198,6 +199,10 @@ def test_a_budget_ends_asking_at_whole_queries_and_more_money_goes_on(
     assert spent["calls"] == 3 * WHOLE == len(chat.log())
     assert spent["dollars"] == pytest.approx(3 * WHOLE * price)
     assert spent["calls_uncounted"] == spent["dollars_uncounted"] == 0
+    later = {**made[1], BEGUN: made[1]["compare"]}  # whose queries keep what they have been answered before
+    assert asked(run((made[0], later), "dear-4", api, budget=budget, max_left_out=0.1), "llm")["asked"] == 0
+    with pytest.raises(BudgetError, match="3 of 4 queries have all"):
+        run((made[0], later), "dear-5", api, budget=budget)
     everything = run(made, "dear-all", api)
     assert asked(everything, "llm")["asked"] == WHOLE
     assert judgments(everything)["error"].null_count == QUERIES * WHOLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 import pytest
 from safetensors.numpy import load_file
 
+from anmi_ray.api import experiments
 from anmi_ray.comparisons import PAIRS
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.load import load, validate
@@ -101,6 +103,19 @@ def world(
 
 @pytest.mark.ray
 @pytest.mark.slow
+def test_other_judges_would_be_asked_about_all_pairs(world: World) -> None:
+    """They have answered none of those that the run's own judges were asked about."""
+    endpoint = "{base_url: 'http://127.0.0.1:9/v1', model: m}"
+    other = f"judge.judges=[{{kind: api, name: llm, endpoint: {endpoint}, prompt: {{template: letters}}}}]"
+    planned = experiments.plan(refining.round_of(refining.of_run("small", str(world.root), [other]), 1))
+    asked = world.part("small", "compare", "comparisons", COMPARISON).num_rows
+    [said] = re.findall(r"llm: ([0-9,]+) calls", "\n".join(planned.lines))
+    queries = world.part("small", "ingest", "queries", QUERY).num_rows
+    assert 2 * asked < int(said.replace(",", "")) <= 2 * (asked + PAIRS * queries)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
 def test_rounds_ask_what_is_new_and_train_on(world: World) -> None:
     with pytest.raises(KeyboardInterrupt):
         world.refine(2, *STILL, until="rate")
@@ -184,8 +199,29 @@ def test_a_run_without_a_model_cannot_be_refined(prepared: Path) -> None:
         refining.of_run("small", str(prepared), [])
     with pytest.raises(ConfigError, match="retrieve is what all rounds share"):
         refining.of_run("small", str(prepared), ["retrieve.candidates=5"])
+    with pytest.raises(ConfigError, match=r"distill\.sample is what all rounds share"):
+        refining.of_run("small", str(prepared), ["distill={sample: {pairs: 50}}"])
     with pytest.raises(ConfigError, match="no run of that name; there are small"):
         refining.of_run("smal", str(prepared), [])
+
+
+def test_a_name_that_leaves_no_room_for_rounds_is_refused(tmp_path: Path) -> None:
+    Store(str(tmp_path)).publish_json(f"runs/{'x' * 75}.json", {"stages": {}})
+    with pytest.raises(ConfigError, match="is too long for a round's"):
+        refining.of_run("x" * 75, str(tmp_path), [])
+
+
+@pytest.mark.parametrize(
+    ("campaigns", "paid"),
+    [(("a", "a"), 5.0), (("a", "b"), 25.0), ((None, "b"), 5.0)],  # artifacts of before name no campaign
+)
+def test_other_judges_paid_nothing_before(campaigns: tuple[str | None, str], paid: float, tmp_path: Path) -> None:
+    made: list[Artifact] = []
+    for dollars, campaign in zip((20.0, 25.0), campaigns, strict=True):
+        made.append(Artifact(Store(str(tmp_path)), "judge", f"j{dollars:.0f}"))
+        facts = {"campaign": campaign} if campaign else {}
+        made[-1].complete([], spent={"llm": {"dollars": dollars}}, **facts)
+    assert refining.dollars(made[1], made[0]) == paid
 
 
 @pytest.mark.parametrize(

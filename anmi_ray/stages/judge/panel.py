@@ -53,7 +53,8 @@ def run(
     asked = dispatch.ask(artifact, sources, config, context) if config.reading else {}
     brought = importing.judges(config, inputs["ingest"], context)
     flows = run_buckets(context, artifact, ("judgments", JUDGMENT), _bucket, sources, config, context.seed, brought)
-    spent = dispatch.spend_log_of(artifact.store, sources, config).records_of_round() if config.reading else []
+    spend_log = dispatch.spend_log_of(artifact.store, sources, config)
+    spent = spend_log.records_of_round() if config.reading else []
     if held_out:
         if said := _doubt(flows):
             context.notice(said)
@@ -61,7 +62,7 @@ def run(
         if direct or sources.first is None:
             _check_any(flows, config, artifact.stage)
         if sources.first is None:
-            _check_left_out(flows, config, artifact.stage, spent)
+            _check_left_out(flows, config, artifact.stage, spent, later=sources.begun is not None)
         if direct:
             _check_telling(flows, artifact.stage)
     audit = artifact.read_json("audit.json")
@@ -70,7 +71,7 @@ def run(
         audit = run_task(context, figures, artifact, sources, config, context.buckets)
         artifact.publish_json("audit.json", audit)
     facts = {"panel": {judge.name: judge.kind for judge in config.judges}} if held_out else {}
-    return {"flows": flows, "asked": asked, "spent": budget.total(spent), **facts}
+    return {"flows": flows, "asked": asked, "spent": budget.total(spent), "campaign": spend_log.campaign, **facts}
 
 
 def bound(config: JudgeConfig, made: Artifact | None) -> JudgeConfig:
@@ -97,11 +98,16 @@ def _check_any(flows: list[Flow], config: JudgeConfig, stage: str) -> None:
         )
 
 
-def _check_left_out(flows: list[Flow], config: JudgeConfig, stage: str, spent: Sequence[SpendRecord]) -> None:
+def _check_left_out(
+    flows: list[Flow], config: JudgeConfig, stage: str, spent: Sequence[SpendRecord], later: bool
+) -> None:
     """Say here that a budget ended before all queries were asked about: nothing is built on fewer unless that is said.
 
-    Raises BudgetError.
+    later: in a round after the first of a design, or of a refinement. There a query that is left out keeps the answers
+    that it has, so any number may be where some may. Raises BudgetError.
     """
+    if later and config.max_left_out:
+        return
     queries = [flow for flow in flows if flow.unit == "queries"]
     asked = sum(flow.rows_in for flow in queries)
     left_out = sum(flow.rejected for flow in queries)
