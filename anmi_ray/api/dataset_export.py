@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from anmi_ray import __version__
 from anmi_ray.api.export import public_model
 from anmi_ray.api.runs import Run, TableName
-from anmi_ray.store import public_root
 from anmi_ray.store.folders import new_folder
+from anmi_ray.store.runs import collection_of
 
 TABLES: tuple[TableName, ...] = ("queries", "judgments", "ratings", "gaps")
 TEMPLATE = Path(__file__).parent / "templates" / "dataset.md.j2"
@@ -78,7 +78,9 @@ def _card(
     from huggingface_hub import DatasetCard, DatasetCardData
 
     config = run.record["config"]
-    collection = Path(public_root(str(run.record["corpus_name"]))).name
+    judges = config["judge"]["judges"]
+    if any(judge["kind"] == "distilled" for judge in judges):
+        judges = [*judges, *config["distill"]["judge"]["judges"]]
     data = DatasetCardData(
         license=license or "unknown",
         pretty_name=title,
@@ -95,11 +97,11 @@ def _card(
         template_str=TEMPLATE.read_text(encoding="utf-8"),
         name=title,
         run=run.name,
-        collection=collection,
+        collection=collection_of(run.record),
         license=license,
         counts={table: f"{rows:,}" for table, rows in counts.items()},
         judges=list(_judges(run, said)),
-        simulated=any(judge["kind"] == "simulated" for judge in config["judge"]["judges"]),
+        simulated=any(judge["kind"] == "simulated" for judge in judges),
         texts="texts" in counts,
         provenance=[
             (

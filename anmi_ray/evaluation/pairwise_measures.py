@@ -168,12 +168,15 @@ def calibration(pairs: Pairs, count: int = BUCKETS, draws: Draws | None = None) 
     total = sums.sum(axis=0)
     drawn = draws.sums(sums)
     parts = line(total), line(drawn)
-    slope, at_half, intercept = (_estimate(parts[0][k], parts[1][..., k], len(pairs)) for k in range(3))
+    found = [_estimate(parts[0][k], parts[1][..., k], len(pairs)) for k in range(3)]
     n, gap, variance = _gaps(total)
     weight = n / n.sum()
     plain = float((weight * np.abs(gap)).sum())
     chance = float((weight * np.sqrt(2 / np.pi * variance / np.maximum(n, 1))).sum())
-    return Calibration(plain, chance, _rms(total, drawn, len(pairs)), slope, at_half, intercept)
+    found.insert(0, _rms(total, drawn, len(pairs)))
+    if pairs.queries < 2:  # an interval over queries is of several
+        found = [replace(one, low=None, high=None) for one in found]
+    return Calibration(plain, chance, *found)
 
 
 def bucket_values(predicted_P: Reals, observed_P: Reals, bucket_P: Ints, count: int) -> Reals:

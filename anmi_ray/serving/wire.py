@@ -30,7 +30,16 @@ _OBJECT = {"type": "object", "properties": {"text": {"type": "string"}}, "requir
 Document = Annotated[str, BeforeValidator(_text), WithJsonSchema({"anyOf": [{"type": "string"}, _OBJECT]})]
 
 
-class RerankBody(BaseModel):
+class _Body(BaseModel):
+    """Clients send null for what nobody set."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        return {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else given
+
+
+class RerankBody(_Body):
     """Cohere's version 1 and 2, and Jina's: documents to rank for a query."""
 
     model: str | None = Field(default=None, description="ignored: the service has one model")
@@ -56,6 +65,7 @@ class EitherBody(RerankBody):
 
     documents: list[Document] | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
     texts: list[str] | None = None
+    top_n: int | None = Field(default=None, ge=0, description="results to return; 0, vLLM's default, and else all")
     return_text: bool = Field(default=False, description="with texts: whether results hold them")
     truncate: bool = Field(default=True, description="with texts: true, as long texts are always cut")
 
@@ -63,10 +73,11 @@ class EitherBody(RerankBody):
     def _one_of_both(self) -> Self:
         if (self.documents is None) == (self.texts is None):
             raise ValueError("give documents or texts, one of both")
+        self.top_n = self.top_n or None
         return self
 
 
-class EmbeddingsBody(BaseModel):
+class EmbeddingsBody(_Body):
     """OpenAI's."""
 
     model: str | None = Field(default=None, description="ignored: the service has one model")

@@ -204,6 +204,14 @@ def test_a_constant_has_no_line() -> None:
         assert (difference.mean, difference.low, difference.high) == (0, 0, 0)
 
 
+def test_one_query_has_no_interval_over_queries() -> None:
+    pairs = of_world(world(40))
+    alone = calibration(replace(pairs, query_P=np.zeros_like(pairs.query_P)))
+    for one in (alone.rms, alone.slope, alone.at_half, alone.intercept):
+        assert one.mean is not None
+        assert (one.low, one.high) == (None, None)
+
+
 def test_paired_differences_are_narrower_than_unpaired() -> None:
     one = world(600, seed=5)
     model = of_world(one)

@@ -162,6 +162,9 @@ def test_any_collection_can_be_measured_on_by_its_own_settings(
     assert "reranked" in said
     assert "nDCG@10 − start" in said
     assert Run("own", trained.execution.root).systems() == Run(ON_TOPICS, trained.execution.root).systems()
+    printed("run", config_over(trained, tmp_path), "evaluate.baseline=bm25", "--root", trained.execution.root)
+    for one in Run("small", trained.execution.root).elsewhere():  # as it says, whatever that run compares with
+        assert one.trained.difference == pytest.approx(one.trained.mean - (one.start or 0.0))
 
 
 def config_over(trained: Experiment, folder: Path) -> Path:

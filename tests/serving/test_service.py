@@ -128,6 +128,18 @@ def test_a_calibrated_model_answers_with_probabilities_and_leaves_out_what_is_le
     assert tei == [{"index": 1, "score": pytest.approx(float(expected[2]))}]
 
 
+def test_null_is_what_nobody_set() -> None:
+    """LiteLLM's and OpenAI's clients send it; of vLLM's the default top_n is 0, which is all."""
+    sent = {"query": "q", "documents": DOCUMENTS}
+    unset = dict.fromkeys(("top_n", "return_documents", "raw_scores", "rank_fields", "min_relevance", "texts"))
+    found = [post(service(), "/v1/rerank", {**sent, **more}).json()["results"] for more in ({}, unset)]
+    assert found[0] == found[1]
+    assert len(post(service(), "/rerank", {**sent, **unset, "top_n": 0}).json()["results"]) == len(DOCUMENTS)
+    unset = dict.fromkeys(("encoding_format", "dimensions", "input_type"))
+    found = [post(service(), "/v1/embeddings", {"input": "a", **more}).json()["data"] for more in ({}, unset)]
+    assert found[0] == found[1]
+
+
 def test_openais_shape() -> None:
     found = post(service(), "/v1/embeddings", {"input": ["eight ch", "a"], "model": "m"}).json()
     assert found["data"][0] == {"object": "embedding", "index": 0, "embedding": [1.0] * DIMENSIONS}

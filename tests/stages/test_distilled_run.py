@@ -15,6 +15,7 @@ from rich.table import Table
 
 from anmi_ray import comparisons
 from anmi_ray.api import experiments
+from anmi_ray.api.dataset_export import export_dataset
 from anmi_ray.cli.show import described
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import id_array
@@ -88,6 +89,11 @@ def test_the_report_says_what_was_bought_and_saved(done: Done) -> None:
         block for block in described("small", str(done.settings.execution.root), 0) if isinstance(block, Table)
     )
     assert [name for name in table.columns[0].cells if name] == list(names_of(done.settings))
+
+
+def test_a_dataset_says_that_the_ensemble_is_simulated(done: Done, tmp_path: Path) -> None:
+    card = export_dataset("small", str(done.settings.execution.root), tmp_path / "data") / "README.md"
+    assert "The judges are simulated" in card.read_text(encoding="utf-8")
 
 
 def test_anmi_distill_makes_the_same_judge_for_another_run(world: World, done: Done) -> None:
