@@ -97,6 +97,8 @@ def _why(told: tuple[float, int] | None, labelled: bool, asked: bool) -> tuple[s
         return _LABELS[True] if labelled else ("no judge answered about its candidates", "none was asked about")
     best, answers = told
     likeliest = f"P(relevant) of the likeliest is {best:.2f}"
+    if best > LIKELY:
+        return "no gap to a confirmed document", f"{likeliest}, and nothing else is rated beside it"
     if not asked:
         return "nothing among its candidates answers it", f"{likeliest}, must be above {LIKELY}"
     if not answers:

@@ -154,15 +154,17 @@ def evidence(
     what is known.
 
     gaps say which queries these are: theirs are measured from top-rated documents. answers: query_id, doc_id,
-    probability (NaN: no answer) of those asked about. A rated document that no retriever found is ranked behind all.
-    prior_elo: sd of the ratings' prior, where documents were asked about unequally.
+    probability (NaN: no answer) of those asked about. A rated document that no retriever found is ranked behind
+    the others of its query. prior_elo: sd of the ratings' prior, where documents were asked about unequally.
     """
     wanted = pc.unique(gaps.filter(pc.equal(gaps["anchor_kind"], "top-rated"))["query_id"])
     rated = ratings.filter(pc.is_in(ratings["query_id"], value_set=wanted))
     keys = {"query_id": rated["query_id"], "doc_id": rated["doc_id"]}
     rank = pc.cast(candidates["rank"], pa.float64()).to_numpy()  # null is NaN
     found = np.append(rank, np.nan)[find_rows(candidates, keys)]
-    last = np.nanmax(rank, initial=0.0) + 1.0
+    of_query = candidates.group_by("query_id").aggregate([("rank", "max")])
+    greatest = pc.cast(of_query["rank_max"], pa.float64()).to_numpy()
+    last = 1.0 + np.nan_to_num(np.append(greatest, np.nan)[find_rows(of_query, {"query_id": rated["query_id"]})])
     answer = np.full(rated.num_rows, np.nan)
     if answers is not None:
         answer = np.append(answers["probability"].to_numpy(), np.nan)[find_rows(answers, keys)]
@@ -192,7 +194,8 @@ def by_answers(rating: Reals, error: Reals, prior_elo: float) -> tuple[Reals, Re
 def fit(known: Evidence) -> RelevanceModel | None:
     """The likeliest model near the start; None where there are fewer than FEWEST documents, or no spread.
 
-    The posterior never falls from step to step. Raises DataError on values that are not finite, ranks below 1.
+    Steps of EM, which leave out what answers say of the rating's scale; they end where the posterior rises no more, be
+    it that the next step would lower it. Raises DataError on values that are not finite, ranks below 1.
     """
     _check(known)
     spread = float(known.rating.std()) if len(known.rating) else 0.0

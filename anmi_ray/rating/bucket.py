@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core import records
+from anmi_ray.core.arrays import Flags
+from anmi_ray.core.identity import id_column
 from anmi_ray.core.scale import Floats, Model, to_elo
 from anmi_ray.rating import diagnostics
 from anmi_ray.rating.games import Games
@@ -35,25 +37,44 @@ class RateResult(NamedTuple):
 
 
 def rate(
-    judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table, globals_: Globals, config: RateConfig
+    judgments: pa.Table,
+    comparisons: pa.Table,
+    candidates: pa.Table,
+    globals_: Globals,
+    config: RateConfig,
+    confirmed: pa.Table | None = None,
 ) -> RateResult:
-    """Rate every query of a bucket; see `rate_games`. Rejects are judgments and candidates that no game holds."""
+    """Rate every query of a bucket; see `rate_games`. Rejects are judgments and candidates that no game holds.
+
+    confirmed: (query_id, doc_id) that gaps are measured from whatever they are rated, in queries without a known one.
+    """
     tables = judgments, comparisons, candidates
     games, rejects = read_games(*tables, config.inconsistent_strength, config.judge_offsets, config.judge_weights)
     pairs = None
     if config.judge_offsets:
         pairs, _ = read_games(*tables, config.inconsistent_strength, weights=config.judge_weights)
-    return rate_games(games, globals_, config, pairs=pairs, top=TOP_RATED)._replace(rejects=rejects)
+    also = None
+    if confirmed is not None:
+        rated = {"query_id": games.query_ids[games.query_of_doc], "doc_id": games.doc_ids}
+        also = records.find_rows(confirmed, {name: id_column(ids) for name, ids in rated.items()}) >= 0
+    return rate_games(games, globals_, config, pairs=pairs, top=TOP_RATED, confirmed=also)._replace(rejects=rejects)
 
 
 def rate_games(
-    games: Games, globals_: Globals, config: RateConfig, threads: int = 1, pairs: Games | None = None, top: int = 1
+    games: Games,
+    globals_: Globals,
+    config: RateConfig,
+    threads: int = 1,
+    pairs: Games | None = None,
+    top: int = 1,
+    confirmed: Flags | None = None,
 ) -> RateResult:
     """Rate every query: posterior means or modes, centred per component, with errors, gaps and diagnostics.
 
     Gaps go from every rated known positive to every other rated document of its query; in a query without one, from
-    each of its `top` best ones. `pairs`: the answers with a game a pair where `games` are single answers; facts about
-    fits are of these. FitError: plain maximum likelihood was asked for and a query has no finite maximum.
+    each of its `top` best ones and of those that are `confirmed` bool[D]. `pairs`: the answers with a game a pair where
+    `games` are single answers; facts about fits are of these. FitError: plain maximum likelihood was asked for and a
+    query has no finite maximum.
     """
     if not games.queries:
         return RateResult(records.RATING.empty(), records.FIT.empty(), records.GAP.empty(), records.REJECT.empty())
@@ -62,7 +83,7 @@ def rate_games(
     games = target.games
     parts = diagnostics.components(games)
     centred = centre(games, parts.component, found.mean)
-    to = anchors(games, centred, top)
+    to = anchors(games, centred, top, confirmed)
     uncertain = errors(found, parts.component, to, threads)
     told = target if pairs is None else globals_.posterior(weighed(pairs, globals_, config, threads))
     return RateResult(

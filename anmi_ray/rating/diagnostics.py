@@ -18,7 +18,7 @@ from anmi_ray.core.errors import NoMaximumError
 from anmi_ray.core.scale import Floats
 from anmi_ray.rating.conjugate_gradient import conjugate_gradient, dot
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.likelihood import game_log_likelihood, shares
+from anmi_ray.rating.likelihood import game_log_likelihood, outcome_moments, shares
 from anmi_ray.rating.links import BRADLEY_TERRY, compiled
 from anmi_ray.rating.solver import Posterior, gather, largest, one_query, over_queries, workspace
 
@@ -111,8 +111,9 @@ def deviance(posterior: Posterior, latent: Floats) -> Floats:
 def equal_ratings_p(posterior: Posterior, component_count: NDArray[np.int64], threads: int = 1) -> Floats:
     """p-value per query of "all documents are equally good", by the score test at equal ratings.
 
-    S = uᵀ L⁺ u, u_i = Σ m (2w - 1) (signed), L the Laplacian of the games weighted by m; under the hypothesis S is
-    chi-squared with documents - components degrees of freedom, whatever the link. It is the deviance test to first
+    S = uᵀ L⁺ u / 4V, u_i = Σ m (2w - 1) (signed), L the Laplacian of the games weighted by m, V the variance of an
+    answer between equal documents, 1/4 where ties have no model of their own; under the hypothesis S is chi-squared
+    with documents - components degrees of freedom, whatever the link. It is the deviance test to first
     order and keeps its level where games are few; the likelihood ratio itself rejects too often there, because a
     quarter as many parameters as games inflates it (Sur and Candès 2019).
     """
@@ -120,7 +121,8 @@ def equal_ratings_p(posterior: Posterior, component_count: NDArray[np.int64], th
     statistic = np.empty(games.queries)
     flat = posterior.upward
     over_queries(games, threads, lambda begin, stop: _score_all(flat, begin, stop, statistic))
-    return special.chdtrc(games.documents - component_count, statistic)
+    variance = outcome_moments(posterior.likelihood, 0.0)[1]
+    return special.chdtrc(games.documents - component_count, statistic / (4.0 * variance))
 
 
 def spread(games: Games, latent: Floats) -> Floats:

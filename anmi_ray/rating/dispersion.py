@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from scipy import special
 
 from anmi_ray.core.scale import Floats
+from anmi_ray.rating.games import Games
 from anmi_ray.rating.gaussian import gaps, linearise
 from anmi_ray.rating.likelihood import Likelihood, moments
 from anmi_ray.rating.solver import Posterior
 from anmi_ray.rating.uncertainty import game_variances
 
-DISPERSION_BOUNDS = (0.02, 50.0)  # graded judges can follow the model exactly; an answer is at most 50 games
+# Of answers that count as one each: graded judges can follow the model exactly; an answer is at most 50 games.
+DISPERSION_BOUNDS = (0.02, 50.0)
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 _TAIL = 1e-3  # fitted probabilities are held this far from 0 and 1: one stray upset must not set φ for all
@@ -57,7 +59,14 @@ def pooled_dispersion(posterior: Posterior, latent: Floats, component: NDArray[n
         noise += weight * per_pair(spread)
     surplus = float(np.sum(total * (np.square(w - mean) - (square - np.square(mean)))))
     expected = float(np.sum(noise))
-    return float(np.clip(surplus / expected, *DISPERSION_BOUNDS)) if expected > 0.0 else float("nan")
+    return float(np.clip(surplus / expected, *bounds(games))) if expected > 0.0 else float("nan")
+
+
+def bounds(games: Games) -> tuple[float, float]:
+    """Of φ, which is multiplied where all answers are: by the unit of strengths, or counts of repeated answers."""
+    each = float(games.answers.mean())
+    least, most = DISPERSION_BOUNDS
+    return least * min(each, 1.0), most * max(each, 1.0)
 
 
 def predictive_score(posterior: Posterior, latent: Floats, component: NDArray[np.int32], threads: int = 1) -> float:
@@ -120,4 +129,4 @@ def pearson_dispersion(posterior: Posterior, latent: Floats, component_count: ND
     variance = np.maximum(variance, _TAIL * (1.0 - _TAIL))
     chi2 = float(np.sum(games.answers * np.square(games.w - mean) / variance))
     freedom = int(np.sum(games.games - games.documents + component_count))
-    return float(np.clip(chi2 / freedom, *DISPERSION_BOUNDS)) if freedom > 0 else float("nan")
+    return float(np.clip(chi2 / freedom, *bounds(games))) if freedom > 0 else float("nan")

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from anmi_ray.core.arrays import Flags
 from anmi_ray.core.scale import Floats
 from anmi_ray.rating.cholesky import covariance_root, covariances, gap_variances, square_sums, times_covariance
 from anmi_ray.rating.conjugate_gradient import conjugate_gradient, dot
@@ -43,14 +44,18 @@ class Errors(NamedTuple):
     gap_se: Floats
 
 
-def anchors(games: Games, latent: Floats, top: int = 1) -> GapAnchors:
-    """The known positives that were rated; in a query without one its `top` best documents (ties: smaller ids)."""
+def anchors(games: Games, latent: Floats, top: int = 1, confirmed: Flags | None = None) -> GapAnchors:
+    """The known positives that were rated; in a query without one its `top` best documents (ties: smaller ids), and
+    those that are `confirmed` bool[D].
+    """
     query = games.query_of_doc
     known = np.bincount(query[games.positive], minlength=games.queries) > 0
     best = np.lexsort((-latent, query))
     rank = np.arange(len(best)) - games.doc_start[query]  # sorting left every query's documents in their rows
     chosen = games.positive.copy()
     chosen[best[(rank < top) & ~known[query]]] = True
+    if confirmed is not None:
+        chosen |= confirmed & ~known[query]
     where = np.flatnonzero(chosen)
     counts = np.bincount(query[where], minlength=games.queries)
     start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING
+from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING, RELEVANCE
 from anmi_ray.core.scale import elo_per_latent
 from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
@@ -61,6 +62,14 @@ class RatingSources:
 
     rounds: tuple[Round, ...]
     retrieve: Artifact
+    anchor: Artifact | None = None
+
+    def confirmed(self, bucket: int) -> pa.Table | None:
+        """Documents that gaps are measured from beside the best ones; None where nobody has confirmed any."""
+        if self.anchor is None:
+            return None
+        found = self.anchor.read_part("relevance", bucket, RELEVANCE)
+        return found.filter(found["confirmed"])
 
     def answers(self, bucket: int) -> tuple[pa.Table, pa.Table]:
         """Judgments and Comparisons of a bucket, of all rounds."""
@@ -88,7 +97,8 @@ class RatingSources:
 def sources_of(inputs: Mapping[str, Artifact]) -> RatingSources:
     """The rounds among a stage's inputs."""
     there = [pair for pair in _ROUNDS if set(pair) <= set(inputs)]
-    return RatingSources(tuple(Round(inputs[judge], inputs[compare]) for judge, compare in there), inputs["retrieve"])
+    rounds = tuple(Round(inputs[judge], inputs[compare]) for judge, compare in there)
+    return RatingSources(rounds, inputs["retrieve"], inputs.get("anchor"))
 
 
 def settings_of(fit: Artifact) -> RateConfig:
@@ -131,7 +141,8 @@ class Rater:
         from anmi_ray import rating
 
         judgments, comparisons, candidates = self._sources.tables(bucket, self._config)
-        result = rating.rate(judgments, comparisons, candidates, shared, self._config)
+        confirmed = self._sources.confirmed(bucket)
+        result = rating.rate(judgments, comparisons, candidates, shared, self._config, confirmed)
         queries = len(set(comparisons["query_id"].to_pylist()))
         flows = [Flow("queries", queries, result.fits.num_rows, queries - result.fits.num_rows)]
         parts = {"ratings": (RATING, result.ratings), "fits": (FIT, result.fits), "gaps": (GAP, result.gaps)}
@@ -148,6 +159,11 @@ def _cost(load: Workload) -> StageCost:
     return StageCost(work, seconds, load.candidates * _RATING_BYTES, files=_PARTS * load.buckets)
 
 
+def _of_refit(stage: Stage, experiment: Experiment) -> Stage:
+    """What anchors was said by the first fit: a document that the second rates lower keeps its gaps."""
+    return stage if experiment.mine.anchors == "known" else replace(stage, inputs=(*stage.inputs, "anchor"))
+
+
 STAGE = Stage(
     name="rate",
     version=4,
@@ -162,4 +178,5 @@ REFIT = replace(
     name="refit",
     inputs=(*STAGE.inputs, "validate", "borderline"),
     does="fit ratings and gaps again, to the judgments of both rounds",
+    of=_of_refit,
 )

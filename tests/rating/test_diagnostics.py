@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 from anmi_ray.core.errors import FitError
+from anmi_ray.core.identity import rng
 from anmi_ray.core.scale import link
 from anmi_ray.rating import diagnostics
 from anmi_ray.rating.diagnostics import components, deviance, equal_ratings_p, refuse_without_maximum
 from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion
+from anmi_ray.rating.likelihood import TIE_MODELS, Likelihood, Ties, outcome_moments
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.solver import solve
+from jobs.studies.simulated_games import Played, bucket
 from tests.rating.single import planted, single, target
-from tests.rating.tournaments import tournament
+from tests.rating.tournaments import pair_graph, tournament
 
 
 def test_components_are_numbered_inside_each_query() -> None:
@@ -94,6 +97,36 @@ def test_dispersion_of_correlated_and_of_graded_judges() -> None:
     assert pooled_dispersion(repeated, latent, components(games).component) == pytest.approx(4.0, rel=0.1)
     # fitted residuals are smaller than predicted ones: Pearson's φ is the smaller of the two
     assert pearson_dispersion(target(games, "thurstone"), latent, components(games).count) < 0.95
+
+
+@pytest.mark.parametrize("times", [1e-3, 1.0, 1e3])
+def test_dispersion_follows_the_unit_of_strengths(times: float) -> None:
+    """So that multiplying all of them changes no rating, as weights that sum to 1 do, or counts of many votes."""
+    games, _ = planted(30, 6, 5, "thurstone", seed=7)
+    once = target(games, "thurstone", 1.0)
+    latent = solve(once).latent
+    scaled = replace(once, games=replace(games, answers=games.answers * times))
+    wanted = [
+        pooled_dispersion(once, latent, components(games).component),
+        pearson_dispersion(once, latent, components(games).count),
+    ]
+    found = [
+        pooled_dispersion(scaled, latent, components(games).component),
+        pearson_dispersion(scaled, latent, components(games).count),
+    ]
+    assert np.array(found) / times == pytest.approx(np.array(wanted))
+
+
+@pytest.mark.parametrize("ties", ["davidson", "rao-kupper", "glenn-david"])
+def test_equal_ratings_test_keeps_its_level_where_ties_have_a_model(ties: Ties) -> None:
+    like = Likelihood.of(TIE_MODELS[ties], ties, 1.0)
+    win = outcome_moments(like, 0.0)[1] * 2.0  # of outcomes 0, 1/2, 1 alike at both ends: Var = P(win) / 2
+    pairs = np.tile(pair_graph(12, 6, rng("equal", 0)), (3, 1))
+    drawn = rng("ties", 0).choice([1.0, 0.0, 0.5], (400, len(pairs)), p=[win, win, 1.0 - 2.0 * win])
+    games, _ = bucket([Played(pairs, w, np.ones(len(pairs)), np.zeros(12)) for w in drawn])
+    p = equal_ratings_p(target(games, like), components(games).count)
+    assert np.mean(p < 0.05) <= 0.08
+    assert 0.4 <= p.mean() <= 0.6
 
 
 def test_spread_is_the_standard_deviation() -> None:

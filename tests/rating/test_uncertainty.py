@@ -87,6 +87,8 @@ def test_factorisation(n: int) -> None:
 def test_anchor_of_a_query_without_positive_is_its_best_document() -> None:
     games = single(4, [0, 1, 2], [1, 2, 3], [0.5, 0.5, 0.5])
     assert anchors(games, np.array([0.1, 0.4, 0.4, -0.9])).position.tolist() == [1]  # ties: the smallest id
+    also = anchors(games, np.array([0.1, 0.4, 0.4, -0.9]), confirmed=np.array([False, False, False, True]))
+    assert also.position.tolist() == [1, 3]  # what is confirmed, whatever it is rated
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import NOTHING
-from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, JUDGMENT, RELEVANCE
+from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, GAP, JUDGMENT, RELEVANCE
 from anmi_ray.mining.anchors import LIKELY
 from anmi_ray.mining.relevance import RelevanceModel
 from anmi_ray.pipeline.stages import CONFIRMATION, SECOND_ROUND
@@ -153,6 +153,10 @@ def test_borderline_documents_are_validated_against_confirmed_anchors(world: Wor
     pairs = found.pairs("borderline") | found.pairs("borderline", "known")
     assert len(pairs) > 20
     assert all(((query, a) in wanted) != ((query, b) in wanted) for query, a, b in pairs)
+    rows = found.part("refit", "gaps", GAP).to_pylist()
+    assert wanted <= {(row["query_id"], row["anchor_id"]) for row in rows}  # whatever the second fit rates them
+    anchors = {(row["query_id"], row["doc_ids"][0]) for row in found.part("mine", "examples", EXAMPLE).to_pylist()}
+    assert anchors == wanted
     assert not negatives(found) & wanted
 
 
