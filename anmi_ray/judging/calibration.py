@@ -34,12 +34,12 @@ class Temperature:
         return softmax(_two(self.beta * np.asarray(logits, dtype=np.float64)), axis=1)[:, 1]
 
 
-def fit_temperature(logits: ArrayLike, scores: ArrayLike) -> Temperature:
+def fit_temperature(logits: ArrayLike, scores: ArrayLike, most: float | None = None) -> Temperature:
     """The inverse temperature with the least mean cross-entropy against soft labels (Guo et al. 2017, Eq. 9).
 
     Both float[P]: the logit of the second document and its score C. The loss is convex in beta: Newton, kept inside a
     bracket. DataError for shapes or scores that do not fit; FitError where no finite temperature is best, because every
-    pair is already on the right side.
+    pair is already on the right side, unless `most` is given, which is taken then.
     """
     logit_P = np.asarray(logits, dtype=np.float64)
     score_P = np.asarray(scores, dtype=np.float64)
@@ -50,6 +50,8 @@ def fit_temperature(logits: ArrayLike, scores: ArrayLike) -> Temperature:
     if _slope(raw, target, 0.0)[0] >= 0:
         return Temperature(0.0)
     if not (target * raw).any():  # all that a label holds is on the largest logit
+        if most is not None:
+            return Temperature(most)
         raise FitError(
             "no finite temperature is best: every pair is on the right side, however sharp",
             "calibration",

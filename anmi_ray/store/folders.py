@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -121,9 +122,12 @@ def local_folder(artifact: Artifact, name: str) -> Path:
     for file, sealed in files.items():
         path = target / file
         if not path.exists() or _hash(_local_blocks(path)) != sealed:
-            scratch = path.with_name(f".{path.name}.part")
-            check_file(artifact, f"{name}/{file}", sealed, scratch)
-            scratch.replace(path)
+            scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")  # several processes may fetch it at once
+            try:
+                check_file(artifact, f"{name}/{file}", sealed, scratch)
+                scratch.replace(path)
+            finally:
+                scratch.unlink(missing_ok=True)
     return target
 
 

@@ -64,6 +64,7 @@ def test_logits_that_point_the_wrong_way_know_nothing() -> None:
 def test_pairs_that_are_all_right_have_no_temperature() -> None:
     with pytest.raises(FitError, match="no finite temperature"):
         fit_temperature(np.array([2.0, -1.0]), np.array([1.0, 0.0]))
+    assert fit_temperature(np.array([2.0, -1.0]), np.array([1.0, 0.0]), most=7.0).beta == 7.0
 
 
 @MANY

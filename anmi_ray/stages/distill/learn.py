@@ -111,6 +111,12 @@ def _report(
 ) -> dict[str, Any]:
     """Predictions of the test pairs, the page with its numbers, and the summary."""
     predictions, fitted = _predictions(artifact, pairs, config, result)
+    if config.form == "bi-encoder" and not fitted.beta:
+        raise DataError(
+            "the judge tells nothing of the pairs that were held out for dev: no difference is the best it can say",
+            "stage distill",
+            "give it more pairs to learn from (distill.sample.pairs), or an ensemble that prefers more often",
+        )
     artifact.publish_part("predictions", 0, predictions, PREDICTION)
     later = [row["step"] for row in result.rows if row.get("dev") is not None and (row["step"] or 0) > result.best_step]
     notes = [f"Trained on to step {later[-1]}; dev was best at step {result.best_step}."] if later else []
@@ -197,7 +203,7 @@ def _similarity(pairs: pa.Table, test: pa.Table) -> order_averaging.Averaged:
     """The first stage's similarity as a judge, sharpened on the pairs that are not in the report."""
     known = pairs.filter(pc.not_equal(pairs["split"], TEST))
     difference, of_test = ((t["similarity_b"].to_numpy() - t["similarity_a"].to_numpy()) for t in (known, test))
-    second = fit_temperature(difference, known["score"].to_numpy())(of_test)
+    second = fit_temperature(difference, known["score"].to_numpy(), most=order_averaging.SHARPEST)(of_test)
     return order_averaging.Averaged(1.0 - second, second, np.zeros(len(second)))
 
 
