@@ -7,6 +7,7 @@ A batch is bounded by texts and characters; within it the model's own forward pa
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import math
 import time
 from collections import deque
@@ -116,7 +117,8 @@ class BatchQueue:
         """What batches say of the texts, in their order."""
         self._tasks = [task for task in self._tasks if not task.done()]
         for _ in range(self._workers - len(self._tasks)):  # not before: a loop must run
-            self._tasks.append(asyncio.create_task(self._work()))
+            # in a context of its own: else Ray Serve cancels what it asks for with the request that started it
+            self._tasks.append(asyncio.create_task(self._work(), context=contextvars.Context()))
         job = _Job(what, query, texts, asyncio.get_running_loop().create_future(), left=len(texts))
         self._jobs.append(job)
         self.waiting += len(texts)
@@ -142,7 +144,12 @@ class BatchQueue:
                 self._some.clear()
                 await self._some.wait()
             batch = self._next()
-            await self._carry_out(batch)
+            try:
+                await self._carry_out(batch)
+            except asyncio.CancelledError:
+                for job, _, _ in batch:
+                    job.fail(RefusalError(503, "the computation of these texts was cancelled: send it again", 1))
+                raise
 
     def _next(self) -> list[tuple[_Job, int, list[str]]]:
         """A batch: jobs of one kind, where the texts of each begin, and the texts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import http.client
 import json
 import os
 import shutil
@@ -15,7 +16,9 @@ import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import psutil
@@ -45,6 +48,23 @@ def texts_of(rng: np.random.Generator, count: int) -> list[str]:
 def best_of(served: Served, query: str, texts: list[str], count: int) -> list[int]:
     scores = served.scores(query, texts)
     return sorted(range(len(texts)), key=lambda at: -scores[at])[:count]
+
+
+def test_who_leaves_takes_no_others_answers_along(served: Served) -> None:  # the first: its request begins the batches
+    rng = np.random.default_rng(8)
+    sent = json.dumps({"query": "word1", "documents": [" ".join(rng.choice(WORDS, 300)) for _ in range(1000)]})
+    place = urlsplit(served.address)
+    with ThreadPoolExecutor(3) as pool, closing(http.client.HTTPConnection(str(place.hostname), place.port)) as leaving:
+        leaving.request(
+            "POST", "/v1/rerank", sent, {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+        )
+        time.sleep(0.3)
+        asked = [
+            pool.submit(served.post, "/v1/rerank", {"query": "word1", "documents": ["word2"] * 40}) for _ in range(3)
+        ]
+        time.sleep(0.3)
+        leaving.close()
+        assert [one.result()[0] for one in asked] == [200] * 3
 
 
 def test_scores_are_those_of_rerank_whatever_else_is_in_the_batch(served: Served) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextvars
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
@@ -369,6 +370,59 @@ def test_who_waits_too_long_is_told_and_forgotten() -> None:
         assert len(model.batches) == 3, "two were under way, and one is new"
 
     talk(made, late)
+
+
+def test_what_a_batch_asks_for_is_no_part_of_the_request_that_came_first() -> None:
+    """Else it ends with it: Ray Serve cancels what is asked for in the context of a request whose client has left."""
+    asked_for: list[str] = []
+    request = contextvars.ContextVar("request", default="none")
+
+    async def compute(what: What, queries: list[str], texts: list[str]) -> Computed:
+        asked_for.append(request.get())
+        return await Model()(what, queries, texts)
+
+    async def ask() -> None:
+        request.set("first")
+        await queue.BatchQueue(compute, 10, 100, 1, 10.0, ServiceMeters(lambda: 0, lambda: 0)).computed(
+            "score", "q", ["a"]
+        )
+
+    asyncio.run(ask())
+    assert asked_for == ["none"]
+
+
+def test_nobody_waits_for_a_batch_that_was_cancelled() -> None:
+    cancelled = [True, False, True, False]
+
+    async def compute(what: What, queries: list[str], texts: list[str]) -> Computed:
+        if len(texts) == 3:
+            raise ValueError("each request's text alone")
+        if cancelled.pop(0):
+            raise asyncio.CancelledError
+        return await Model()(what, queries, texts)
+
+    async def ask(client: Client) -> None:
+        async with asyncio.timeout(20):
+            assert statuses(await asyncio.gather(*posts(client, 3, 1))) == {503}
+            assert statuses(await asyncio.gather(*posts(client, 1, 1))) == {200}
+            assert statuses(await asyncio.gather(*posts(client, 1, 2))) == {503}
+            assert statuses(await asyncio.gather(*posts(client, 1, 1))) == {200}
+
+    talk(RerankService(validated({"model": "folder", "name": "tiny"}), compute), ask)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_what_waits_for_the_service_is_no_fault_of_the_client(method: str) -> None:
+    class Slow:
+        async def about(self) -> Any:
+            await asyncio.sleep(30)
+
+        find = about
+
+    made = RerankService(validated({"model": "folder", "timeout_s": 0.2}), Model(), first=Slow())
+    path = {"GET": "/v1/systems", "POST": "/v1/search"}[method]
+    found = talk(made, lambda client: client.request(method, path, json={"query": "q"} if method == "POST" else None))
+    assert [found.status_code, found.headers["Retry-After"]] == [503, "1"]
 
 
 def test_a_body_that_does_not_come_ends_in_time() -> None:
