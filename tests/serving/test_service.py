@@ -7,7 +7,6 @@ import base64
 import contextvars
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -21,11 +20,11 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.evaluation.relevance import RelevanceCurve
 from anmi_ray.serving import queue
 from anmi_ray.serving.meters import ServiceMeters
+from anmi_ray.serving.model_version import ModelVersion
 from anmi_ray.serving.queue import Computed, What
 from anmi_ray.serving.refusals import RefusalError
 from anmi_ray.serving.service import RerankService
 from anmi_ray.serving.settings import ServiceSettings, validated
-from tests.evaluation.scored_pairs import relevance
 
 T = TypeVar("T")
 Client = httpx2.AsyncClient
@@ -35,9 +34,10 @@ DIMENSIONS = 3
 class Model:
     """Scores by a text's length, once `released`; keeps the texts of its batches."""
 
-    def __init__(self, held: bool = False, vectors: bool = True) -> None:
+    def __init__(self, held: bool = False, vectors: bool = True, curve: RelevanceCurve | None = None) -> None:
         self.released = asyncio.Event()
         self.vectors = vectors
+        self.model = ModelVersion(curve=curve)
         self.batches: list[list[str]] = []
         if not held:
             self.released.set()
@@ -51,7 +51,7 @@ class Model:
         tokens = np.array([1 + len(text) for text in texts])
         scores = np.array([len(text) / 8 - len(query) for query, text in zip(queries, texts, strict=True)], np.float32)
         vectors = np.repeat(scores[:, None], DIMENSIONS, 1) if self.vectors else None
-        return Computed(scores if what == "score" else vectors, tokens)
+        return Computed(scores if what == "score" else vectors, tokens, self.model)
 
 
 def service(model: Model | None = None, **given: Any) -> RerankService:
@@ -111,8 +111,7 @@ def test_teis_shape() -> None:
 
 def test_a_calibrated_model_answers_with_probabilities_and_leaves_out_what_is_less() -> None:
     curve = RelevanceCurve("logistic", intercept=-1.0, slope=4.0)
-    calibrated = replace(relevance(), curve=curve)
-    made = RerankService(validated({"model": "folder", "name": "tiny"}), Model(), calibrated)
+    made = service(Model(curve=curve))
     expected = {2: curve.of(11 / 8 - 1), 0: curve.of(5 / 8 - 1), 3: curve.of(5 / 8 - 1), 1: curve.of(1 / 8 - 1)}
     sent = {"query": "q", "documents": DOCUMENTS}
 
@@ -417,7 +416,8 @@ def test_what_waits_for_the_service_is_no_fault_of_the_client(method: str) -> No
         async def about(self) -> Any:
             await asyncio.sleep(30)
 
-        find = about
+        async def find(self, query: str, deepest: dict[str, int], vector: Any) -> Any:
+            raise AssertionError
 
     made = RerankService(validated({"model": "folder", "timeout_s": 0.2}), Model(), first=Slow())
     path = {"GET": "/v1/systems", "POST": "/v1/search"}[method]
