@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from anmi_ray.evaluation.served_fusion import ServedFusion
 
@@ -11,7 +15,8 @@ from anmi_ray.evaluation.served_fusion import ServedFusion
 class About:
     """What can be searched: by system what it does, the documents of a ranking, those that are reranked if not said.
 
-    `notes`: what was made anew at the start. `examples`: test queries of the run.
+    `notes`: what was made anew at the start. `examples`: test queries of the run. `fingerprint`: of the model whose
+    vectors the student's are, and to whose scores the fusion's weights were fitted.
     """
 
     run: str
@@ -22,6 +27,14 @@ class About:
     fusion: ServedFusion | None
     examples: tuple[str, ...]
     notes: tuple[str, ...]
+    fingerprint: str
+
+
+class QueryVector(NamedTuple):
+    """A vector float32[d] of a query, and the fingerprint of the model that gave it."""
+
+    vector_d: NDArray[np.float32]
+    fingerprint: str
 
 
 @dataclass(frozen=True)

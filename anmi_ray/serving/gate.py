@@ -108,6 +108,8 @@ class Gate:
                         await exchange.discard(
                             _BODIES * self._settings.max_body
                         )  # else the connection is reset, unanswered
+                    else:
+                        exchange.ended = True
                     await self._app(scope, receive, exchange.send)
             except TimeoutError:
                 late = f"no answer within {self._settings.timeout_s:g} seconds"

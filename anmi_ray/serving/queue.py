@@ -7,6 +7,7 @@ A batch is bounded by texts and characters; within it the model's own forward pa
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import math
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from anmi_ray.serving.model_version import ModelVersion
 from anmi_ray.serving.refusals import RefusalError
 
 What = Literal["score", "query", "document"]
@@ -25,6 +27,7 @@ What = Literal["score", "query", "document"]
 _BATCH_CHARACTERS = 1_000_000
 _SMOOTHING = 0.2  # of the newest batch in the rate
 _LONGEST_RETRY_S = 60
+_TRIES = 3  # of a request whose batches were computed by different models
 _MARGIN = 0.65  # of the time limit that may be spent waiting: what is in batches is not counted, and rates fall
 
 
@@ -32,12 +35,12 @@ _MARGIN = 0.65  # of the time limit that may be spent waiting: what is in batche
 class Computed:
     """Of N texts: values float32[N], or vectors float32[N, d]; None where the model has no such. Tokens int64[N].
 
-    `loading` tells models apart that were loaded one after another, while requests were under way.
+    `model` says by which: another may be loaded while requests are under way.
     """
 
     values: NDArray[np.float32] | None
     tokens: NDArray[np.int64]
-    loading: int = 0
+    model: ModelVersion = field(default_factory=ModelVersion)
 
 
 Compute = Callable[[What, list[str], list[str]], Awaitable[Computed]]
@@ -105,18 +108,25 @@ class BatchQueue:
         """Texts that are in no batch yet."""
 
     async def computed(self, what: What, query: str, texts: Sequence[str]) -> Computed:
-        """What the model says of one text or more. Raises RefusalError 429 where too many wait, or would too long."""
+        """What the model says of one text or more.
+
+        Raises RefusalError 429 where too many wait, or would too long; 503 where processes have different models.
+        """
         self._admit(len(texts))
-        while True:
+        for _ in range(_TRIES):
             parts = await self._parts(what, query, texts)
-            if len({part.loading for part in parts}) == 1:  # else two models speak, and their scores are no ranking
+            if (
+                len({part.model.asked_at for part in parts}) == 1
+            ):  # else two models speak, and their scores are no ranking
                 return _joined(parts)
+        raise RefusalError(503, "another model is being loaded, and not every process has it: send it again", 5)
 
     async def _parts(self, what: What, query: str, texts: Sequence[str]) -> list[Computed]:
         """What batches say of the texts, in their order."""
         self._tasks = [task for task in self._tasks if not task.done()]
         for _ in range(self._workers - len(self._tasks)):  # not before: a loop must run
-            self._tasks.append(asyncio.create_task(self._work()))
+            # in a context of its own: else Ray Serve cancels what it asks for with the request that started it
+            self._tasks.append(asyncio.create_task(self._work(), context=contextvars.Context()))
         job = _Job(what, query, texts, asyncio.get_running_loop().create_future(), left=len(texts))
         self._jobs.append(job)
         self.waiting += len(texts)
@@ -142,7 +152,12 @@ class BatchQueue:
                 self._some.clear()
                 await self._some.wait()
             batch = self._next()
-            await self._carry_out(batch)
+            try:
+                await self._carry_out(batch)
+            except asyncio.CancelledError:
+                for job, _, _ in batch:
+                    job.fail(RefusalError(503, "the computation of these texts was cancelled: send it again", 1))
+                raise
 
     def _next(self) -> list[tuple[_Job, int, list[str]]]:
         """A batch: jobs of one kind, where the texts of each begin, and the texts."""
@@ -192,11 +207,11 @@ class BatchQueue:
         for job, start, texts in batch:
             part = slice(at, at + len(texts))
             values = None if found.values is None else found.values[part]
-            job.put(start, Computed(values, found.tokens[part], found.loading))
+            job.put(start, Computed(values, found.tokens[part], found.model))
             at += len(texts)
 
 
 def _joined(parts: Sequence[Computed]) -> Computed:
     tokens = np.concatenate([part.tokens for part in parts])
     values = [part.values for part in parts if part.values is not None]
-    return Computed(np.concatenate(values) if len(values) == len(parts) else None, tokens, parts[0].loading)
+    return Computed(np.concatenate(values) if len(values) == len(parts) else None, tokens, parts[0].model)

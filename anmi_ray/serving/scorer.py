@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from anmi_ray.api import reranking
 from anmi_ray.models.bi_encoder import BiEncoder
-from anmi_ray.models.loading import ModelSource
+from anmi_ray.serving.model_version import ModelVersion
 from anmi_ray.serving.queue import Computed, What
 from anmi_ray.serving.settings import ServiceSettings
 
@@ -21,8 +22,10 @@ from anmi_ray.serving.settings import ServiceSettings
 class ModelScorer:
     """A model in memory. One batch is computed at a time: torch's threads are the process's."""
 
-    def __init__(self, model: str | ModelSource, settings: ServiceSettings) -> None:
-        self._model: Any = reranking.load(model, settings.threads_each, settings.device, settings.precision)
+    def __init__(self, model: ModelVersion, settings: ServiceSettings) -> None:
+        _, place = reranking.model_of(model.place, settings.root)
+        self._model: Any = reranking.load(place, settings.threads_each, settings.device, settings.precision)
+        self.model = model
         self._thread = ThreadPoolExecutor(1)
 
     def close(self) -> None:
@@ -33,7 +36,9 @@ class ModelScorer:
     async def compute(self, what: What, queries: list[str], texts: list[str]) -> Computed:
         """Scores float32[N] of pairs, or unit vectors float32[N, d] of texts; None where the model has no vectors."""
         body = self._scores if what == "score" else self._vectors
-        return await asyncio.get_running_loop().run_in_executor(self._thread, body, what, queries, texts)
+        model = self.model
+        found = await asyncio.get_running_loop().run_in_executor(self._thread, body, what, queries, texts)
+        return replace(found, model=model)
 
     def _scores(self, what: What, queries: list[str], texts: list[str]) -> Computed:
         tokens = self._model.tokens(queries, texts)

@@ -23,8 +23,8 @@ from anmi_ray.evaluation.fusion import FUSED
 from anmi_ray.models.pairs import document_text
 from anmi_ray.retrieval.merge import HYBRID, STUDENT
 from anmi_ray.serving import pages
-from anmi_ray.serving.found import About, FoundDocument
-from anmi_ray.serving.refusals import RefusalError
+from anmi_ray.serving.found import About, FoundDocument, QueryVector
+from anmi_ray.serving.refusals import RefusalError, of_another_model
 from anmi_ray.stages.rerank.ranking import SYSTEM as RERANKED
 
 _TOP_N = 10
@@ -61,9 +61,7 @@ class Searching(Protocol):
         """What can be searched. Raises RefusalError where the first stage did not open."""
         ...
 
-    async def find(
-        self, query: str, deepest: dict[str, int], vector_d: NDArray[np.float32] | None
-    ) -> list[FoundDocument]:
+    async def find(self, query: str, deepest: dict[str, int], vector: QueryVector | None) -> list[FoundDocument]:
         """As `RunSearcher.find`."""
         ...
 
@@ -71,16 +69,18 @@ class Searching(Protocol):
 class Model(Protocol):
     """What search needs of the service around it."""
 
+    name: str
+
     def check(self, query: str) -> None:
         """Raise RefusalError for a query that no service takes."""
         ...
 
-    async def scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
-        """The model's scores float64[N]."""
+    async def scores(self, query: str, texts: Sequence[str]) -> tuple[NDArray[np.float64], str]:
+        """Scores float64[N], and the fingerprint of the model that gave them."""
         ...
 
-    async def vector(self, query: str) -> NDArray[np.float32]:
-        """The model's vector of a query, float32[d]."""
+    async def vector(self, query: str) -> QueryVector:
+        """The model's vector of a query. Raises RefusalError where it has none."""
         ...
 
 
@@ -99,8 +99,7 @@ class _Ranked:
 class SearchRoutes:
     """The paths of search; `first` is None where the service has a model alone."""
 
-    def __init__(self, name: str, model: Model, first: Searching | None) -> None:
-        self._name = name
+    def __init__(self, model: Model, first: Searching | None) -> None:
         self._model = model
         self._first = first
         self._inside = 0
@@ -122,7 +121,7 @@ class SearchRoutes:
         systems = [{"name": name, "does": does} for name, does in about.systems.items()]
         return JSONResponse(
             {
-                "model": self._name,
+                "model": self._model.name,
                 "run": about.run,
                 "documents": about.documents,
                 "systems": systems,
@@ -145,8 +144,8 @@ class SearchRoutes:
             raise RefusalError(429, f"{self._inside} searches are under way already", 1)
         self._inside += 1
         try:
-            vector_d = await self._model.vector(body.query) if STUDENT in systems else None
-            found = await first.find(body.query, _deepest(systems, top_n, candidates), vector_d)
+            vector = await self._model.vector(body.query) if STUDENT in systems else None
+            found = await first.find(body.query, _deepest(systems, top_n, candidates), vector)
         finally:
             self._inside -= 1
         documents = [_Ranked(one.texts, dict(one.places)) for one in found if one.texts is not None]
@@ -156,7 +155,7 @@ class SearchRoutes:
             {"system": name, "results": _results(documents, name, top_n, body.return_documents)} for name in systems
         ]
         answer = {"rankings": rankings} if body.systems is not None else {"results": rankings[0]["results"]}
-        return JSONResponse({"id": str(uuid.uuid4()), "model": self._name, **answer})
+        return JSONResponse({"id": str(uuid.uuid4()), "model": self._model.name, **answer})
 
     def _there(self) -> Searching:
         if self._first is None:
@@ -176,7 +175,9 @@ class SearchRoutes:
         pool = [one for one in pool if one.place(HYBRID)[0] <= candidates]
         if not pool:
             return
-        score_N = await self._model.scores(query, [document_text(*one.texts[1:]) for one in pool])
+        score_N, fingerprint = await self._model.scores(query, [document_text(*one.texts[1:]) for one in pool])
+        if fused is not None and fused.fingerprint != fingerprint:
+            raise of_another_model()
         _rank(pool, RERANKED, score_N)
         if fused is not None and fused.fusion is not None:
             given = {name: _scores_of(name, pool, found) for name in fused.fusion.partners}

@@ -23,7 +23,8 @@ from anmi_ray.evaluation.served_fusion import ServedFusion
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.kinds import reads_apart
 from anmi_ray.retrieval.merge import HYBRID, STUDENT
-from anmi_ray.serving.found import About, FoundDocument
+from anmi_ray.serving.found import About, FoundDocument, QueryVector
+from anmi_ray.serving.refusals import of_another_model
 from anmi_ray.stages.ingest import queries_of
 from anmi_ray.stages.rerank.ranking import SYSTEM as RERANKED
 from anmi_ray.stages.retrieve.live import FirstStage, StudentVectors
@@ -71,16 +72,22 @@ class RunSearcher:
             fusion=fusion,
             examples=tuple(_examples(ingest)),
             notes=(*mended, *(f"{one} was not there, and is made again" for one in self._first.made)),
+            fingerprint=run.artifact("train", "model").fingerprint,
         )
 
     def close(self) -> None:
-        """Let go of the indexes."""
+        """Let go of the indexes, after the searches under way."""
+        self._thread.shutdown()
         self._first.close()
 
-    async def find(
-        self, query: str, deepest: dict[str, int], vector_d: NDArray[np.float32] | None
-    ) -> list[FoundDocument]:
-        """Every document within a ranking of the systems in `deepest`, with its texts if its rank is not below that."""
+    async def find(self, query: str, deepest: dict[str, int], vector: QueryVector | None) -> list[FoundDocument]:
+        """Every document within a ranking of the systems in `deepest`, with its texts if its rank is not below that.
+
+        Raises RefusalError where the vector is of another model than the documents'.
+        """
+        if vector is not None and vector.fingerprint != self.about.fingerprint:
+            raise of_another_model()
+        vector_d = None if vector is None else vector.vector_d
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._find, query, deepest, vector_d)
 
     def _find(self, query: str, deepest: dict[str, int], vector_d: NDArray[np.float32] | None) -> list[FoundDocument]:

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from anmi_ray import __version__
-from anmi_ray.evaluation.relevance import Relevance
+from anmi_ray.serving.found import QueryVector
 from anmi_ray.serving.gate import Gate
 from anmi_ray.serving.meters import ServiceMeters
-from anmi_ray.serving.queue import BatchQueue, Compute, Computed
-from anmi_ray.serving.refusals import RefusalError
+from anmi_ray.serving.queue import BatchQueue, Compute, Computed, What
+from anmi_ray.serving.refusals import RefusalError, of_another_model
 from anmi_ray.serving.search import Searching, SearchRoutes
 from anmi_ray.serving.settings import ServiceSettings
 from anmi_ray.serving.wire import EitherBody, EmbeddingsBody, RerankBody
@@ -37,36 +37,30 @@ _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 class RerankService:
     """The application `app`, an ASGI callable; `compute` says what the model says of a batch.
 
-    `calibrated`: what its scores are worth as probabilities, where that is known. `first`: the first stage of the run
-    that is served; without one nothing can be searched.
+    `first`: the first stage of the run that is served; without one nothing can be searched.
     """
 
     def __init__(
         self,
         settings: ServiceSettings,
         compute: Compute,
-        calibrated: Relevance | None = None,
         first: Searching | None = None,
     ) -> None:
         self._settings = settings
-        self._calibrated = [calibrated]  # by number of the loading
-        self._name = settings.called
+        self.name = settings.called
+        """What answers call the model: that which scored last."""
         self._meters = ServiceMeters(lambda: self._queue.waiting, lambda: self.app.inside)
         workers = BATCHES_EACH * settings.most
         self._queue = BatchQueue(
             compute, settings.batch_texts, settings.max_waiting, workers, settings.timeout_s, self._meters
         )
         routes = self._routes()
-        SearchRoutes(self._name, self, first).add_to(routes)
+        SearchRoutes(self, first).add_to(routes)
         paths = {str(getattr(route, "path", "")) for route in routes.routes}
         self.app = Gate(routes, settings, paths, self._meters.request)
 
-    def loaded(self, calibrated: Relevance | None) -> None:
-        """Be told what the scores of the next loading of the model are worth."""
-        self._calibrated.append(calibrated)
-
     def _routes(self) -> FastAPI:
-        app = FastAPI(title=f"anmi serve: {self._name}", version=__version__, redoc_url=None, docs_url="/docs")
+        app = FastAPI(title=f"anmi serve: {self.name}", version=__version__, redoc_url=None, docs_url="/docs")
         for path in ("/v1/rerank", "/v2/rerank"):
             app.add_api_route(path, self._rerank, methods=["POST"], name=f"rerank {path[1:3]}")
         app.add_api_route("/rerank", self._either, methods=["POST"], name="rerank as vLLM or TEI")
@@ -106,7 +100,7 @@ class RerankService:
         return JSONResponse(
             {
                 "id": str(uuid.uuid4()),
-                "model": self._name,
+                "model": self.name,
                 "results": results,
                 "meta": {"billed_units": units, "tokens": {"input_tokens": tokens}},
                 "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
@@ -117,9 +111,9 @@ class RerankService:
         """OpenAI's: the unit vectors of texts."""
         self._check_texts(body.input, "input")
         what = "query" if body.input_type.endswith("query") else "document"
-        found = await self._queue.computed(what, "", body.input)
+        found = await self._computed(what, "", body.input)
         if found.values is None:
-            raise RefusalError(400, f"{self._name} has no vector of a text: it reads pairs, or tokens; use /v1/rerank")
+            raise RefusalError(400, f"{self.name} has no vector of a text: it reads pairs, or tokens; use /v1/rerank")
         size = found.values.shape[1]
         if body.dimensions not in (None, size):
             raise RefusalError(400, f"dimensions is {body.dimensions}, and the model's vectors have {size}")
@@ -129,12 +123,12 @@ class RerankService:
             for index, vector in enumerate(found.values)
         ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return JSONResponse({"object": "list", "data": data, "model": self._name, "usage": usage})
+        return JSONResponse({"object": "list", "data": data, "model": self.name, "usage": usage})
 
     async def _health(self) -> JSONResponse:
         """200 while requests are taken."""
         status = "stopping" if self.app.draining else "ok"
-        content = {"status": status, "model": self._name, "waiting_texts": self._queue.waiting}
+        content = {"status": status, "model": self.name, "waiting_texts": self._queue.waiting}
         return JSONResponse(content, 503 if self.app.draining else 200)
 
     async def _metrics(self) -> PlainTextResponse:
@@ -143,13 +137,19 @@ class RerankService:
 
     async def _scores(self, body: RerankBody, texts: Sequence[str], place: str) -> Computed:
         self.check(body.query)
-        if body.min_relevance is not None and self._calibrated[-1] is None:
-            raise RefusalError(422, f"min_relevance: {self._name} has no calibrated P(relevant); leave it out")
         self._check_texts(texts, place)
-        return await self._computed(body.query, texts)
+        found = await self._scored(body.query, texts)
+        if body.min_relevance is not None and found.model.curve is None:
+            raise RefusalError(422, f"min_relevance: {self.name} has no calibrated P(relevant); leave it out")
+        return found
 
-    async def _computed(self, query: str, texts: Sequence[str]) -> Computed:
-        found = await self._queue.computed("score", query, texts)
+    async def _computed(self, what: What, query: str, texts: Sequence[str]) -> Computed:
+        found = await self._queue.computed(what, query, texts)
+        self.name = found.model.name or self.name
+        return found
+
+    async def _scored(self, query: str, texts: Sequence[str]) -> Computed:
+        found = await self._computed("score", query, texts)
         if found.values is None or not np.isfinite(found.values).all():
             raise RefusalError(500, "the model's scores are no numbers: its weights are damaged")
         return found
@@ -158,8 +158,8 @@ class RerankService:
         """(index, score) by falling score of the model; of equal ones the earlier text stands first."""
         assert found.values is not None
         score_N = found.values.astype(np.float64)
-        calibrated = self._calibrated[found.loading]
-        relevance_N = _sigmoid(score_N) if calibrated is None else calibrated.curve.of(score_N)
+        curve = found.model.curve
+        relevance_N = _sigmoid(score_N) if curve is None else curve.of(score_N)
         order = np.argsort(-score_N, kind="stable")
         order = order[relevance_N[order] >= (body.min_relevance or 0.0)]
         shown_N = score_N if body.raw_scores else relevance_N
@@ -171,17 +171,18 @@ class RerankService:
             raise RefusalError(422, "query: is empty")
         self._check_texts([query], "query")
 
-    async def scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
-        """The model's scores float64[N] of documents of the run, cut where a client's would be refused."""
-        found = await self._computed(query, [text[: self._settings.max_characters] for text in texts])
+    async def scores(self, query: str, texts: Sequence[str]) -> tuple[NDArray[np.float64], str]:
+        """Of texts, cut where a client's would be refused, scores float64[N], and the fingerprint of their model."""
+        found = await self._scored(query, [text[: self._settings.max_characters] for text in texts])
         assert found.values is not None
-        return found.values.astype(np.float64)
+        return found.values.astype(np.float64), found.model.fingerprint
 
-    async def vector(self, query: str) -> NDArray[np.float32]:
-        """The model's vector float32[d] of a query; of a model that has vectors."""
-        found = await self._queue.computed("query", "", [query])
-        assert found.values is not None
-        return found.values[0]
+    async def vector(self, query: str) -> QueryVector:
+        """The model's vector of a query."""
+        found = await self._computed("query", "", [query])
+        if found.values is None:  # the model before it had vectors, and the first stage has them still
+            raise of_another_model()
+        return QueryVector(found.values[0], found.model.fingerprint)
 
     def _check_texts(self, texts: Sequence[str], place: str) -> None:
         most, longest = self._settings.max_documents, self._settings.max_characters

@@ -10,14 +10,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from anmi_ray.core.errors import AnmiError, ConfigError, LostError, first_line, from_os_error
 from anmi_ray.serving.settings import ServiceSettings
 
 if TYPE_CHECKING:
-    from anmi_ray.evaluation.relevance import Relevance
+    from anmi_ray.serving.found import About
+    from anmi_ray.serving.model_version import ModelVersion
 
 _APP = "anmi"
 _LOOK_S = 5.0  # between two looks at whether the service is still there
@@ -38,7 +38,8 @@ def serve(settings: ServiceSettings, host: str, port: int, say: Callable[[str], 
         _check_gpus(settings)
     with _held(host, port) as taken:
         run = _run_of(settings)
-        _run(_checked(settings), run, host, taken, say)
+        settings = _settled(settings)
+        _run(settings, _checked(settings), run, host, taken, say)
 
 
 def need_serve() -> None:
@@ -94,26 +95,22 @@ def _held(host: str, port: int) -> Iterator[int]:
         yield int(taken[1])
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """Settings with the model's place and name, what its scores are worth, and the model as it was named."""
+def _settled(settings: ServiceSettings) -> ServiceSettings:
+    """The settings as every process reads them, whatever folder it is in. Links stay links."""
+    # a link may come to point elsewhere, which its target would not say
+    model = os.path.abspath(settings.model) if os.path.isdir(settings.model) else settings.model
+    root = settings.root if "://" in settings.root else os.path.abspath(settings.root)
+    return settings.model_copy(update={"model": model, "root": root, "threads": settings.threads_each})
 
-    settings: ServiceSettings
-    calibrated: Relevance | None
-    named: str
 
-
-def _checked(settings: ServiceSettings) -> _Checked:
+def _checked(settings: ServiceSettings) -> ModelVersion:
     """A look at whether the model loads: replicas would only try again. On the CPU: a GPU's memory is theirs."""
     from anmi_ray.api import reranking
+    from anmi_ray.serving import model_version
 
-    name, model = reranking.model_of(settings.model, settings.root)
-    calibrated = reranking.calibration_of(settings.model, settings.root)
-    reranking.load(model, settings.threads_each)
-    place = model if isinstance(model, str) else settings.model
-    root = settings.root if "://" in settings.root else os.path.abspath(settings.root)
-    update = {"model": place, "root": root, "name": settings.name or name, "threads": settings.threads_each}
-    return _Checked(settings.model_copy(update=update), calibrated, settings.model)
+    model = model_version.current(settings, time.time())
+    reranking.load(reranking.model_of(model.place, settings.root)[1], settings.threads_each)
+    return model
 
 
 def _run_of(settings: ServiceSettings) -> str | None:
@@ -128,55 +125,60 @@ def _run_of(settings: ServiceSettings) -> str | None:
     return settings.model
 
 
-def _run(served: _Checked, run: str | None, host: str, port: int, say: Callable[[str], None]) -> None:
+def _run(
+    settings: ServiceSettings, model: ModelVersion, run: str | None, host: str, port: int, say: Callable[[str], None]
+) -> None:
     import ray.serve  # sets its logger's level
 
     from anmi_ray.config.execution import ExecutionConfig
     from anmi_ray.runtime.tasks import ray_session
 
-    settings = served.settings
     logging.getLogger(ray.serve.__name__).setLevel(logging.ERROR)
     execution = ExecutionConfig(logical_cpus=max(1, settings.threads_each * settings.most))
     with ray_session(execution):
-        handle = _deployed(served, run, host, port)
+        handle = _deployed(settings, model, run, host, port)
         shown = f"[{host}]" if ":" in host else host
         try:
             if run is not None:
-                _opened(handle, say)
+                _tell(_first_stage(handle.opened), say)
             with _hang_ups() as hang_ups:
-                say(f"serving {settings.name} at http://{shown}:{port}; Ctrl-C ends it")
+                say(f"serving {model.name} at http://{shown}:{port}; Ctrl-C ends it")
                 if run is not None:
                     say(f"search its documents at http://{shown}:{port}/")
                 while True:
                     _watch(hang_ups)
-                    _load_anew(handle, settings.model_copy(update={"model": served.named}), say)
+                    _load_anew(handle, settings, run, say)
         except KeyboardInterrupt:
             _drained(handle, settings.timeout_s)
 
 
-def _opened(handle: Any, say: Callable[[str], None]) -> None:
-    """Wait until the run's documents can be searched; `say` is told what was made anew. Raises what keeps it closed."""
+def _first_stage(method: Any) -> About:
+    """What can be searched once a method of the front has opened it. Raises what keeps it from opening."""
     from ray.exceptions import RayError
 
     try:
-        about = handle.opened.remote().result()
+        about = method.remote().result()
     except (RayError, RuntimeError) as error:
         remedy = "start it again; Ray Serve's own words are in logs/serve below Ray's folder of the session"
         raise LostError(f"the process that searches was lost: {first_line(error)}", "this machine", remedy) from None
     if isinstance(about, AnmiError):
         raise about
+    return about
+
+
+def _tell(about: About, say: Callable[[str], None]) -> None:
     for note in about.notes:
         say(note)
 
 
-def _deployed(served: _Checked, run: str | None, host: str, port: int) -> Any:
+def _deployed(settings: ServiceSettings, model: ModelVersion, run: str | None, host: str, port: int) -> Any:
     """Start the application; its handle, once it answers."""
     from ray import serve
     from ray.exceptions import RayError
 
     from anmi_ray.serving.app import application
 
-    made = application(served.settings, served.calibrated, run)
+    made = application(settings, model, run)
     logs = {"enable_access_log": False, "log_level": "WARNING"}
     try:
         serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=logs)
@@ -200,15 +202,30 @@ def _hang_ups() -> Iterator[list[int]]:
         signal.signal(signal.SIGHUP, before)
 
 
-def _load_anew(handle: Any, settings: ServiceSettings, say: Callable[[str], None]) -> None:
-    """Have the model loaded that lies there now; one that does not load changes nothing."""
+def _load_anew(handle: Any, settings: ServiceSettings, run: str | None, say: Callable[[str], None]) -> None:
+    """Have the model loaded that lies there now, and a run's first stage opened; what fails leaves what was there."""
+    from ray.exceptions import RayError
+
     try:
-        found = _checked(settings)
+        model = _checked(settings)
+        fault = handle.load.remote(model).result()
     except AnmiError as error:
         say(f"not loaded anew, the model before goes on: {error}")
         return
-    handle.load.remote(found.settings.model, found.calibrated).result()
-    say(f"{settings.name} is loaded anew")
+    except (RayError, RuntimeError) as error:
+        say(f"not loaded anew: {first_line(error)}\n  remedy: send SIGHUP again")
+        return
+    if fault:
+        say(f"not loaded anew yet, it is tried again: {fault}")
+    else:
+        say(f"{model.name} is loaded anew")
+    if run is None:
+        return
+    try:
+        _tell(_first_stage(handle.reopen), say)
+        say(f"the first stage of {run} is opened anew")
+    except AnmiError as error:
+        say(f"the first stage is not opened anew, student and reranked+hybrid of another model are refused: {error}")
 
 
 def _watch(hang_ups: list[int]) -> None:

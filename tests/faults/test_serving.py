@@ -160,10 +160,10 @@ def test_a_process_more_scores_while_requests_wait(served: Served) -> None:
         for _ in range(6):
             pool.submit(ask)
         end = time.monotonic() + READY_S
-        while len(served.scorers()) < 2 and time.monotonic() < end:
+        while len(served.processes()) < 2 and time.monotonic() < end:
             time.sleep(0.2)
         ended.set()
-    assert len(served.scorers()) == 2
+    assert len(served.processes()) == 2
 
 
 def sizes(served: Served) -> dict[int, int]:

@@ -51,12 +51,12 @@ class Served:
         finally:
             killer.cancel()
 
-    def scorers(self) -> set[int]:
-        """Processes that score."""
+    def processes(self, kind: str = "ScoringReplica") -> set[int]:
+        """Processes of a kind, else those that score."""
         found: set[int] = set()
         for child in psutil.Process(self.process.pid).children(recursive=True):
             try:
-                if ":ScoringReplica" in " ".join(child.cmdline()):
+                if f":{kind}" in " ".join(child.cmdline()):
                     found.add(child.pid)
             except psutil.NoSuchProcess:
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from anmi_ray.models.kinds import load_reranker
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.serving import app
 from anmi_ray.serving.app import application
+from anmi_ray.serving.model_version import ModelVersion
 from anmi_ray.serving.queue import Computed
 from anmi_ray.serving.settings import validated
 from tests.commands import refused
@@ -99,15 +101,17 @@ def test_a_gpu_holds_one_model_at_a_time(tmp_path: Path, monkeypatch: pytest.Mon
     made_of: Any = app.ScoringReplica.func_or_class
     replica = made_of(validated({"model": str(folder), "gpus": 0.5, "threads": 1}))
 
-    async def ask(number: int) -> Computed:
-        return await replica.compute("score", ["word1"], ["word2"], app.Loading(number, str(folder)))
+    wanted = ModelVersion(str(folder), asked_at=time.time() + 1)
+
+    async def ask(model: ModelVersion | None) -> Computed:
+        return await replica.compute("score", ["word1"], ["word2"], model, False)
 
     async def ask_thrice() -> None:
-        first = await ask(0)
+        first = await ask(None)
         with pytest.raises(ConfigError, match="does not suffice"):
-            await ask(1)
-        again = await ask(1)
-        assert (first.loading, again.loading) == (0, 1)
+            await ask(wanted)
+        again = await ask(None)  # by a front that was started anew, and knows of no other
+        assert (first.model.asked_at, again.model) == (0, wanted)
         assert first.values == again.values
 
     asyncio.run(ask_thrice())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import http.client
 import json
 import os
 import shutil
@@ -15,7 +16,9 @@ import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import psutil
@@ -33,9 +36,18 @@ TOLERANCE = 1e-5
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("service")
-    model = LateInteraction.load(str(write_tiny_bert(folder / "bert"))).export(folder / "tiny-late")
-    with serving(model, folder / "errors", "--max-waiting", "1500") as found:
+    for seed in (0, 1):
+        LateInteraction.load(str(write_tiny_bert(folder / f"bert-{seed}", seed))).export(folder / f"late-{seed}")
+    (folder / "current").symlink_to(folder / "late-0")
+    with serving(folder / "current", folder / "errors", "--max-waiting", "1500") as found:
         yield found
+
+
+def wait_for(served: Served) -> None:
+    end = time.monotonic() + READY_S
+    while served.post("/v1/rerank", {"query": "word1", "documents": ["word2"]})[0] != 200:
+        assert time.monotonic() < end
+        time.sleep(0.2)
 
 
 def texts_of(rng: np.random.Generator, count: int) -> list[str]:
@@ -45,6 +57,23 @@ def texts_of(rng: np.random.Generator, count: int) -> list[str]:
 def best_of(served: Served, query: str, texts: list[str], count: int) -> list[int]:
     scores = served.scores(query, texts)
     return sorted(range(len(texts)), key=lambda at: -scores[at])[:count]
+
+
+def test_who_leaves_takes_no_others_answers_along(served: Served) -> None:  # the first: its request begins the batches
+    rng = np.random.default_rng(8)
+    sent = json.dumps({"query": "word1", "documents": [" ".join(rng.choice(WORDS, 300)) for _ in range(1000)]})
+    place = urlsplit(served.address)
+    with ThreadPoolExecutor(3) as pool, closing(http.client.HTTPConnection(str(place.hostname), place.port)) as leaving:
+        leaving.request(
+            "POST", "/v1/rerank", sent, {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+        )
+        time.sleep(0.3)
+        asked = [
+            pool.submit(served.post, "/v1/rerank", {"query": "word1", "documents": ["word2"] * 40}) for _ in range(3)
+        ]
+        time.sleep(0.3)
+        leaving.close()
+        assert [one.result()[0] for one in asked] == [200] * 3
 
 
 def test_scores_are_those_of_rerank_whatever_else_is_in_the_batch(served: Served) -> None:
@@ -155,18 +184,35 @@ def test_a_body_beyond_the_limit_is_refused_and_the_next_is_read(served: Served)
     assert served.post("/rerank", {"query": "q", "texts": ["x"]})[0] == 200
 
 
+def test_another_model_outlives_the_processes_that_were_told_of_it(served: Served) -> None:
+    texts = texts_of(np.random.default_rng(9), 9)
+    ranking = anmi_ray.rerank(served.model.with_name("late-1"), "word1", texts).sort_by("index")
+    before = served.scores("word1", texts)
+    other = served.model.with_name("new")
+    other.symlink_to("late-1")
+    os.replace(other, served.model)
+    served.process.send_signal(signal.SIGHUP)
+    assert served.said() == "late-1 is loaded anew\n"
+    shutil.rmtree(served.model.with_name("late-0"))
+    for kind in ("Front", "ScoringReplica"):
+        np.testing.assert_allclose(served.scores("word1", texts), ranking["score"].to_numpy(), atol=TOLERANCE)
+        assert served.post("/v1/rerank", {"query": "word1", "documents": texts})[1]["model"] == "late-1"
+        (victim,) = served.processes(kind)
+        os.kill(victim, signal.SIGKILL)
+        wait_for(served)
+    np.testing.assert_allclose(served.scores("word1", texts), ranking["score"].to_numpy(), atol=TOLERANCE)
+    assert np.abs(ranking["score"].to_numpy() - before).max() > 100 * TOLERANCE
+
+
 def test_a_killed_process_costs_no_more_than_the_requests_under_way(served: Served) -> None:
     sent = {"query": "word1", "documents": texts_of(np.random.default_rng(3), 300)}
-    (victim,) = served.scorers()
+    (victim,) = served.processes()
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(served.post, "/v1/rerank", sent) for _ in range(8)]
         os.kill(victim, signal.SIGKILL)
         assert {one.result()[0] for one in asked} <= {200, 429, 503}
-    end = time.monotonic() + READY_S
-    while served.post("/v1/rerank", sent)[0] != 200:
-        assert time.monotonic() < end
-        time.sleep(0.2)
-    assert victim not in served.scorers()
+    wait_for(served)
+    assert victim not in served.processes()
 
 
 def test_sigterm_ends_it_after_the_answers_under_way(served: Served) -> None:  # the last: the service is gone then

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,9 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.api.runs import Run
-from anmi_ray.core.errors import DamagedError
+from anmi_ray.core.errors import ConfigError, DamagedError
 from anmi_ray.core.records import DOCUMENT
 from anmi_ray.models.bi_encoder import BiEncoder
+from anmi_ray.serving import app, model_version
 from anmi_ray.serving.found import About, FoundDocument
 from anmi_ray.serving.queue import Computed, What
 from anmi_ray.serving.scorer import ModelScorer
@@ -40,9 +42,9 @@ Service = Callable[[], RerankService]
 class Here:
     """A first stage in this process."""
 
-    def __init__(self, searcher: RunSearcher) -> None:
+    def __init__(self, searcher: Any, about: About | None = None) -> None:
         self.find = searcher.find
-        self._about = searcher.about
+        self._about = about or searcher.about
 
     async def about(self) -> About:
         return self._about
@@ -51,8 +53,8 @@ class Here:
 @pytest.fixture(scope="module")
 def service(searched: Run) -> Iterator[Service]:
     """A service of the run: a new one for each event loop, around the same model and first stage."""
-    settings = validated({"model": searched.name, "threads": 1})
-    scorer = ModelScorer(str(searched.model), settings)
+    settings = validated({"model": searched.name, "root": searched.root, "threads": 1})
+    scorer = ModelScorer(model_version.current(settings), settings)
     with closing(RunSearcher(searched.name, searched.root, 1)) as searcher:
         yield lambda: RerankService(settings, scorer.compute, first=Here(searcher))
 
@@ -137,8 +139,9 @@ def test_indexes_that_are_gone_or_damaged_are_made_again(searched: Run, tmp_path
         notes = " ".join(searcher.about.notes)
         assert "counts of shard 0 was not there" in notes
         assert "vectors of shard 0 was damaged" in notes
-        settings = validated({"model": searched.name, "threads": 1})
-        made = RerankService(settings, ModelScorer(str(searched.model), settings).compute, first=Here(searcher))
+        settings = validated({"model": searched.name, "root": str(root), "threads": 1})
+        scorer = ModelScorer(model_version.current(settings), settings)
+        made = RerankService(settings, scorer.compute, first=Here(searcher))
         results = search(made, query=text, system="hybrid", top_n=DEPTH).json()["results"]
         assert [row["id"] for row in results] == [doc for doc, _ in systems["hybrid"]]
     (lost,) = (root / "artifacts" / "ingest").rglob("documents/00001.parquet")
@@ -165,6 +168,7 @@ ABOUT = About(
     fusion=None,
     examples=(),
     notes=(),
+    fingerprint="",
 )
 
 
@@ -172,14 +176,15 @@ class Made:
     """A first stage of two documents, once `released`."""
 
     def __init__(self, held: bool = False) -> None:
+        self.about_it = ABOUT
         self.released = asyncio.Event()
         if not held:
             self.released.set()
 
     async def about(self) -> About:
-        return ABOUT
+        return self.about_it
 
-    async def find(self, query: str, deepest: dict[str, int], vector_d: Any) -> list[FoundDocument]:
+    async def find(self, query: str, deepest: dict[str, int], vector: Any) -> list[FoundDocument]:
         await self.released.wait()
         texts = [("a", "title", "long " * 9), ("b", "", HOSTILE)]
         places = [{name: (rank, 1.0 / rank) for name in deepest} for rank in (1, 2)]
@@ -259,6 +264,62 @@ def test_searches_beyond_those_that_may_wait_are_refused_at_once() -> None:
         assert (await client.post("/v1/search", json={"query": "q"})).status_code == 200
 
     talk(made(first), crowd)
+
+
+@pytest.mark.slow
+def test_another_model_searches_nothing_before_the_first_stage_is_opened_with_it(searched: Run, tmp_path: Path) -> None:
+    """Its vectors of queries are of another space than those of the documents, and its scores need other weights."""
+    root = tmp_path / "root"
+    shutil.copytree(searched.root, root)
+    settings = validated({"model": searched.name, "root": str(root), "threads": 1})
+    before = ModelScorer(model_version.current(settings), settings)
+    search_replica: Any = app.SearchReplica.func_or_class
+    replica = search_replica(searched.name, str(root), 1)
+    about = asyncio.run(replica.about())
+    retrained(Run(searched.name, root))
+    scorer = ModelScorer(model_version.current(settings), settings)
+    assert scorer.model.fingerprint != before.model.fingerprint
+
+    def answered(scorer: ModelScorer, about: About, *systems: str) -> list[int]:
+        first = Here(replica, about)
+        made = [RerankService(settings, scorer.compute, first=first) for _ in systems]
+        asked = zip(made, systems, strict=True)
+        return [search(one, query="word3 word9", system=name).status_code for one, name in asked]
+
+    both = ["student", "reranked+hybrid"]
+    assert answered(before, about, *both) == [200, 200]
+    assert answered(scorer, about, *both, "reranked", "hybrid") == [503, 503, 200, 200]
+    opened = asyncio.run(replica.reopen())
+    assert answered(scorer, opened, *both) == [200, 200]
+    assert answered(before, opened, *both) == [503, 503]
+    shutil.rmtree(root / "artifacts" / "ingest")
+    assert isinstance(asyncio.run(replica.reopen()), ConfigError)
+    assert answered(scorer, opened, *both) == [200, 200]
+    replica.__del__()  # as Serve ends it
+
+
+def retrained(run: Run) -> None:
+    """Give a run another student, as another training does."""
+    train = run.artifact("train")
+    other = replace(train, fingerprint=train.fingerprint[::-1])
+    shutil.copytree(Path(run.root) / train.path, Path(run.root) / other.path)
+    for path in (f"{other.path}/manifest.json", f"runs/{run.name}.json"):
+        written = json.dumps(train.store.read_json(path))
+        train.store.publish_json(path, json.loads(written.replace(train.fingerprint, other.fingerprint)))
+
+
+def test_a_model_without_vectors_is_no_student_any_more() -> None:
+    async def scores_alone(what: What, queries: list[str], texts: list[str]) -> Computed:
+        found = await by_length(what, queries, texts)
+        return found if what == "score" else Computed(None, found.tokens)
+
+    first = Made()
+    first.about_it = replace(ABOUT, systems={**ABOUT.systems, "student": "vectors"})
+    found = search(
+        RerankService(validated({"model": "folder"}), scores_alone, first=first), query="q", system="student"
+    )
+    assert [found.status_code, found.headers["Retry-After"]] == [503, "5"]
+    assert "first stage is not opened with it yet" in found.json()["message"]
 
 
 @given(query=st.text() | st.just("\ud800"), system=st.sampled_from(["bm25", "reranked"]) | st.text(max_size=9))

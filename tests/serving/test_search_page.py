@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,9 @@ def address(searched: Run, tmp_path: Path) -> Iterator[str]:
         said = served.said()
         found = re.fullmatch(r"search its documents at (http://127\.0\.0\.1:\d+/)\n", said)
         assert found, said
+        served.process.send_signal(signal.SIGHUP)
+        assert served.said() == "searched is loaded anew\n"
+        assert served.said() == "the first stage of searched is opened anew\n"
         yield found[1]
         served.process.terminate()
         assert served.process.wait(READY_S) == 0

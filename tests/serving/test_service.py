@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextvars
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -20,11 +20,11 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.evaluation.relevance import RelevanceCurve
 from anmi_ray.serving import queue
 from anmi_ray.serving.meters import ServiceMeters
+from anmi_ray.serving.model_version import ModelVersion
 from anmi_ray.serving.queue import Computed, What
 from anmi_ray.serving.refusals import RefusalError
 from anmi_ray.serving.service import RerankService
 from anmi_ray.serving.settings import ServiceSettings, validated
-from tests.evaluation.scored_pairs import relevance
 
 T = TypeVar("T")
 Client = httpx2.AsyncClient
@@ -34,9 +34,10 @@ DIMENSIONS = 3
 class Model:
     """Scores by a text's length, once `released`; keeps the texts of its batches."""
 
-    def __init__(self, held: bool = False, vectors: bool = True) -> None:
+    def __init__(self, held: bool = False, vectors: bool = True, curve: RelevanceCurve | None = None) -> None:
         self.released = asyncio.Event()
         self.vectors = vectors
+        self.model = ModelVersion(curve=curve)
         self.batches: list[list[str]] = []
         if not held:
             self.released.set()
@@ -50,7 +51,7 @@ class Model:
         tokens = np.array([1 + len(text) for text in texts])
         scores = np.array([len(text) / 8 - len(query) for query, text in zip(queries, texts, strict=True)], np.float32)
         vectors = np.repeat(scores[:, None], DIMENSIONS, 1) if self.vectors else None
-        return Computed(scores if what == "score" else vectors, tokens)
+        return Computed(scores if what == "score" else vectors, tokens, self.model)
 
 
 def service(model: Model | None = None, **given: Any) -> RerankService:
@@ -110,8 +111,7 @@ def test_teis_shape() -> None:
 
 def test_a_calibrated_model_answers_with_probabilities_and_leaves_out_what_is_less() -> None:
     curve = RelevanceCurve("logistic", intercept=-1.0, slope=4.0)
-    calibrated = replace(relevance(), curve=curve)
-    made = RerankService(validated({"model": "folder", "name": "tiny"}), Model(), calibrated)
+    made = service(Model(curve=curve))
     expected = {2: curve.of(11 / 8 - 1), 0: curve.of(5 / 8 - 1), 3: curve.of(5 / 8 - 1), 1: curve.of(1 / 8 - 1)}
     sent = {"query": "q", "documents": DOCUMENTS}
 
@@ -381,6 +381,60 @@ def test_who_waits_too_long_is_told_and_forgotten() -> None:
         assert len(model.batches) == 3, "two were under way, and one is new"
 
     talk(made, late)
+
+
+def test_what_a_batch_asks_for_is_no_part_of_the_request_that_came_first() -> None:
+    """Else it ends with it: Ray Serve cancels what is asked for in the context of a request whose client has left."""
+    asked_for: list[str] = []
+    request = contextvars.ContextVar("request", default="none")
+
+    async def compute(what: What, queries: list[str], texts: list[str]) -> Computed:
+        asked_for.append(request.get())
+        return await Model()(what, queries, texts)
+
+    async def ask() -> None:
+        request.set("first")
+        await queue.BatchQueue(compute, 10, 100, 1, 10.0, ServiceMeters(lambda: 0, lambda: 0)).computed(
+            "score", "q", ["a"]
+        )
+
+    asyncio.run(ask())
+    assert asked_for == ["none"]
+
+
+def test_nobody_waits_for_a_batch_that_was_cancelled() -> None:
+    cancelled = [True, False, True, False]
+
+    async def compute(what: What, queries: list[str], texts: list[str]) -> Computed:
+        if len(texts) == 3:
+            raise ValueError("each request's text alone")
+        if cancelled.pop(0):
+            raise asyncio.CancelledError
+        return await Model()(what, queries, texts)
+
+    async def ask(client: Client) -> None:
+        async with asyncio.timeout(20):
+            assert statuses(await asyncio.gather(*posts(client, 3, 1))) == {503}
+            assert statuses(await asyncio.gather(*posts(client, 1, 1))) == {200}
+            assert statuses(await asyncio.gather(*posts(client, 1, 2))) == {503}
+            assert statuses(await asyncio.gather(*posts(client, 1, 1))) == {200}
+
+    talk(RerankService(validated({"model": "folder", "name": "tiny"}), compute), ask)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_what_waits_for_the_service_is_no_fault_of_the_client(method: str) -> None:
+    class Slow:
+        async def about(self) -> Any:
+            await asyncio.sleep(30)
+
+        async def find(self, query: str, deepest: dict[str, int], vector: Any) -> Any:
+            raise AssertionError
+
+    made = RerankService(validated({"model": "folder", "timeout_s": 0.2}), Model(), first=Slow())
+    path = {"GET": "/v1/systems", "POST": "/v1/search"}[method]
+    found = talk(made, lambda client: client.request(method, path, json={"query": "q"} if method == "POST" else None))
+    assert [found.status_code, found.headers["Retry-After"]] == [503, "1"]
 
 
 def test_a_body_that_does_not_come_ends_in_time() -> None:
