@@ -15,8 +15,7 @@ Objective = Literal["top", "negatives", "all"]
 class CompareConfig(Settings):
     """The design of the comparison graph. A query costs about n * degree / 2 comparisons."""
 
-    # the file's content is an input of the stage
-    how_only: ClassVar[frozenset[str]] = frozenset({"path"})
+    by_content: ClassVar[frozenset[str]] = frozenset({"path"})
 
     design: Literal["k-regular", "adaptive", "imported"] = Field(
         default="k-regular",
