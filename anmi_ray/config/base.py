@@ -28,6 +28,9 @@ Gpus = Annotated[float, Field(ge=0), AfterValidator(_gpus)]
 """Of an actor: a share of a GPU, or a number of them; 0: none."""
 
 
+_STRICT = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)  # JSON knows neither
+
+
 class Settings(BaseModel):
     """Base of every group of settings. Non-default values enter the fingerprint of the stage that owns the group.
 
@@ -36,7 +39,7 @@ class Settings(BaseModel):
     as an input; the name does not.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = _STRICT
     how_only: ClassVar[frozenset[str]] = frozenset()
     by_content: ClassVar[frozenset[str]] = frozenset()
 
@@ -102,7 +105,7 @@ class ModelJudge(LoadedModel, OneJudge[Word], Generic[Word]):
 class ExecutionSettings(BaseModel):
     """Base of settings that cannot change a result (resources, paths, logging); they enter no fingerprint."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = _STRICT
 
 
 class GpuType(ExecutionSettings):

@@ -38,7 +38,6 @@ class CompareConfig(Settings):
     target_error: float | None = Field(
         default=None,
         gt=0,
-        allow_inf_nan=False,
         description="adaptive: points. A query is asked no more where the standard error of what `objective` wants is "
         "this small, or is expected to become so by the pairs chosen; null: each is asked as much as `degree` says",
     )

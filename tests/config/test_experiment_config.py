@@ -139,6 +139,18 @@ def test_settings_that_only_say_how_are_left_out() -> None:
     assert whole(Inner(speed=9)) == {"what": 2}
 
 
+def test_numbers_are_finite(tmp_path: Path) -> None:
+    server = "{base_url: 'http://127.0.0.1:8000/v1', model: m, input_price: .inf, output_price: .nan}"
+    for override in (
+        "execution.gpu_dollars_hour=.inf",
+        "rate.prior=.inf",
+        "retrieve.fusion.weights={bm25: .nan}",
+        f"judge.judges=[{{kind: api, endpoint: {server}}}]",
+    ):
+        with pytest.raises(ConfigError, match="finite number"):
+            load(write(tmp_path, "seed: 0"), [override])
+
+
 def test_names_of_what_is_read_are_left_out_and_told_apart() -> None:
     class Read(Settings):
         by_content: ClassVar[frozenset[str]] = frozenset({"path"})
