@@ -344,13 +344,14 @@ def evaluate(
     """Measure TREC runs against `qrels/<split>.tsv`; the first system is what the others are compared with.
 
     A system is a tag of a file, called by the tag, or FILE:TAG where several files have it. Scores decide, and equal
-    ones go as in trec_eval. `say` is told once of each file whose ranks contradict its scores. Raises DataError where a
-    file holds no ranking or none of a judged query, ConfigError where a file or a measure is given twice.
+    ones go as in trec_eval. `say` is told once of each file whose ranks contradict its scores, and of malformed
+    qrels, which are left out. Raises DataError where these are more than one in a hundred, and where a file holds no
+    ranking or none of a judged query, ConfigError where a file or a measure is given twice.
     """
     from anmi_ray.corpus import lookup
     from anmi_ray.evaluation import measures, significance
 
-    qrels = lookup.read_qrels(str(collection), split)
+    qrels = lookup.read_qrels(str(collection), split, say)
     tables = _systems(run_files, say)
     labels = list(tables)
     judged = pc.unique(qrels["query_id"])

@@ -85,7 +85,9 @@ def _refuse(error: AnmiError, words: list[str]) -> NoReturn:
 
 def _tell(facts: dict[str, Any]) -> NoReturn:
     """End with an error as JSON, on standard output: that is where whoever asked for JSON reads."""
-    print(redaction.scrub(json.dumps(facts, ensure_ascii=False)), flush=True)
+    # before they are JSON: of that, what looks like a secret may hold a part of a quotation
+    error = {name: redaction.scrub(text) if text else text for name, text in facts["error"].items()}
+    print(json.dumps({**facts, "error": error}, ensure_ascii=False), flush=True)
     sys.exit(facts["exit_code"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -27,14 +28,20 @@ Gpus = Annotated[float, Field(ge=0), AfterValidator(_gpus)]
 """Of an actor: a share of a GPU, or a number of them; 0: none."""
 
 
+_STRICT = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)  # JSON knows neither
+
+
 class Settings(BaseModel):
     """Base of every group of settings. Non-default values enter the fingerprint of the stage that owns the group.
 
     `how_only`: fields that say how something is carried out and cannot change a result; they enter no fingerprint.
+    `by_content`: fields that name what a stage reads (a file, a template, a run), whose content enters its fingerprint
+    as an input; the name does not.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = _STRICT
     how_only: ClassVar[frozenset[str]] = frozenset()
+    by_content: ClassVar[frozenset[str]] = frozenset()
 
 
 class Kind(Settings, Generic[Word]):
@@ -98,7 +105,7 @@ class ModelJudge(LoadedModel, OneJudge[Word], Generic[Word]):
 class ExecutionSettings(BaseModel):
     """Base of settings that cannot change a result (resources, paths, logging); they enter no fingerprint."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = _STRICT
 
 
 class GpuType(ExecutionSettings):
@@ -114,12 +121,26 @@ def result_settings(group: Settings) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, field in type(group).model_fields.items():
         value = getattr(group, name)
-        if name in group.how_only or isinstance(value, ExecutionSettings):
+        if name in group.how_only | group.by_content or isinstance(value, ExecutionSettings):
             continue
         if not field.is_required() and whole(value) == whole(_default(group, field)):
             continue
         found[name] = result_settings(value) if isinstance(value, Settings) else whole(value, shorten=True)
     return found
+
+
+def named_inputs(value: object, place: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of all fields of a group that name what is read, as `Settings.by_content` says."""
+    if isinstance(value, Settings):
+        for name in type(value).model_fields:
+            inner = f"{place}.{name}" if place else name
+            if name in value.by_content:
+                yield inner, whole(getattr(value, name))
+            else:
+                yield from named_inputs(getattr(value, name), inner)
+    elif isinstance(value, tuple):
+        for i, one in enumerate(cast(tuple[object, ...], value)):
+            yield from named_inputs(one, f"{place}.{i}")
 
 
 def _default(group: Settings, field: FieldInfo) -> Any:
@@ -131,7 +152,8 @@ def whole(value: object, shorten: bool = False) -> Any:
     if isinstance(value, Settings):
         if shorten:
             return result_settings(value)
-        return {name: whole(getattr(value, name)) for name in type(value).model_fields if name not in value.how_only}
+        names = (name for name in type(value).model_fields if name not in value.how_only | value.by_content)
+        return {name: whole(getattr(value, name)) for name in names}
     if isinstance(value, ExecutionSettings):
         return {}
     if isinstance(value, tuple | list):

@@ -15,8 +15,7 @@ Objective = Literal["top", "negatives", "all"]
 class CompareConfig(Settings):
     """The design of the comparison graph. A query costs about n * degree / 2 comparisons."""
 
-    # the file's content is an input of the stage
-    how_only: ClassVar[frozenset[str]] = frozenset({"path"})
+    by_content: ClassVar[frozenset[str]] = frozenset({"path"})
 
     design: Literal["k-regular", "adaptive", "imported"] = Field(
         default="k-regular",
@@ -39,7 +38,6 @@ class CompareConfig(Settings):
     target_error: float | None = Field(
         default=None,
         gt=0,
-        allow_inf_nan=False,
         description="adaptive: points. A query is asked no more where the standard error of what `objective` wants is "
         "this small, or is expected to become so by the pairs chosen; null: each is asked as much as `degree` says",
     )

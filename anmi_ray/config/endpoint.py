@@ -19,7 +19,7 @@ class ServedModel(Settings):
     """Base of what is asked of a model behind a server."""
 
     # a key pasted into the wrong field must not come back in an error message
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True)
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     fixed: ClassVar[tuple[str, ...]]  # fields of the body that `extra` may not set
 

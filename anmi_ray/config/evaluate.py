@@ -58,8 +58,7 @@ class PeerConfig(LoadedModel, Scoring):
     """Another reranker that scores the same documents, a system of its own: a model, an endpoint, another run's, or the
     untrained."""
 
-    # the model that a run trained is an input of the stage
-    how_only: ClassVar[frozenset[str]] = frozenset({"run"})
+    by_content: ClassVar[frozenset[str]] = frozenset({"run"})
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="name of the system in tables, tests and run files"

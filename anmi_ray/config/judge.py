@@ -128,8 +128,7 @@ class ApiJudgeConfig(OneJudge[Literal["api"]]):
 class ImportedJudgeConfig(OneJudge[Literal["imported"]]):
     """Preferences that somebody has already, in a file; what it does not hold is a failure of that name."""
 
-    # the file's content is an input of the stage
-    how_only: ClassVar[frozenset[str]] = frozenset({"path"})
+    by_content: ClassVar[frozenset[str]] = frozenset({"path"})
 
     path: PathOrUri = Field(
         min_length=1,

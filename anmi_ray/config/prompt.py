@@ -16,7 +16,7 @@ class PromptConfig(Settings):
     """The prompt of a language model that judges, and how its answer becomes a preference."""
 
     # what the template says is part of the identity under which the answers about one document are kept
-    how_only: ClassVar[frozenset[str]] = frozenset({"relevance"})
+    by_content: ClassVar[frozenset[str]] = frozenset({"relevance"})
 
     template: FileOrName = Field(
         default="scale",

@@ -132,7 +132,7 @@ class FusionConfig(Settings):
         description="rrf: reciprocal ranks; scores: the scores, from 0 to 1 over the documents of the query",
     )
     k: int = Field(default=60, ge=0, description="rrf: constant of 1 / (k + rank)")
-    weights: dict[Retriever, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+    weights: dict[Retriever, Annotated[float, Field(gt=0)]] = Field(
         default={}, description="weight of each retriever that is not to count as 1, such as {dense: 2.0}"
     )
 

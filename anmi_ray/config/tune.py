@@ -7,6 +7,7 @@ a campaign's file, and every mistake becomes one ConfigError.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ _SHARED = {
     "train.dev_points": "trials are compared there",
     "train.dev_depth": "trials are compared on these documents",
 }
+_LARGEST = 2**53  # of whole numbers up to it, floating point holds every one
 _REMEDY = "see jobs/configs/tune-quickstart.yaml, and CampaignConfig in anmi_ray/config/tune.py"
 
 
@@ -42,6 +44,8 @@ class Bounds(Kind[Word], Generic[Word, Number]):
     def _ascends(self) -> Self:
         if self.low >= self.high:
             raise ValueError(f"low is {self.low} and high {self.high}: low must be smaller")
+        if self.high - self.low > sys.float_info.max:
+            raise ValueError(f"low is {self.low} and high {self.high}: they are too far apart to draw between them")
         return self
 
 
@@ -64,6 +68,13 @@ class Integer(Bounds[Literal["integer"], int]):
     """A whole number between two, both included."""
 
     log: bool = Field(default=False, description="alike in its logarithm")
+
+    @field_validator("low", "high")
+    @classmethod
+    def _is_exact(cls, value: int) -> int:
+        if abs(value) > _LARGEST:
+            raise ValueError(f"must lie within {_LARGEST:,} of 0: samplers reckon in floating point")
+        return value
 
     @model_validator(mode="after")
     def _has_a_logarithm(self) -> Integer:
@@ -255,6 +266,9 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Loaded:
         first, _, rest = override.partition("=")[0].strip().partition(".")
         if first in ("space", "settings") and rest:  # what follows is one name, dots and all
             _put_named(content, first, rest, override)
+        elif first == "settings":  # those of the file are in the experiment already
+            remedy = "give each by its name, such as settings.train.max_steps=7"
+            raise ConfigError("settings cannot be given as a whole", "command line", remedy)
         else:
             apply(content if first in own else content["experiment"], override)
     config = validate_as(CampaignConfig, content, place, _REMEDY)

@@ -84,7 +84,7 @@ def _chooser(file: File, columns: Columns, roles: tuple[str, ...]) -> Choose:
     """What picks the columns of a file: the one that the settings name, else the only usual one.
 
     It raises DataError where one is missing, stands twice, or several may be meant. The title may be missing: where
-    nobody named it, and in JSON, whose lines may lack what others have.
+    nobody named it, and in JSON, whose lines may lack what others have, so that each is looked into.
     """
     lacking = file.kind in (".jsonl", ".json")
 
@@ -95,8 +95,8 @@ def _chooser(file: File, columns: Columns, roles: tuple[str, ...]) -> Choose:
             found = [name for name in ((given,) if given is not None else _USUAL[role]) if name in names]
             if len(found) == 1 and names.count(found[0]) == 1:
                 chosen[role] = found[0]
-            elif given is not None and role in _OPTIONAL and lacking:
-                chosen[role] = given
+            elif not found and role in _OPTIONAL and lacking:
+                chosen[role] = given or _USUAL[role][0]
             elif found or given is not None or role not in _OPTIONAL:
                 raise DataError(
                     _wrong(role, given, found),

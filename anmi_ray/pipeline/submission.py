@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from anmi_ray import __version__
-from anmi_ray.config.base import Settings, result_settings
+from anmi_ray.config.base import Settings, named_inputs, result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import validate, validate_as
 from anmi_ray.config.paths import as_written
@@ -36,6 +36,8 @@ OURS = "anmi_job"  # the key of a job's metadata that says it is one of these
 
 # Settings that are places: files and folders, and what may be one or a name (of a hub, of what comes with the package).
 _PLACES = frozenset({"path", "root", "storage_path", "documents", "queries", "qrels", "examples"})
+_BY_SPLIT = "qrels"  # a mapping of places
+_FREE = "extra"  # what a server is sent as it stands
 _PERHAPS = frozenset({"model", "template", "relevance", "tokenizer", "pointwise", "also"})
 _EXCLUDED = ["__pycache__", "*.pyc", ".?*"]  # of the code that is shipped
 _STOP_S = 30  # that a cancelled driver has to end by itself
@@ -85,13 +87,14 @@ class Submission:
     def fingerprint(self) -> str:
         """32 hexadecimal digits of all that can change what the job computes, and of where it goes.
 
+        What lies on the cluster cannot be looked into from here: files and runs that stages read count by their names.
         A campaign that is to have more trials is the same one.
         """
         stages = [(stage.name, stage.version) for stage in stages_of(self.experiment)]
         root = self.experiment.execution.root
         what = [self.job, *self.arguments, __version__, self.run, root, stages]
         searched = [] if self.campaign is None else [result_settings(self.campaign)]
-        found = [what, result_settings(self.experiment), *searched]
+        found = [what, result_settings(self.experiment), list(named_inputs(self.experiment)), *searched]
         settings = json.dumps(found, sort_keys=True, ensure_ascii=False)
         return digest("job", settings, *(content for part in self.code for content in _contents(part))).hex()
 
@@ -182,8 +185,10 @@ def _absolute(node: Any, name: str = "", place: bool = False, perhaps: bool = Fa
     for key, value in node.items() if isinstance(node, dict) else enumerate(node):
         inner = f"{name}.{key}" if name else str(key)
         known = place or key in _PLACES
-        if isinstance(value, dict | list):
-            yield from _absolute(value, inner, known, key in _PERHAPS and isinstance(value, list))
+        if isinstance(value, list) or (isinstance(value, dict) and key == _BY_SPLIT):
+            yield from _absolute(value, inner, known, key in _PERHAPS)
+        elif isinstance(value, dict) and key != _FREE:  # a group, whatever it is called: `queries` is one too
+            yield from _absolute(value, inner)
         elif not isinstance(value, str) or "://" in value or Path(value).is_absolute():
             continue
         elif known or ((perhaps or key in _PERHAPS) and Path(value).expanduser().exists()):
@@ -194,8 +199,8 @@ def _absolute(node: Any, name: str = "", place: bool = False, perhaps: bool = Fa
 def variables(names: Iterable[str], secrets: Iterable[str]) -> dict[str, str]:
     """Environment variables of this process that a job is to have.
 
-    They are kept by the cluster and shown to whoever reaches its job server, so one that looks like a secret must be
-    named among `secrets`. Raises ConfigError for one that does so elsewhere, or is not set.
+    They are kept by the cluster and shown to whoever reaches its job server, so one that looks like a secret, by its
+    name or its value, must be named among `secrets`. Raises ConfigError for one that does so elsewhere, or is not set.
     """
     secrets = tuple(secrets)
     found: dict[str, str] = {}
@@ -204,9 +209,9 @@ def variables(names: Iterable[str], secrets: Iterable[str]) -> dict[str, str]:
         if "=" in name:
             what = f"{name.partition('=')[0]} is given a value"
             raise ConfigError(what, option, "give the name alone: the value is this process's own")
-        if redaction.NAMES.search(name) and name not in secrets:
+        if name not in secrets and (secret := _secret_in(name, os.environ.get(name, ""))):
             raise ConfigError(
-                f"{name} looks like a secret, and whoever reaches the cluster's job server could read it",
+                f"{secret}, and whoever reaches the cluster's job server could read it",
                 "--env",
                 f"give it to the nodes as a secret of the cluster's; where that server is yours alone, --secret {name}",
             )
@@ -214,6 +219,13 @@ def variables(names: Iterable[str], secrets: Iterable[str]) -> dict[str, str]:
             raise ConfigError(f"{name} is not set here", option, f"export {name}, or leave it out")
         found[name] = os.environ[name]
     return found
+
+
+def _secret_in(name: str, value: str) -> str | None:
+    """What of an environment variable is a secret, in words; None where nothing is."""
+    if redaction.NAMES.search(name):
+        return f"{name} looks like a secret"
+    return f"the value of {name} holds a credential" if redaction.is_key(value) or redaction.in_address(value) else None
 
 
 def checkout() -> tuple[Path, ...]:

@@ -228,7 +228,8 @@ def to_svg(pictures: Sequence[Markup]) -> str:
         wide = max(wide, width)
         top += height + 24.0
     colours = dict(re.findall(r"--([\w-]+): (#\w+)", asset("page.css").split("}", 1)[0]))
-    shapes = re.sub(r"var\(--([\w-]+)\)", lambda match: colours[match[1]], "".join(placed))
+    coloured = rf'(fill|stroke)="var\(--({"|".join(colours)})\)"'  # a document may be called var(--ink) itself
+    shapes = re.sub(coloured, lambda match: f'{match[1]}="{colours[match[2]]}"', "".join(placed))
     size = f'width="{wide + 40:g}" height="{top + 16:g}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-20 -20 {wide + 40:g} {top + 16:g}" {size}>'

@@ -123,9 +123,8 @@ class Rows:
     def without_long(self, texts: Sequence[str]) -> Rows:
         """The rows whose cells of these columns are short enough for an id or a word; the others are refused."""
         long = np.zeros(self.table.num_rows, dtype=bool)
-        for name in set(texts).intersection(self.table.column_names):
-            column = self.table[name]
-            if is_text(column.type):
+        for name, column in zip(self.table.column_names, self.table.columns, strict=True):  # one may stand twice
+            if name in texts and is_text(column.type):
                 length = pc.fill_null(pc.binary_length(column), 0)
                 long |= length.to_numpy() > MAX_TEXT
         if not long.any():

@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import put, validate
 from anmi_ray.config.tune import CampaignConfig, Loaded
-from anmi_ray.core.errors import ConfigError, StoreError
+from anmi_ray.core.errors import ConfigError, StoreError, from_os_error
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.pipeline.resolve import Resolved, resolve
 from anmi_ray.pipeline.stages import FIRST, MINE, TRAIN
@@ -182,14 +182,17 @@ def alone(store: Store, name: str) -> Iterator[None]:
     if store.local is None:
         yield
         return
-    store.local.mkdir(parents=True, exist_ok=True)
-    with (store.local / f".{name}.lock").open("w") as file:
+    with ExitStack() as held:
         try:
+            store.local.mkdir(parents=True, exist_ok=True)
+            file = held.enter_context((store.local / f".{name}.lock").open("w"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreError(
                 "another process is at work here", store.where(name), "wait for it, or give another root"
             ) from None
+        except OSError as error:
+            raise from_os_error(error, str(store.local)) from None
         yield
 
 

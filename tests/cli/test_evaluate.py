@@ -52,6 +52,22 @@ def test_ranks_that_contradict_the_scores_are_told_of() -> None:
     assert "0.750" in done.stdout
 
 
+def test_malformed_qrels_are_told_of_and_of_a_pair_judged_twice_the_first_counts(tmp_path: Path) -> None:
+    lines = [f"p{i}\td1\t0" for i in range(199)]
+    path = tmp_path / "qrels" / "test.tsv"
+    path.write_text("\n".join(["query-id\tcorpus-id\tscore", "q1\td1\t1", *lines, "q1\td1\t0", "q1\td2\t1.5\n"]))
+    done = anmi(*evaluate("one.trec"))
+    assert done.stderr == (
+        "./qrels/test.tsv: 2 of 202 qrels are malformed and left out: qrels/test.tsv:202 (pair judged twice); "
+        "qrels/test.tsv:203 (grade is not an integer)\n"
+    )
+    assert "1.000" in done.stdout
+    path.write_text(path.read_text() + "q1\td3\n")
+    said = refused(*evaluate("one.trec"))
+    assert "./qrels/test.tsv: 3 of 203 qrels are malformed (1.5%, allowed 1.0%): " in said
+    assert "mend these lines" in said
+
+
 def test_a_measure_that_is_none_is_told_the_examples_once() -> None:
     assert refused(*evaluate("one.trec"), "--measures", "nDCG@x").count("nDCG@10") == 1
 

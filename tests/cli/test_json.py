@@ -63,6 +63,7 @@ def test_a_plan_is_numbers_and_what_it_would_fail_at(folder: Path) -> None:
         (["run", "any.yaml"], "--json is of plan"),
         (["show", "r1", "--follow"], "--follow"),
         (["show", "r1", "--root", "s3://me:word@bucket/x"], "credential"),
+        (["plan", 'password="x"'], "no such configuration file"),
     ],
 )
 def test_errors_are_json_too(folder: Path, words: list[str], says: str) -> None:

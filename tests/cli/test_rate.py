@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,11 @@ def test_the_picture(file: Path, tmp_path: Path) -> None:
     assert "var(" not in drawn
     rate(file, "--prior", 1, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg", "--plot-query", "q3")
     assert "query q3" in (tmp_path / "p.svg").read_text()
+    file.write_text(f"{HEAD}q,var(--x),b,1\nq,var(--card),d,1\n")
+    rate(file, "--prior", 1, "--out", tmp_path / "o.csv", "--plot", tmp_path / "q.svg")
+    drawn = (tmp_path / "q.svg").read_text()
+    assert {"var(--x)", "var(--card)"} == set(re.findall(r"var\([^)]*\)", drawn))
+    file.write_text(f"{HEAD}q3,a,b,1\n")
     said = refused("rate", file, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg", "--plot-query", "q33")
     assert "did you mean q3?" in said
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import Field
 
-from anmi_ray.config.base import Settings, result_settings, whole
+from anmi_ray.config.base import Settings, named_inputs, result_settings, whole
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load, validate
@@ -137,6 +137,35 @@ def test_settings_that_only_say_how_are_left_out() -> None:
     assert result_settings(how) == {}
     assert result_settings(given) == {"inner": {"what": 6}, "several": [{}, {"what": 7}], "plain": {"speed": 1}}
     assert whole(Inner(speed=9)) == {"what": 2}
+
+
+def test_numbers_are_finite(tmp_path: Path) -> None:
+    server = "{base_url: 'http://127.0.0.1:8000/v1', model: m, input_price: .inf, output_price: .nan}"
+    for override in (
+        "execution.gpu_dollars_hour=.inf",
+        "rate.prior=.inf",
+        "retrieve.fusion.weights={bm25: .nan}",
+        f"judge.judges=[{{kind: api, endpoint: {server}}}]",
+    ):
+        with pytest.raises(ConfigError, match="finite number"):
+            load(write(tmp_path, "seed: 0"), [override])
+
+
+def test_names_of_what_is_read_are_left_out_and_told_apart() -> None:
+    class Read(Settings):
+        by_content: ClassVar[frozenset[str]] = frozenset({"path"})
+        path: str | None = None
+        what: int = 2
+
+    class Reads(Settings):
+        one: Read = Read()
+        several: tuple[Read, ...] = ()
+
+    given = Reads(one=Read(path="a"), several=(Read(path="b", what=3),))
+    assert result_settings(given) == {"several": [{"what": 3}]}
+    assert whole(Read(path="a")) == {"what": 2}
+    assert list(named_inputs(given)) == [("one.path", "a"), ("several.0.path", "b")]
+    assert list(named_inputs(Reads())) == [("one.path", None)]
 
 
 def test_an_override_may_reach_into_a_list(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ SPACE: dict[str, Any] = {
 
 def write(folder: Path, **more: Any) -> Path:
     path = folder / "camp.yaml"
-    path.write_text(json.dumps({"experiment": {}, "space": SPACE, **more}), encoding="utf-8")
+    path.write_text(yaml.safe_dump({"experiment": {}, "space": SPACE, **more}, sort_keys=False), encoding="utf-8")
     return path
 
 
@@ -52,6 +53,10 @@ def read(folder: Path, *overrides: str, **more: Any) -> Loaded:
         ({"train.learning_rate": {"kind": "unifrom", "low": 0, "high": 1}}, "did you mean uniform?"),
         ({"train.learning_rate": {"kind": "uniform", "low": 2, "high": 1}}, "low must be smaller"),
         ({"train.learning_rate": {"kind": "uniform", "low": 0}}, "high: Field required"),
+        ({"train.learning_rate": {"kind": "uniform", "low": 0, "high": math.inf}}, "finite number"),
+        ({"train.learning_rate": {"kind": "loguniform", "low": math.nan, "high": 1}}, "finite number"),
+        ({"train.learning_rate": {"kind": "uniform", "low": -1e308, "high": 1e308}}, "too far apart"),
+        ({"train.max_steps": {"kind": "integer", "low": 1, "high": 10**20}}, "within 9,007,199,254,740,992 of 0"),
         ({"train.learning_rate": {"kind": "loguniform", "low": 0, "high": 1}}, "greater than 0"),
         ({"train.epochs": {"kind": "integer", "low": 0, "high": 9, "log": True}}, "at least 1"),
         ({"mine.rule": {"kind": "choice", "values": ["table2"]}}, "at least 2"),
@@ -90,6 +95,12 @@ def test_an_override_is_of_the_campaign_or_of_its_experiment(tmp_path: Path) -> 
     assert found.experiment == {**experiment, "mine": {"negatives": 2}}
     assert found.space["train.loss.temperature"] == Uniform(kind="uniform", low=0.1, high=1.0)
     assert set(found.space) == {*SPACE, "train.loss.temperature"}
+
+
+@pytest.mark.parametrize("override", ["settings={train.max_steps: 7}", "settings={}", "settings"])
+def test_settings_as_a_whole_are_refused(tmp_path: Path, override: str) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be given as a whole\n.*settings\.train\.max_steps=7"):
+        read(tmp_path, override, settings={"train.max_steps": 3})
 
 
 def test_an_option_has_parameters_of_its_own(tmp_path: Path) -> None:

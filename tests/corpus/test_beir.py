@@ -15,6 +15,7 @@ from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
+from anmi_ray.corpus import lookup
 from anmi_ray.corpus.counts import counted, examples
 from tests.corpus.layouts import Reading, read_with
 
@@ -382,3 +383,12 @@ def test_dev_queries_share_no_relevant_document_with_train(write: Write) -> None
     assert list(split.values()).count("dev") == 60
     other = read(folder, dev_fraction=0.2, split_seed=1)[2]
     assert other["split"].to_pylist() != first["split"].to_pylist()
+
+
+def test_of_texts_with_one_id_the_first_is_it(write: Write) -> None:
+    twice = [{**DOCUMENTS[0], "text": "another"}]
+    folder = write(documents=lines(DOCUMENTS + twice), queries=lines([*QUERIES, {"_id": "q0", "text": "another"}]))
+    ids = (pa.chunked_array([[of(name)]]) for of, name in ((identity.query_id, "q0"), (identity.doc_id, "d0")))
+    queries, documents = lookup.read_texts(str(folder), *ids)
+    assert queries["text"].to_pylist() == [QUERIES[0]["text"]]
+    assert documents["text"].to_pylist() == [DOCUMENTS[0]["text"]]

@@ -244,6 +244,14 @@ def test_the_columns_of_json_lines_are_those_of_its_first_lines(tmp_path: Path) 
         read(settings)
 
 
+def test_titles_of_json_lines_may_begin_late(tmp_path: Path) -> None:
+    settings = write_jsonl(tmp_path, SMALL)
+    rows = [{"id": f"late{i}", "text": "some text", **({"title": f"title {i}"} if i > 100 else {})} for i in range(150)]
+    write_lines(tmp_path / "late.jsonl", [json.dumps(row) for row in rows])
+    found = read({**settings, "documents": str(tmp_path / "late.jsonl"), "columns": {}, "qrels": None})
+    assert found.documents["title"].to_pylist() == [row.get("title", "") for row in rows]
+
+
 @pytest.mark.parametrize("size", [0, 3, 300, -1])
 def test_a_truncated_parquet_file_is_an_error_that_names_it(tmp_path: Path, size: int) -> None:
     settings = write_parquet(tmp_path, SMALL)

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -149,6 +150,27 @@ def test_of_a_list_of_places_or_names_those_that_are_there_become_absolute(
     assert made.evaluate.also == (str(tmp_path / "tickets"), "nano-beir")
 
 
+def test_a_group_that_is_called_as_a_place_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.md").write_text("template")
+    extra = {"structured_outputs": {"path": "x", "examples": ["y"]}}
+    endpoint = {"base_url": "http://127.0.0.1:8000/v1", "model": "m", "extra": extra}
+    writer = {"kind": "api", "endpoint": endpoint, "template": "mine.md"}
+    given = {"queries": {"writer": writer, "kinds": ["keyword", "example"], "examples": "asked.txt"}}
+    made, said = for_cluster(load.validate(given, "here"))
+    assert made.queries.writer is not None
+    assert made.queries.writer.kind == "api"
+    assert made.queries.writer.endpoint.extra == extra
+    assert made.queries.writer.template == str(tmp_path / "mine.md")
+    assert made.queries.kinds == ("keyword", "example")
+    assert made.queries.examples == str(tmp_path / "asked.txt")
+    assert [line.split()[0] for line in said] == ["queries.writer.template", "queries.examples", "execution.root"]
+    (tmp_path / "small.yaml").write_text(
+        yaml.safe_dump({"experiment": given, "space": {"train.max_steps": {"kind": "choice", "values": [1, 2]}}})
+    )
+    assert campaign_for_cluster(tune.load("small.yaml"))[0].queries == made.queries
+
+
 def test_every_place_among_the_settings_is_known() -> None:
     """A setting that is described as a folder or a file is one of those that become absolute."""
     found: dict[str, str] = {}
@@ -196,6 +218,31 @@ def test_a_job_is_called_by_what_it_computes(how: set[str], what: str) -> None:
     plain = fingerprint()
     assert fingerprint(*sorted(how)) == plain
     assert fingerprint(what, *sorted(how)) != plain
+
+
+def reading(name: str) -> dict[str, tuple[str, ...]]:
+    """By setting that names a file or a run which a stage reads, overrides that give it this name."""
+    imported = "judge.judges=[{{kind: imported, path: {}}}]".format
+    api = "kind: api, endpoint: {base_url: 'http://127.0.0.1:8000/v1', model: m}"
+    judges = f"judges: [{{{api}, prompt: {{relevance: {name}}}}}]"
+    return {
+        "compare": ("compare.design=imported", f"compare.path={name}", imported("answers.csv")),
+        "judge": ("compare.design=imported", "compare.path=pairs.csv", imported(name)),
+        "peer": (f"rerank.peers=[{{name: other, run: {name}}}]",),
+        "prompt": (f"judge={{{judges}}}",),
+        "assessors": ("evaluate.judged=all", f"evaluate.judge={{{judges}}}"),
+    }
+
+
+@pytest.mark.parametrize("setting", reading(""))
+def test_files_and_runs_that_stages_read_are_part_of_what_a_job_is(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+    one, two, again = (job(*reading(name)[setting]).fingerprint for name in ("one", "two", "one"))
+    assert one == again != two
 
 
 def test_what_follows_the_settings_is_part_of_a_jobs_name() -> None:
@@ -281,6 +328,12 @@ def test_secrets_are_passed_only_by_that_name(monkeypatch: pytest.MonkeyPatch) -
         variables(["SOME_API_KEY"], [])
     assert "word" not in str(caught.value)
     assert variables([], ["SOME_API_KEY"]) == {"SOME_API_KEY": "word"}
+    for value in ("http://me:password@proxy:3128", "sk-" + "1A" * 12):
+        monkeypatch.setenv("HTTPS_PROXY", value)
+        with pytest.raises(ConfigError, match="--env: the value of HTTPS_PROXY holds a credential") as caught:
+            variables(["HTTPS_PROXY"], [])
+        assert value not in str(caught.value)
+        assert variables([], ["HTTPS_PROXY"]) == {"HTTPS_PROXY": value}
     with pytest.raises(ConfigError, match="NOT_THERE is not set"):
         variables(["NOT_THERE"], [])
     with pytest.raises(ConfigError, match="--secret: NOT_THERE is not set"):

@@ -170,6 +170,14 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         write(tmp_path / "d.csv", "query_id,doc_a,doc_a,doc_b,preference\nq,a,b,c,1\n")
 
 
+def test_a_column_of_parquet_that_stands_twice_is_named(tmp_path: Path) -> None:
+    names = ["query_id", "query_id", "doc_a", "doc_b", "preference"]
+    table = pa.Table.from_arrays([pa.array(["q"])] * 4 + [pa.array([0.5])], names=names)
+    pq.write_table(table, tmp_path / "d.parquet")
+    with pytest.raises(DataError, match="several columns query_id"):
+        read_preferences(tmp_path / "d.parquet", GAMES)
+
+
 CELLS = st.sampled_from(["q", "a", "b", "", "x y", "é", "0.5", "judge"])
 RECORDS = st.lists(st.tuples(CELLS, CELLS, CELLS, CELLS, CELLS), max_size=40)
 NAMES = ("query_id", "note", "doc_a", "doc_b", "preference")

@@ -21,6 +21,7 @@ from anmi_ray.config.tune import AshaConfig, load
 from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.runtime.reporter import Reporter
+from anmi_ray.store import Store
 from anmi_ray.tuning import driver, search
 from anmi_ray.tuning import run as campaigns
 from anmi_ray.tuning.campaign import Campaign, Point, Trial, alone, best, open_campaign
@@ -234,3 +235,12 @@ def test_only_one_process_carries_out_a_campaign(small_collection: Path, tmp_pat
     ):
         campaigns.run(campaign, Reporter(), lambda _: None)
     assert os.listdir(campaign.base.execution.root) == [f".campaign-{campaign.fingerprint}.lock"]
+
+
+def test_a_root_that_cannot_be_written_is_one_message() -> None:
+    with (
+        pytest.raises(StoreError, match="/proc/nope: no such file or folder") as caught,
+        alone(Store("/proc/nope"), "x"),
+    ):
+        pass
+    assert caught.value.remedy
