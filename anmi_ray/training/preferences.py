@@ -24,7 +24,7 @@ from torch.nn import functional
 from anmi_ray.config.distill import DistillConfig, Target
 from anmi_ray.config.objective import CurriculumConfig
 from anmi_ray.config.train import TrainExecution
-from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import uniforms
 from anmi_ray.models.pairs import Batch
 from anmi_ray.models.texts import TextPairs
@@ -252,13 +252,8 @@ class PreferenceTask:
 
     def batches(self, step: int, phase: Phase, execution: TrainExecution, rank: int, world: int) -> list[PairBatch]:
         """The micro-batches of a worker's share of a step."""
+        self.config.check_workers(world)
         units = self._units(step)
-        if len(units) % world:
-            raise ConfigError(
-                f"pairs_per_step is {len(units)}, not a multiple of {world} workers",
-                f"{self.config.group}.pairs_per_step",
-                "choose a multiple of num_workers",
-            )
         units.sort(key=lambda unit: (-unit.tokens, unit.pair))
         tokens_of = attrgetter("tokens")
         return [self._batch(part, execution) for part in shared_out(units, tokens_of, execution, rank, world)]

@@ -364,7 +364,7 @@ def test_cosines_are_bounded_and_default_to_the_reports_temperature() -> None:
 def test_what_groups_need_is_said(base: Path, data: TrainingSet) -> None:
     with pytest.raises(ConfigError, match="2 groups that share negatives, which 4 workers") as caught:
         step_batches(data, settings(loss=LENT), 0, ALL, SMALL, 0, 4)
-    assert "at most 2" in str(caught.value)
+    assert "set it to 2; or set execution.train.num_workers to 1" in str(caught.value)
     unweighted = replace(data, weight_P=np.zeros_like(data.weight_P))
     with pytest.raises(DataError, match="every negative of 24 lists has weight 0"):
         run(base, unweighted, settings(max_steps=2))
