@@ -109,6 +109,11 @@ class TrainConfig(LearnConfig):
         )
 
     @property
+    def regresses(self) -> bool:
+        """Whether the regression term may have weight in any step."""
+        return self.balance.rule != "fixed" or self.curriculum.rule in _SCHEDULED or self.balance.alpha < 1.0
+
+    @property
     def bounded(self) -> bool:
         """Whether the ranking term's scores lie in [-1, 1]."""
         return self.student != "cross-encoder" or self.loss.bound is not None
