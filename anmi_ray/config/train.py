@@ -224,7 +224,9 @@ class TrainExecution(GpuType, Placed):
     """With what training is carried out. Several workers share each step's lists, so their number changes no result
     beyond rounding (and which dropout masks are drawn)."""
 
-    num_workers: int = Field(default=1, ge=1, description="training processes; a step's lists are divided among them")
+    num_workers: int = Field(
+        default=1, ge=1, description="training processes, which share a step's lists (or groups of lists) evenly"
+    )
     threads: int = Field(default=1, ge=1, description="torch threads of a worker on a CPU")
     use_gpu: bool = Field(default=False, description="one GPU per worker")
     resources: dict[str, float] = Field(
