@@ -32,6 +32,7 @@ class DistillConfig(LearnConfig):
     """
 
     group: ClassVar[str] = "distill"
+    items: ClassVar[str] = "pairs"
 
     judge: JudgeConfig = Field(default=JudgeConfig(), description="the ensemble that is distilled, as judge")
     sample: SampleConfig = Field(default=SampleConfig(), description="the pairs that it is asked about")

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from anmi_ray.config.base import Settings, StartModel
+from anmi_ray.core.errors import ConfigError
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Offload = Literal["none", "optimizer", "parameters"]
@@ -25,9 +26,13 @@ class LoraConfig(Settings):
 
 
 class LearnConfig(StartModel):
-    """A network's start, its optimiser and its engine. `group` is what the settings of one are called in a file."""
+    """A network's start, its optimiser and its engine.
+
+    group: what the settings of one are called in a file; items: what its data are, as in `lists_per_step`.
+    """
 
     group: ClassVar[str]
+    items: ClassVar[str]
 
     max_tokens: int = Field(
         default=128,
@@ -98,6 +103,15 @@ class LearnConfig(StartModel):
     def per_step(self) -> int:
         """Items of the data (lists, or pairs of documents) of an optimiser step."""
         raise NotImplementedError
+
+    def check_workers(self, workers: int) -> None:
+        """Raise ConfigError where so many workers cannot share a step evenly."""
+        if self.per_step % workers:
+            raise ConfigError(
+                f"{self.items}_per_step is {self.per_step}, not a multiple of {workers} workers",
+                f"{self.group}.{self.items}_per_step",
+                "choose a multiple of execution.train.num_workers",
+            )
 
     @model_validator(mode="after")
     def _learns(self) -> LearnConfig:

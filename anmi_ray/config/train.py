@@ -12,6 +12,7 @@ from anmi_ray.config.labels import Placed
 from anmi_ray.config.learning import LearnConfig, Offload
 from anmi_ray.config.objective import BalanceConfig, CurriculumConfig, LossConfig
 from anmi_ray.config.paths import PathOrUri
+from anmi_ray.core.errors import ConfigError
 
 Pooling = Literal["cls", "mean", "last", "yes-no"]
 Student = Literal["cross-encoder", "bi-encoder", "late-interaction"]
@@ -24,6 +25,7 @@ class TrainConfig(LearnConfig):
     """How the reranker is trained. One step sees `lists_per_step` lists, however many workers share them."""
 
     group: ClassVar[str] = "train"
+    items: ClassVar[str] = "lists"
 
     student: Student = Field(
         default="cross-encoder",
@@ -83,6 +85,35 @@ class TrainConfig(LearnConfig):
         return self.lists_per_step
 
     @property
+    def lists_per_group(self) -> int:
+        """Lists that share their documents, and so a worker and a micro-batch."""
+        return (self.loss.in_batch_lists or self.lists_per_step) if self.loss.in_batch else 1
+
+    def check_workers(self, workers: int) -> None:
+        """Raise ConfigError where so many workers cannot share a step evenly: its lists, or groups of lists."""
+        if not self.loss.in_batch:
+            super().check_workers(workers)
+            return
+        groups = self.lists_per_step // self.lists_per_group
+        if groups % workers == 0:
+            return
+        largest, left = divmod(self.lists_per_step, workers)
+        remedy = f"set it to {largest}"
+        if left or largest < 2:
+            remedy = f"set train.lists_per_step to a multiple of {2 * workers}, and it to lists_per_step / {workers}"
+        raise ConfigError(
+            f"lists_per_step {self.lists_per_step} makes {groups} {'group' if groups == 1 else 'groups'} that share "
+            f"negatives, which {workers} workers cannot divide evenly",
+            "train.loss.in_batch_lists",
+            f"{remedy}; or set execution.train.num_workers to 1",
+        )
+
+    @property
+    def regresses(self) -> bool:
+        """Whether the regression term may have weight in any step."""
+        return self.balance.rule != "fixed" or self.curriculum.rule in _SCHEDULED or self.balance.alpha < 1.0
+
+    @property
     def bounded(self) -> bool:
         """Whether the ranking term's scores lie in [-1, 1]."""
         return self.student != "cross-encoder" or self.loss.bound is not None
@@ -123,7 +154,7 @@ class TrainConfig(LearnConfig):
             )
         if self.negatives is not None and loss.ranking in _BY_RATING:
             raise ValueError(f"negatives are drawn by weight, and {loss.ranking} reads all ratings: leave it out")
-        if loss.in_batch and self.lists_per_step % (loss.in_batch_lists or self.lists_per_step):
+        if self.lists_per_step % self.lists_per_group:
             raise ValueError(
                 f"lists_per_step is {self.lists_per_step}: choose a multiple of in_batch_lists, {loss.in_batch_lists}"
             )
@@ -193,7 +224,9 @@ class TrainExecution(GpuType, Placed):
     """With what training is carried out. Several workers share each step's lists, so their number changes no result
     beyond rounding (and which dropout masks are drawn)."""
 
-    num_workers: int = Field(default=1, ge=1, description="training processes; a step's lists are divided among them")
+    num_workers: int = Field(
+        default=1, ge=1, description="training processes, which share a step's lists (or groups of lists) evenly"
+    )
     threads: int = Field(default=1, ge=1, description="torch threads of a worker on a CPU")
     use_gpu: bool = Field(default=False, description="one GPU per worker")
     resources: dict[str, float] = Field(

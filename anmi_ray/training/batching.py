@@ -13,14 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import NoReturn, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import uniforms
 from anmi_ray.models.pairs import Batch, PairTokenizer, length_batches
 from anmi_ray.models.texts import TextPairs, TextTokenizer
@@ -118,31 +117,14 @@ def step_batches(
     The union over workers and micro-batches is the step's lists, each once. Raises ConfigError where they cannot be
     divided.
     """
+    config.check_workers(world)
     lists = [listed(data, config, e, phase, epoch) for e, epoch in lists_of_step(data, config, step)]
     units = [_Unit(data, group) for group in groups(lists, config)]
-    if len(units) % world:
-        _indivisible(config, len(units), world)
     units.sort(key=lambda unit: (-unit.tokens, unit.lists[0].e))
     return [
         _micro_batch(data, config, part, phase, execution)
         for part in shared_out(units, attrgetter("tokens"), execution, rank, world)
     ]
-
-
-def _indivisible(config: TrainConfig, units: int, world: int) -> NoReturn:
-    if not config.loss.in_batch:
-        raise ConfigError(
-            f"lists_per_step is {config.lists_per_step}, not a multiple of {world} workers",
-            "train.lists_per_step",
-            "choose a multiple of num_workers",
-        )
-    raise ConfigError(
-        f"lists_per_step {config.lists_per_step} makes {units} groups that share negatives, which {world} workers "
-        "cannot divide evenly",
-        "train.loss.in_batch_lists",
-        f"set it so that lists_per_step / in_batch_lists is a multiple of num_workers, at most "
-        f"{config.lists_per_step // world}",
-    )
 
 
 def listed(data: TrainingSet, config: TrainConfig, e: int, phase: Phase, epoch: int) -> Listed:
@@ -202,7 +184,7 @@ def weighed_gaps(data: TrainingSet) -> NDArray[np.float64]:
 
 def groups(lists: Sequence[Listed], config: TrainConfig) -> list[list[Listed]]:
     """The step's lists, in their order, as what may not be divided: each alone, or the groups that share documents."""
-    size = (config.loss.in_batch_lists or config.lists_per_step) if config.loss.in_batch else 1
+    size = config.lists_per_group
     return [list(lists[i : i + size]) for i in range(0, len(lists), size)]
 
 

@@ -112,7 +112,7 @@ class TorchEngine(Engine):
     def __init__(self, module: Learner, config: LearnConfig) -> None:
         super().__init__(module, config)
         self.optimizer = torch.optim.AdamW(self.groups, betas=BETAS, fused=True)
-        self.forward: nn.Module = module if self.world == 1 else DistributedDataParallel(module)
+        self.forward: nn.Module = module if self.world == 1 else _synchronised(module)
 
     def accumulate(self, batches: Inputs, objective: Objective, last: bool) -> None:
         waiting = isinstance(self.forward, DistributedDataParallel) and not last
@@ -142,6 +142,16 @@ class TorchEngine(Engine):
         state = torch.load(path, map_location="cpu", weights_only=True)
         self.module.load_state_dict(state["module"])
         self.optimizer.load_state_dict(state["optimizer"])
+
+
+def _synchronised(module: Learner) -> DistributedDataParallel:
+    """The module with gradients averaged over workers, but of what has none: DDP would wait for it in every step.
+
+    The optimiser has these parameters in its groups all the same, so a checkpoint is that of one worker.
+    """
+    for parameter in module.idle():
+        parameter.requires_grad_(False)
+    return DistributedDataParallel(module)
 
 
 class DeepSpeedEngine(Engine):

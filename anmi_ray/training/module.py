@@ -73,6 +73,10 @@ class Learner(nn.Module):
         """By id, the learning rates of parameters that are neither the transformer's nor its head's."""
         return {}
 
+    def idle(self) -> list[nn.Parameter]:
+        """Trained parameters that no loss of these settings reaches."""
+        return []
+
 
 class Trainable(Learner):
     """Scores of a micro-batch and g_ψ of them, the rising affine map exp(a)·s + b that regression reads.
@@ -85,6 +89,7 @@ class Trainable(Learner):
     def __init__(self, model: Reranker, config: TrainConfig, execution: TrainExecution | None = None) -> None:
         super().__init__(model.network, model.device, config, execution)
         scale, shift = _MAP_START
+        self.regresses = config.regresses
         self.log_scale = nn.Parameter(torch.tensor([math.log(scale)]))
         self.shift = nn.Parameter(torch.tensor([shift]))
         self.features_NH: Tensor | None = None
@@ -106,6 +111,10 @@ class Trainable(Learner):
     def rates(self) -> dict[int, float]:
         """Those of g_ψ."""
         return {id(self.log_scale): _MAP_RATE, id(self.shift): _MAP_RATE}
+
+    def idle(self) -> list[nn.Parameter]:
+        """Those of g_ψ where the regression term has no weight."""
+        return [] if self.regresses else [self.log_scale, self.shift]
 
     def mapped(self, score_N: Tensor) -> Tensor:
         """g_ψ of scores; keeps its slope."""

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from anmi_ray.config.distill import DistillConfig, Target
+from anmi_ray.config.distill import LABELS, DistillConfig, Target
 from anmi_ray.config.objective import CurriculumConfig
 from anmi_ray.config.train import TrainExecution
-from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import uniforms
 from anmi_ray.models.pairs import Batch
 from anmi_ray.models.texts import TextPairs
@@ -151,7 +151,8 @@ class PreferenceLoss:
         self.device = device
         self.config = config
         self.single = single
-        self._sums = torch.zeros(6, dtype=torch.float64, device=device)
+        moments = 2 * len(LABELS[config.target])  # Σ of every logit, and of its square
+        self._sums = torch.zeros(5 + moments, dtype=torch.float64, device=device)
 
     def _logits(self, batch: PairBatch, given: Tensor) -> Tensor:
         place = torch.from_numpy(batch.place_N).to(self.device)
@@ -173,10 +174,10 @@ class PreferenceLoss:
                 lean = logits_BL[:, 0] if self.config.target == "two-head" else logits_BL[:, 1] - logits_BL[:, 0]
                 decided = score_B != 0.5
                 right = (lean > 0) == (score_B > 0.5)
-                varied = logits_BL.std(dim=0, correction=0).max() > CONSTANT_SPREAD
-                seen = [loss.detach(), right[decided].sum(), decided.sum(), varied]
+                seen = torch.stack([figure.double() for figure in (loss, right[decided].sum(), decided.sum())])
                 counts = torch.tensor([len(given), batch.tokens], dtype=torch.float64, device=self.device)
-                self._sums += torch.cat([torch.stack([figure.double() for figure in seen]), counts])
+                logits = logits_BL.double()
+                self._sums += torch.cat([seen, counts, logits.sum(0), logits.square().sum(0)])
             return loss
 
         return objective
@@ -194,9 +195,19 @@ class PreferenceLoss:
 
     def finish(self, totals: Sequence[float], phase: Phase, step: int) -> Figures:
         """The step's figures from the sums of all workers."""
-        loss, right, decided, varied, inputs, tokens = totals
+        loss, right, decided, inputs, tokens, *moments = totals
         accuracy = right / decided if decided else None
+        varied = self._varied(torch.tensor(moments, dtype=torch.float64).view(2, -1) / self.config.per_step)
         return {"loss": loss, "accuracy": accuracy, "varied": varied, "pairs": inputs, "tokens": tokens}
+
+    def _varied(self, moments_2L: Tensor) -> bool:
+        """Whether a logit differs between the step's pairs, from means and mean squares; of a single pair none can."""
+        if self.config.per_step == 1:
+            return True
+        mean_L, square_L = moments_2L
+        # of large logits relative to their size: what rounding leaves of their squares is no difference
+        least_L = CONSTANT_SPREAD**2 * square_L.clamp(min=1.0)
+        return bool((square_L - mean_L**2 > least_L).any())
 
     def state(self) -> dict[str, Any]:
         """Nothing: nothing is learned beside the model."""
@@ -252,13 +263,8 @@ class PreferenceTask:
 
     def batches(self, step: int, phase: Phase, execution: TrainExecution, rank: int, world: int) -> list[PairBatch]:
         """The micro-batches of a worker's share of a step."""
+        self.config.check_workers(world)
         units = self._units(step)
-        if len(units) % world:
-            raise ConfigError(
-                f"pairs_per_step is {len(units)}, not a multiple of {world} workers",
-                f"{self.config.group}.pairs_per_step",
-                "choose a multiple of num_workers",
-            )
         units.sort(key=lambda unit: (-unit.tokens, unit.pair))
         tokens_of = attrgetter("tokens")
         return [self._batch(part, execution) for part in shared_out(units, tokens_of, execution, rank, world)]

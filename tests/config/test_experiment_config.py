@@ -11,6 +11,7 @@ from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load, validate
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.stages import distill, train
 from tests.shipped import EXPERIMENTS
 
 CROSS, FAR = "{name: cross, run: other}", "{name: far, endpoint: {base_url: 'http://h', model: m}}"
@@ -25,6 +26,49 @@ def write(folder: Path, text: str) -> Path:
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_shipped_configurations_are_valid(path: Path) -> None:
     assert load(path).name == path.stem
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_shipped_configurations_can_be_trained(path: Path) -> None:
+    experiment = load(path)
+    train.STAGE.check(experiment)
+    distill.STAGE.check(experiment)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "place", "remedy"),
+    [
+        (["train.lists_per_step=16"], None, ""),
+        ([], "train.lists_per_step", "a multiple of execution.train.num_workers"),
+        (["train.student=late-interaction"], "train.loss.in_batch_lists", "set it to 2; or"),
+        (["train.student=late-interaction", "train.loss.in_batch_lists=2"], None, ""),
+        (
+            ["train.student=late-interaction", "train.lists_per_step=16"],
+            "train.loss.in_batch_lists",
+            "set train.lists_per_step to a multiple of 32, and it to lists_per_step / 16; or",
+        ),
+        (["train.student=late-interaction", "train.loss.in_batch=false"], None, ""),
+    ],
+)
+def test_workers_that_cannot_share_a_step_are_said_before_the_first_stage(
+    tmp_path: Path, overrides: list[str], place: str | None, remedy: str
+) -> None:
+    experiment = load(write(tmp_path, "execution: {train: {num_workers: 16}}"), overrides)
+    distill.STAGE.check(experiment)  # of 16 pairs a step
+    if place is None:
+        train.STAGE.check(experiment)
+        return
+    with pytest.raises(ConfigError, match="16 workers") as caught:
+        train.STAGE.check(experiment)
+    assert caught.value.place == place
+    assert remedy in str(caught.value.remedy)
+
+
+def test_workers_that_cannot_share_a_step_of_distillation_are_said_before_the_first_stage(tmp_path: Path) -> None:
+    experiment = load(write(tmp_path, "execution: {train: {num_workers: 4}}"), ["distill.pairs_per_step=6"])
+    train.STAGE.check(experiment)
+    with pytest.raises(ConfigError, match="pairs_per_step is 6, not a multiple of 4 workers"):
+        distill.STAGE.check(experiment)
 
 
 def test_there_are_shipped_configurations() -> None:

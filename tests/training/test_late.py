@@ -42,6 +42,7 @@ from tests.training.test_vectors import (
     check_resumes,
     data,  # noqa: F401
     gradients,
+    loaded,
     losses,
     naive_loss,
     of_one,
@@ -56,10 +57,6 @@ def settings(**more: Any) -> TrainConfig:
     return TrainConfig.model_validate(
         PLAIN | {"student": "late-interaction", "negatives": None, "loss": LENT, "balance": {}} | more
     )
-
-
-def loaded(folder: Path) -> LateInteraction:
-    return LateInteraction.load(str(folder), max_tokens=32)
 
 
 def run(folder: Path, data: TrainingSet, config: TrainConfig, execution: Any = LARGE, **more: Any) -> Trained:  # noqa: F811

@@ -85,10 +85,11 @@ def changed(**settings: Any) -> TrainConfig:
     return TrainConfig.model_validate(CONFIG.model_dump() | settings)
 
 
+ALONE: dict[str, Any] = {"balance": {"alpha": 1.0}}
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "regression alone": {"balance": {"alpha": 0.0}},
     "hybrid": {},
-    "infonce alone": {"balance": {"alpha": 1.0}},
+    "infonce alone": ALONE,
     "debiased, learned temperature": {
         "loss": {"ranking": "debiased", "bound": 3.0, "learn_temperature": True, "temperature": 0.5, "hardness": 0.5},
         "balance": {"rule": "estimated"},
@@ -233,12 +234,20 @@ def test_offloading_without_what_it_needs_is_refused(base: Path) -> None:
 
 @pytest.mark.slow
 def test_two_workers_have_the_curve_of_one(base: Path, tmp_path: Path) -> None:
-    model, data = start(base)
-    alone = train(model, data, None, CONFIG, EXECUTION)
+    alone = {
+        config.balance.alpha: [row["loss"] for row in train(*start(base), None, config, EXECUTION).rows]
+        for config in (CONFIG, changed(**ALONE))
+    }
     two_workers("tests.training.worker", base, tmp_path)
-    for name in WAYS:
+    for name, config in ways().items():
         losses = json.loads((tmp_path / f"{name}.json").read_text())
-        assert losses == pytest.approx([row["loss"] for row in alone.rows], rel=2e-3), name
+        assert losses == pytest.approx(alone[config.balance.alpha], rel=2e-3), name
+
+
+def ways() -> dict[str, TrainConfig]:
+    """Every engine and stage, and both engines with the ranking term alone, which reaches no map to ratings."""
+    found = {name: changed(engine=engine, zero_stage=stage) for name, (engine, stage) in WAYS.items()}
+    return found | {f"{engine} alone": changed(engine=engine, **ALONE) for engine in ("ddp", "deepspeed")}
 
 
 def test_frozen_weights_stay_and_others_move(base: Path) -> None:

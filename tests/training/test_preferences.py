@@ -17,13 +17,14 @@ from torch.nn import functional
 
 from anmi_ray.config.distill import LABELS, DistillConfig, Target
 from anmi_ray.config.train import TrainExecution
-from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.errors import ConfigError, DataError, TrainingError
 from anmi_ray.core.identity import digest, rng
 from anmi_ray.judging.truncate import Truncator
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pair_classifier import PairClassifier
 from anmi_ray.models.reranker import Reranker
+from anmi_ray.training import loop
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.loop import Trained, carry_out
 from anmi_ray.training.pair_inputs import Apart, Logits, Together
@@ -101,7 +102,9 @@ def accuracy(logits_RL: Logits, score_P: np.ndarray, target: Target) -> float:
     return float(np.mean((lean_P > 0)[decided] == (score_P > 0.5)[decided]))
 
 
-def run(base: Path, config: DistillConfig = CONFIG, pairs: int = 320, **more: Any) -> Trained:
+def run(
+    base: Path, config: DistillConfig = CONFIG, pairs: int = 320, execution: TrainExecution = EXECUTION, **more: Any
+) -> Trained:
     single = config.form != "pairwise"
     kind = BiEncoder if config.form == "bi-encoder" else CrossEncoder
     model: Any = (
@@ -113,8 +116,8 @@ def run(base: Path, config: DistillConfig = CONFIG, pairs: int = 320, **more: An
     target: Target = "binary" if single else config.target
     held = make(model, 60, 1)
     measure = lambda _, logits: accuracy(logits, held.score_P, target)  # noqa: E731
-    task = partial(PreferenceTask, model, make(model, pairs), HeldOut(held, measure), config, EXECUTION)
-    return carry_out(task, config, EXECUTION, **more)
+    task = partial(PreferenceTask, model, make(model, pairs), HeldOut(held, measure), config, execution)
+    return carry_out(task, config, execution, **more)
 
 
 @given(st.floats(0, 1), st.sampled_from(TARGETS))
@@ -153,6 +156,38 @@ def test_learns_which_document_is_better(base: Path, target: Target, steps: int)
     last = [row for row in trained.rows if (row["step"] or 0) > steps - 25]
     assert np.mean([row["accuracy"] or 0.0 for row in last]) > 0.9
     assert {"loss", "accuracy", "pairs", "tokens"} <= trained.rows[0].keys()
+
+
+ONE_PAIR = EXECUTION.model_copy(update={"micro_batch_tokens": 1})  # as of pairs as long as a micro-batch
+
+
+@pytest.mark.parametrize(
+    ("form", "pairs", "execution"),
+    [("pairwise", 1, EXECUTION), ("pairwise", 2, ONE_PAIR), ("pointwise", 2, ONE_PAIR), ("bi-encoder", 2, ONE_PAIR)],
+)
+def test_micro_batches_of_one_pair_are_no_constant_logits(
+    base: Path, monkeypatch: pytest.MonkeyPatch, form: str, pairs: int, execution: TrainExecution
+) -> None:
+    monkeypatch.setattr(loop, "CONSTANT_STEPS", 3)
+    config = changed(form=form, target="binary", pairs_per_step=pairs, max_steps=6)
+    assert len([row for row in run(base, config, execution=execution).rows if row["step"]]) == 6
+
+
+@pytest.mark.parametrize("bias", [0.0, 0.1, 1e4])
+@pytest.mark.parametrize("execution", [EXECUTION, ONE_PAIR])
+def test_a_model_that_says_the_same_of_every_pair_stops(
+    base: Path, monkeypatch: pytest.MonkeyPatch, bias: float, execution: TrainExecution
+) -> None:
+    monkeypatch.setattr(loop, "CONSTANT_STEPS", 3)
+    config = changed(learning_rate=1e-12, head_learning_rate=1e-12)
+    model = PairClassifier.start(config.model_copy(update={"model": str(base)}), "ternary")
+    with torch.no_grad():
+        for name, parameter in model.network.named_parameters():
+            parameter.fill_(bias if name.endswith("classifier.bias") else 0.0)
+    data = together(model)
+    task = partial(PreferenceTask, model, data, HeldOut(data, lambda *_: 0.0), config, execution)
+    with pytest.raises(TrainingError, match="for 3 steps every pair got the same logits"):
+        carry_out(task, config, execution)
 
 
 @pytest.mark.parametrize("form", ["pointwise", "bi-encoder"])
@@ -253,12 +288,13 @@ def test_two_workers_have_the_curve_of_one(base: Path, tmp_path: Path) -> None:
 
 
 def ways() -> dict[str, DistillConfig]:
-    """Every engine and stage, for two documents read together, and one engine for a score each."""
+    """Every engine and stage for two documents read together, and one engine for a score each, and for few pairs."""
     found = {
         name: changed(engine=engine, zero_stage=stage, max_steps=12, learning_rate=5e-4)
         for name, (engine, stage) in WAYS.items()
     }
-    return found | {"pointwise": changed(form="pointwise", target="binary", max_steps=12, learning_rate=5e-4)}
+    found["pointwise"] = changed(form="pointwise", target="binary", max_steps=12, learning_rate=5e-4)
+    return found | {"a pair each": changed(pairs_per_step=2, max_steps=loop.CONSTANT_STEPS, learning_rate=5e-4)}
 
 
 def test_workers_that_do_not_divide_a_step_are_named(task: PreferenceTask) -> None:

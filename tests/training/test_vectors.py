@@ -24,6 +24,7 @@ from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import tensors
+from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.training.batching import (
     Listed,
     borrowed,
@@ -83,6 +84,14 @@ def start(base: Path) -> tuple[BiEncoder, TrainingSet]:
 
 def settings(**more: Any) -> TrainConfig:
     return TrainConfig.model_validate(PLAIN | more)
+
+
+# as the student's usual settings: no regression
+LATE = settings(student="late-interaction", loss=LENT, balance={"alpha": 1.0})
+
+
+def loaded(base: Path) -> LateInteraction:
+    return LateInteraction.load(str(base), max_tokens=32)
 
 
 def run(base: Path, data: TrainingSet, config: TrainConfig, execution: TrainExecution = LARGE, **more: Any) -> Trained:
@@ -265,11 +274,12 @@ def test_deepspeed_has_the_curve_of_plain_torch(base: Path, data: TrainingSet, p
 @pytest.mark.slow
 def test_two_workers_have_the_curve_of_one(base: Path, data: TrainingSet, tmp_path: Path) -> None:
     alone = train(start(base)[0], data, None, settings(loss=LENT), LARGE)
+    by_tokens = train(loaded(base), data, None, LATE, LARGE)
     two_workers("tests.training.vector_worker", base, tmp_path)
-    for engine in ("ddp", "deepspeed"):
-        found = np.array(json.loads((tmp_path / f"{engine}.json").read_text()))
-        np.testing.assert_allclose(found[:, 0], losses(alone), rtol=2e-3)
-        np.testing.assert_allclose(found[:, 1], [float(row["gradient_share"] or 0.0) for row in alone.rows], rtol=5e-3)
+    for name, one in (("ddp", alone), ("deepspeed", alone), ("late", by_tokens)):
+        found = np.array(json.loads((tmp_path / f"{name}.json").read_text()))
+        np.testing.assert_allclose(found[:, 0], losses(one), rtol=2e-3)
+        np.testing.assert_allclose(found[:, 1], [float(row["gradient_share"] or 0.0) for row in one.rows], rtol=5e-3)
 
 
 def check_resumes(run: Callable[..., Trained], folder: Path) -> None:
@@ -364,7 +374,7 @@ def test_cosines_are_bounded_and_default_to_the_reports_temperature() -> None:
 def test_what_groups_need_is_said(base: Path, data: TrainingSet) -> None:
     with pytest.raises(ConfigError, match="2 groups that share negatives, which 4 workers") as caught:
         step_batches(data, settings(loss=LENT), 0, ALL, SMALL, 0, 4)
-    assert "at most 2" in str(caught.value)
+    assert "set it to 2; or set execution.train.num_workers to 1" in str(caught.value)
     unweighted = replace(data, weight_P=np.zeros_like(data.weight_P))
     with pytest.raises(DataError, match="every negative of 24 lists has weight 0"):
         run(base, unweighted, settings(max_steps=2))

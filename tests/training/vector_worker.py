@@ -7,19 +7,20 @@ import sys
 from pathlib import Path
 
 from anmi_ray.training.loop import train
-from tests.training.test_vectors import LENT, SMALL, settings, start
+from tests.training.test_vectors import LATE, LENT, SMALL, loaded, settings, start
 from tests.training.two import joined
 
 
 def main(base: str, output: str) -> None:
-    """Train with both engines, each worker one group in parts, and let rank 0 write the losses."""
+    """Train with both engines, and late interaction; each worker one group in parts. Rank 0 writes the losses."""
+    ways = {engine: settings(loss=LENT, engine=engine, zero_stage=2) for engine in ("ddp", "deepspeed")}
     with joined(Path(output)) as rank:
-        for engine, stage in (("ddp", 0), ("deepspeed", 2)):
-            config = settings(loss=LENT, engine=engine, zero_stage=stage)
-            trained = train(*start(Path(base)), None, config, SMALL)
+        for name, config in (ways | {"late": LATE}).items():
+            model, data = start(Path(base))
+            trained = train(loaded(Path(base)) if name == "late" else model, data, None, config, SMALL)
             if rank == 0:
                 figures = [[row["loss"], row["gradient_share"]] for row in trained.rows]
-                (Path(output) / f"{engine}.json").write_text(json.dumps(figures), encoding="utf-8")
+                (Path(output) / f"{name}.json").write_text(json.dumps(figures), encoding="utf-8")
 
 
 if __name__ == "__main__":

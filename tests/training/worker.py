@@ -7,15 +7,14 @@ import sys
 from pathlib import Path
 
 from anmi_ray.training.loop import train
-from tests.training.test_loop import EXECUTION, changed, start
-from tests.training.two import WAYS, joined
+from tests.training.test_loop import EXECUTION, start, ways
+from tests.training.two import joined
 
 
 def main(base: str, output: str) -> None:
     """Train in every way and let rank 0 write the losses."""
     with joined(Path(output)) as rank:
-        for name, (engine, stage) in WAYS.items():
-            config = changed(engine=engine, zero_stage=stage)
+        for name, config in ways().items():
             trained = train(*start(Path(base), config), None, config, EXECUTION)
             if rank == 0:
                 losses = [row["loss"] for row in trained.rows]

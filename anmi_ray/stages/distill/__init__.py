@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anmi_ray.config.distill import DEV_SHARE, TEST_SHARE, DistillConfig
+from anmi_ray.config.experiment import Experiment
 from anmi_ray.models import loading
 from anmi_ray.runtime.costs import MODEL_BYTES, SCORE_TOKEN_S, TRAIN_TOKEN_S, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
@@ -36,6 +37,11 @@ def publish_pages(artifact: Artifact, run: str) -> str | None:
     return store.where(page) if store.exists(page) else None
 
 
+def check(experiment: Experiment) -> None:
+    """As that of `train`, of the judge's training."""
+    train.check_settings(experiment.distill, experiment.execution.train)
+
+
 def _also(config: DistillConfig, *_: Any) -> dict[str, str]:
     return {"model": loading.resolve(config.model).revision or "unpinned"}
 
@@ -62,5 +68,5 @@ STAGE = Stage(
     left_out=frozenset({"judge", "sample"}),
     also=_also,
     needs=train.needs,
-    check=train.check,
+    check=check,
 )

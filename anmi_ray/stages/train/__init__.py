@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.train import TrainConfig
+from anmi_ray.config.learning import LearnConfig
+from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.models import loading
 from anmi_ray.runtime.costs import MODEL_BYTES, TRAIN_TOKEN_S, StageCost, Workload
 from anmi_ray.runtime.needs import Need, of_training
@@ -32,8 +33,17 @@ def needs(_: Stage, experiment: Experiment) -> Iterable[Need]:
 
 
 def check(experiment: Experiment) -> None:
-    """Raise ConfigError for a tracker that is not installed: not only after hours of judging."""
-    tracking.check(experiment.execution.train.trackers)
+    """As `check_settings`, of the reranker's training."""
+    check_settings(experiment.train, experiment.execution.train)
+
+
+def check_settings(config: LearnConfig, execution: TrainExecution) -> None:
+    """Raise ConfigError before the first stage, not only after hours of judging.
+
+    Where a tracker is not installed, and where the workers cannot share a step evenly.
+    """
+    tracking.check(execution.trackers)
+    config.check_workers(execution.num_workers)
 
 
 def _also(config: TrainConfig, experiment: Experiment, content: str) -> dict[str, str]:
