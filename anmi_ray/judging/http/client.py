@@ -72,10 +72,12 @@ class Client(Generic[Config, Answer]):
 
     Entering reads the key and checks the address. Raises ConfigError for either, and JudgeError when the server
     cannot be reached at first contact, or refuses key, model or every question.
+    answered: the server has answered such questions before, so what it refuses now is about one question.
     """
 
-    def __init__(self, config: Config, limiter: Limiter, answer_tokens: int = 0) -> None:
+    def __init__(self, config: Config, limiter: Limiter, answer_tokens: int = 0, answered: bool = False) -> None:
         self.config = config
+        self._answered = answered
         self._limiter = limiter
         self._answer_tokens = answer_tokens
         self._account = Account(config)
@@ -92,6 +94,11 @@ class Client(Generic[Config, Answer]):
     def spend(self) -> Spend:
         """What was sent and spent so far."""
         return self._account.spend
+
+    @property
+    def answered(self) -> bool:
+        """Whether the server has ever answered, as far as is known here."""
+        return self._answered or self._replied
 
     async def __aenter__(self) -> Self:
         await self._connections.open()
@@ -219,7 +226,7 @@ class Client(Generic[Config, Answer]):
         self._contacted = True
         if not 200 <= response.status < 300:
             said = (response.status, response.headers, response.content)
-            trouble = retry.of_status(*said, self.config, self._replied, time.time())
+            trouble = retry.of_status(*said, self.config, self._replied, time.time(), self._answered)
             self._count_refusals(trouble)
             return trouble
         answer = read(response.content)
@@ -261,9 +268,11 @@ class Client(Generic[Config, Answer]):
         self._refused += not trouble.again and trouble.transient
         if self._refused < _HOPELESS or self._replied:
             return
-        if trouble.reason == completion.NO_LOGPROBS:
+        if trouble.reason == completion.NO_LOGPROBS:  # such answers cost money, whatever others had
             what = f"the server gives no log-probabilities: none came with its first {self._refused} answers"
             remedy = "set prompt.readout: sign, which needs none, or ask a server that gives them (vLLM does)"
+        elif self._answered:  # the settings are right: a text that the server refuses stands in many questions
+            return
         else:
             what = (
                 f"the server refuses the questions ({trouble.reason}{': ' if trouble.detail else ''}{trouble.detail})"
@@ -289,9 +298,15 @@ class Client(Generic[Config, Answer]):
 class ChatClient(Client[EndpointConfig, Completion]):
     """An OpenAI-compatible chat-completions endpoint. by_logprobs: an answer without log-probabilities is none."""
 
-    def __init__(self, config: EndpointConfig, limiter: Limiter | None = None, by_logprobs: bool = False) -> None:
+    def __init__(
+        self,
+        config: EndpointConfig,
+        limiter: Limiter | None = None,
+        by_logprobs: bool = False,
+        answered: bool = False,
+    ) -> None:
         bucket = limiter or TokenBucket(config.requests_per_minute, config.tokens_per_minute)
-        super().__init__(config, bucket, config.max_tokens or LONG_ANSWER)
+        super().__init__(config, bucket, config.max_tokens or LONG_ANSWER, answered)
         self._read = completion.read_logprobs if by_logprobs else completion.read
 
     async def ask(self, messages: Sequence[Message], key: str | bytes = b"") -> Reply[Completion] | Failed:

@@ -79,9 +79,9 @@ class ApiJudge(PromptJudge):
         """See PromptJudge."""
         return PromptBuilder.load(self.prompt)
 
-    def engine(self, lease: Leases | None = None) -> ApiEngine:
+    def engine(self, lease: Leases | None = None, answered: bool = False) -> ApiEngine:
         """See TextJudge."""
-        return ApiEngine(self.config, lease, self.prompt_builder())
+        return ApiEngine(self.config, lease, self.prompt_builder(), answered=answered)
 
     def one_of(self, actors: int) -> ApiJudge:
         """See TextJudge: its share of the requests in flight."""
@@ -143,6 +143,7 @@ class ApiEngine:
         lease: Leases | None = None,
         builder: PromptBuilder | None = None,
         at_once: int = AT_ONCE,
+        answered: bool = False,
     ) -> None:
         self.at_once = at_once
         self.config = config
@@ -150,7 +151,7 @@ class ApiEngine:
         limited = config.endpoint.requests_per_minute or config.endpoint.tokens_per_minute
         self._lease = lease if limited else None
         self._past = Spend()
-        self._client = ChatClient(config.endpoint)
+        self._client = ChatClient(config.endpoint, answered=answered)
 
     @property
     def spend(self) -> Spend:
@@ -184,7 +185,8 @@ class ApiEngine:
 
         self._past = self.spend
         by_logprobs = self.config.prompt.readout == "logprob"
-        self._client = ChatClient(self.config.endpoint, Leased(self._lease) if self._lease else None, by_logprobs)
+        limiter = Leased(self._lease) if self._lease else None
+        self._client = ChatClient(self.config.endpoint, limiter, by_logprobs, self._client.answered)
         try:
             async with self._client as client:
                 await ask_all(client, asked(), publish, self.at_once)

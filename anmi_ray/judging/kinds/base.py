@@ -152,8 +152,11 @@ class TextJudge(Judge):
         """All that can change an answer, as JSON values."""
 
     @abstractmethod
-    def engine(self, lease: Leases | None = None) -> JudgeEngine:
-        """What asks it, for use where it is built; `lease` where several share a server's limits a minute."""
+    def engine(self, lease: Leases | None = None, answered: bool = False) -> JudgeEngine:
+        """What asks it, for use where it is built; `lease` where several share a server's limits a minute.
+
+        answered: an answer of the judge is there already, so that its server knows it.
+        """
 
     @property
     def identity(self) -> str:

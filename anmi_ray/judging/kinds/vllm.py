@@ -103,7 +103,7 @@ class VllmJudge(PromptJudge):
         # "max_model_len" was a setting, whose default is part of the name under which answers are kept
         return content | {"max_model_len": None, "weights": revision(self.config)}
 
-    def engine(self, lease: Leases | None = None) -> JudgeEngine:
+    def engine(self, lease: Leases | None = None, answered: bool = False) -> JudgeEngine:
         """Never called: its engines are Ray's."""
         raise AssertionError("a vllm judge's engines are Ray's: stages.judge.vllm")
 

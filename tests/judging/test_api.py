@@ -1,0 +1,85 @@
+"""The engine of a judge behind an endpoint, chunk after chunk: what one text of a chunk may not do to the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from anmi_ray.config.judge import ApiJudgeConfig, BudgetConfig
+from anmi_ray.core.errors import JudgeError
+from anmi_ray.judging.asking import LocalAsker
+from anmi_ray.judging.budget_session import BudgetSession
+from anmi_ray.judging.kinds.api import ApiEngine, ApiJudge
+from anmi_ray.judging.questions import TextQuestions
+from anmi_ray.store import Store
+from anmi_ray.store.answer_log import AnswerLog
+from anmi_ray.store.spend_log import SpendLog
+from tests.judging.serving import Chat
+from tests.judging.test_questions import world
+
+LETTERS = {"template": "letters", "readout": "sign"}
+BLOCKED = "text 3"
+
+
+def judge(chat: Chat, prompt: dict[str, str] = LETTERS, **endpoint: Any) -> ApiJudgeConfig:
+    settings = chat.config(concurrency=1, retries=0, **endpoint)
+    return ApiJudgeConfig.model_validate({"kind": "api", "name": "llm", "endpoint": settings, "prompt": prompt})
+
+
+def ask(engine: ApiEngine, questions: TextQuestions, *which: int) -> pa.Table:
+    """Rows of one chunk of the questions `which`, or of all."""
+    handed: list[pa.Table] = []
+    rows = np.array(which or range(len(questions.query)))
+    engine.ask(questions, iter([rows]), handed.append)
+    return pa.concat_tables(handed)
+
+
+def about(questions: TextQuestions, document: int) -> list[int]:
+    """Questions that show a document first or second."""
+    row = questions.texts["text"].to_pylist().index(f"text {document}")
+    return np.flatnonzero((questions.first == row) | (questions.second == row)).tolist()
+
+
+@pytest.mark.parametrize("status", ["403", "422"])
+def test_a_text_that_is_always_refused_stops_no_chunk_once_another_was_answered(chat: Chat, status: str) -> None:
+    chat.setup(blocked={BLOCKED: status})
+    questions = world([(0, a, b) for a in range(6) for b in range(a)])
+    refused = about(questions, 3)
+    others = [q for q in range(len(questions.query)) if q not in refused]
+    engine = ApiEngine(judge(chat))
+    assert ask(engine, questions, others[0])["error"].null_count == 1
+    for one in (engine, ApiEngine(judge(chat), answered=True)):  # the same actor, and that of a later pass or run
+        assert Counter(ask(one, questions, *refused)["error"].to_pylist()) == {f"http {status}": len(refused)}
+        head = ask(one, questions, *refused, *others)
+        assert Counter(head["error"].to_pylist()) == {f"http {status}": len(refused), None: len(others)}
+        assert all(head["transient"].to_pylist()[: len(refused)])  # no answer has come before: the settings may be it
+    with pytest.raises(JudgeError, match="refuses"):  # a judge of which there is no answer yet
+        ask(ApiEngine(judge(chat)), questions, *refused)
+
+
+def test_a_text_that_is_always_refused_stops_no_later_pass_and_no_later_run(chat: Chat, tmp_path: Path) -> None:
+    chat.setup(blocked={BLOCKED: "403"})
+    questions = world([(0, a, b) for a in range(6) for b in range(a)])
+    refused = len(about(questions, 3))
+    asker = ApiJudge(judge(chat))
+    store = Store(str(tmp_path))
+    for campaign, asked in (("one", len(questions.query) + refused), ("another", 2 * refused)):
+        session = BudgetSession(SpendLog(store, campaign), BudgetConfig(), asker, [asker], "remedy")
+        log = AnswerLog(store, asker.identity)
+        held = LocalAsker(asker, log, session, 1, passes=1, max_failures=0.5, say=lambda _: None).ask(questions)
+        assert session.finish().spent.questions == asked
+        assert held.table["error"].drop_null().to_pylist() == ["http 403"] * refused
+
+
+def test_answers_without_log_probabilities_stop_a_judge_that_has_been_answered_once(chat: Chat) -> None:
+    """They cost money; a server may have been exchanged since."""
+    chat.setup(faults={"plain": 1.0})
+    engine = ApiEngine(judge(chat, {**LETTERS, "readout": "logprob"}, logprobs=5), answered=True)
+    with pytest.raises(JudgeError, match="gives no log-probabilities"):
+        ask(engine, world([(0, a, b) for a in range(6) for b in range(a)]))
+    assert len(chat.log()) == 3
