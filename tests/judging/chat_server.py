@@ -151,6 +151,8 @@ async def perform(request: web.Request, action: str, asked: dict[str, Any], mixe
     good = answer(said, asked["model"], logprobs=bool(asked.get("logprobs")))
     if kind == "plain":  # as a server that ignores logprobs
         return web.json_response(answer(said, asked["model"]))
+    if kind == "uncounted":  # as a server that does not count tokens
+        return web.json_response({name: value for name, value in good.items() if name != "usage"})
     if kind in ("ok", "wrong"):
         return web.json_response(good)
     if kind == "hang":

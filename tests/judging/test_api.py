@@ -27,7 +27,7 @@ BLOCKED = "text 3"
 
 
 def judge(chat: Chat, prompt: dict[str, str] = LETTERS, **endpoint: Any) -> ApiJudgeConfig:
-    settings = chat.config(concurrency=1, retries=0, **endpoint)
+    settings = chat.config(**{"concurrency": 1, "retries": 0, **endpoint})
     return ApiJudgeConfig.model_validate({"kind": "api", "name": "llm", "endpoint": settings, "prompt": prompt})
 
 
@@ -74,6 +74,28 @@ def test_a_text_that_is_always_refused_stops_no_later_pass_and_no_later_run(chat
         held = LocalAsker(asker, log, session, 1, passes=1, max_failures=0.5, say=lambda _: None).ask(questions)
         assert session.finish().spent.questions == asked
         assert held.table["error"].drop_null().to_pylist() == ["http 403"] * refused
+
+
+def test_what_failures_and_retries_took_is_theirs(chat: Chat) -> None:
+    refused = {"text 1": "cut", "text 2": "empty", "text 3": "invalid", "text 4": "uncounted", "text 5": "403"}
+    chat.setup(blocked=refused)
+    questions = world([(0, 0, b) for b in range(1, 7)])
+    config = judge(chat, retries=1, input_price=10.0, output_price=50.0)
+    engine = ApiEngine(config)
+    order = [q for document in (6, 1, 2, 3, 4, 5) for q in about(questions, document)]
+    rows = ask(engine, questions, *order)
+    assert rows["error"].to_pylist()[::2] == [
+        None, "max_tokens before an answer", "empty answer", "invalid JSON", None, "http 403"
+    ]  # fmt: skip
+    assert rows["prompt_tokens"].to_pylist()[::2] == [100, 100, 200, 0, 0, 0]
+    assert rows["answer_tokens"].to_pylist()[::2] == [2, 2, 4, 0, 0, 0]
+    assert sum(rows["dollars"].to_pylist()) == pytest.approx(engine.spend.cost)
+    each = (100 * 10.0 + 2 * 50.0) / 1e6
+    paid = ApiJudge(config).paid(rows)
+    assert paid is not None
+    dearest = ApiJudge(config).dearest
+    assert paid[0][::2].tolist() == pytest.approx([each, each, 2 * each, 0, 0, 0])
+    assert (paid[1] - paid[0])[::2].tolist() == pytest.approx([0, 0, 0, 2 * dearest, dearest, 0])
 
 
 def test_answers_without_log_probabilities_stop_a_judge_that_has_been_answered_once(chat: Chat) -> None:

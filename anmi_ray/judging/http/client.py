@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
@@ -37,7 +37,7 @@ _REFUSED = Trouble("refused", again=False, transient=True)
 class Failed:
     """A question without an answer: why, in a short stable name, and whether a later run should ask again.
 
-    `detail`: the server's own words, if any; never the key.
+    `detail`: the server's own words, if any; never the key. `spend`: what it took all the same, without `requests`.
     """
 
     reason: str
@@ -45,6 +45,7 @@ class Failed:
     seconds: float
     attempts: int
     detail: str = ""
+    spend: Spend = field(default_factory=Spend)
 
 
 class Readable(Protocol):
@@ -60,11 +61,15 @@ Config = TypeVar("Config", bound=ServerConfig)
 
 @dataclass(frozen=True)
 class Reply(Generic[Answer]):
-    """What was read of an answer; seconds from question to answer, waits and retries included; times it was tried."""
+    """What was read of an answer; seconds from question to answer, waits and retries included; times it was tried.
+
+    `spend`: what all tries took, without `requests`.
+    """
 
     answer: Answer
     seconds: float
     attempts: int
+    spend: Spend = field(default_factory=Spend)
 
 
 class Client(Generic[Config, Answer]):
@@ -122,16 +127,18 @@ class Client(Generic[Config, Answer]):
         started = time.monotonic()
         worked = 0.0
         attempts = 0
+        spend = Spend()
         while True:
-            took, result = await self._attempt(body, estimate, deadline - worked, read)
+            took, result, spent = await self._attempt(body, estimate, deadline - worked, read)
+            spend += spent
             seconds = time.monotonic() - started
             if not isinstance(result, Trouble):
-                return Reply(result, seconds, attempts + 1)
+                return Reply(result, seconds, attempts + 1, spend)
             attempts += 1
             wait = self._back_off(result, key, attempts)
             worked += took + wait
             if not result.again or attempts > config.retries or worked >= deadline:
-                return Failed(result.reason, result.transient, seconds, attempts, result.detail)
+                return Failed(result.reason, result.transient, seconds, attempts, result.detail, spend)
             await asyncio.sleep(wait)
 
     def _estimate(self, body: bytes) -> TokenCounts:
@@ -152,8 +159,8 @@ class Client(Generic[Config, Answer]):
 
     async def _attempt(
         self, body: bytes, estimate: TokenCounts, left: float, read: Callable[[bytes], Answer | UnreadableBody]
-    ) -> tuple[float, Answer | Trouble]:
-        """One request when its turn has come, and the seconds it took."""
+    ) -> tuple[float, Answer | Trouble, Spend]:
+        """One request when its turn has come: the seconds it took, what became of it, and what was spent."""
         async with self._in_flight.slot() as epoch:
             charge = await self._clearance(estimate)
             began = time.monotonic()
@@ -165,8 +172,8 @@ class Client(Generic[Config, Answer]):
                 outcome = replace(_REFUSED, sent=self._contacted)
                 raise
             finally:
-                self._settle(charge, outcome)
-            return time.monotonic() - began, outcome
+                spent = self._settle(charge, outcome)
+            return time.monotonic() - began, outcome, spent
 
     async def _clearance(self, estimate: TokenCounts) -> Charge:
         """Wait until a request may leave, and write down that it does."""
@@ -184,13 +191,14 @@ class Client(Generic[Config, Answer]):
         if self._stop is not None:
             raise type(self._stop)(*self._stop.args)
 
-    def _settle(self, charge: Charge, outcome: Answer | Trouble) -> None:
+    def _settle(self, charge: Charge, outcome: Answer | Trouble) -> Spend:
         """Correct what was held back to what the server counted; what it did not count stays as estimated."""
         sent = not isinstance(outcome, Trouble) or outcome.sent
         perhaps_billed = not isinstance(outcome, Trouble) or outcome.perhaps_billed
-        self._account.close(charge, outcome.tokens, perhaps_billed, sent)
+        spent = self._account.close(charge, outcome.tokens, perhaps_billed, sent)
         if outcome.tokens is not None or not sent:
             self._limiter.settle(charge.tokens.total, outcome.tokens.total if outcome.tokens else 0)
+        return spent
 
     async def _exchange(
         self, body: bytes, timeout: float, epoch: int, read: Callable[[bytes], Answer | UnreadableBody]

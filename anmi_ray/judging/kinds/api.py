@@ -106,13 +106,16 @@ class ApiJudge(PromptJudge):
         answer = spend.dollars(self.server, TokenCounts(0, 0, self._answer_tokens)) or 0.0
         return prompt * self.server.input_price / spend.MILLION + answer
 
-    def paid(self, answers: pa.Table) -> Reals | None:
-        """See TextJudge."""
+    def paid(self, answers: pa.Table) -> tuple[Reals, Reals] | None:
+        """See TextJudge: what its server did not count may have been billed, at every attempt."""
         if self.server.input_price is None:
             return None
         counts = (answers[name].to_pylist() for name in ("prompt_tokens", "cached_tokens", "answer_tokens"))
         each = [spend.dollars(self.server, TokenCounts(*tokens)) for tokens in zip(*counts, strict=True)]
-        return np.array(each, np.float64)
+        least = np.array(each, np.float64)
+        held = pc.or_(pc.is_null(answers["error"]), pc.greater(answers["dollars"], 0.0))  # else refused, and unbilled
+        uncounted = pc.and_(held, pc.equal(answers["prompt_tokens"], 0)).to_numpy()
+        return least, least + uncounted * answers["attempts"].to_numpy() * self.dearest
 
     def price(self, calls: int, prompt: float, answer: float, plan: PlanConfig) -> Price:
         """See PromptJudge; hours of the tighter of the server's rate limits."""
@@ -202,12 +205,12 @@ class ApiEngine:
 
     def _row(self, result: Reply[Completion] | Failed) -> dict[str, object]:
         row: dict[str, object] = {**NOTHING, "seconds": result.seconds, "attempts": result.attempts}
+        spent = result.spend
+        row |= {"prompt_tokens": spent.prompt_tokens, "cached_tokens": spent.cached_tokens}
+        row |= {"answer_tokens": spent.answer_tokens, "dollars": spent.cost}
         if isinstance(result, Failed):
             return row | {"error": result.reason, "transient": result.transient}
         answer = result.answer
-        if (tokens := answer.tokens) is not None:
-            row |= {"prompt_tokens": tokens.prompt, "cached_tokens": tokens.cached, "answer_tokens": tokens.answer}
-            row["dollars"] = spend.dollars(self.config.endpoint, tokens) or 0.0
         if self.config.prompt.readout != "logprob":
             return row | {"text": answer.text}
         return row | letter_columns(answer.logprobs or {}, self.builder.template.form)

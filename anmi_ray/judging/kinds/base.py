@@ -188,9 +188,9 @@ class TextJudge(Judge):
         """Dollars float64[N] that each question may cost, by the lengths of its texts; 0 where it has no prices."""
         return np.zeros(len(questions.query))
 
-    def paid(self, answers: pa.Table) -> Reals | None:
-        """Dollars float64[N] that Answer rows cost at today's prices; None where these are not known."""
-        return np.zeros(answers.num_rows)
+    def paid(self, answers: pa.Table) -> tuple[Reals, Reals] | None:
+        """Dollars float64[N] that Answer rows cost at least and at most, at today's prices; None: not known."""
+        return np.zeros(answers.num_rows), np.zeros(answers.num_rows)
 
     def actors(self, execution: ExecutionConfig) -> tuple[int, int]:
         """Fewest and most actors or engines that may ask it at once."""
