@@ -165,8 +165,8 @@ async def perform(request: web.Request, action: str, asked: dict[str, Any], mixe
         return web.Response(text='{"choices": [{"mess', content_type="application/json")
     elif kind == "empty":
         return web.json_response(answer("", asked["model"]))
-    elif kind == "cut":
-        return web.json_response(answer("", asked["model"], finish="length"))
+    elif kind == "cut":  # and what was said before, if anything
+        return web.json_response(answer(wait, asked["model"], "length", bool(asked.get("logprobs"))))
     elif kind == "nochoices":
         return web.json_response(answer("", asked["model"]) | {"choices": []})
     elif kind == "echo":  # the key comes back in a body, as some gateways do

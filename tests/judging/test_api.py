@@ -98,6 +98,20 @@ def test_what_failures_and_retries_took_is_theirs(chat: Chat) -> None:
     assert (paid[1] - paid[0])[::2].tolist() == pytest.approx([0, 0, 0, 2 * dearest, dearest, 0])
 
 
+def test_an_answer_that_was_cut_is_no_vote_but_where_nothing_could_follow(chat: Chat) -> None:
+    said = {1: "A is better in one respect, but", 2: "A", 3: '{"answer": "B"}', 4: '{"answer": "B", "why": "it'}
+    chat.setup(blocked={f"text {document}": f"cut:{text}" for document, text in said.items()})
+    questions = world([(0, 0, b) for b in range(1, 5)])
+    rows = ask(ApiEngine(judge(chat)), questions, *(about(questions, document)[0] for document in said))
+    assert rows["text"].to_pylist() == [None, "A", '{"answer": "B"}', None]
+    assert rows["error"].to_pylist() == ["cut short", None, None, "cut short"]
+    assert not any(rows["transient"].to_pylist())
+    assert set(rows["prompt_tokens"].to_pylist()) == {100}
+    by_letters = judge(chat, {**LETTERS, "readout": "logprob"}, logprobs=5)
+    (row,) = ask(ApiEngine(by_letters), questions, about(questions, 1)[0]).to_pylist()
+    assert (row["error"], row["log_second"]) == (None, -2.4)  # its first token is the answer
+
+
 def test_answers_without_log_probabilities_stop_a_judge_that_has_been_answered_once(chat: Chat) -> None:
     """They cost money; a server may have been exchanged since."""
     chat.setup(faults={"plain": 1.0})

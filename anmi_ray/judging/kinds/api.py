@@ -35,7 +35,7 @@ from anmi_ray.judging.kinds.base import (
     actor_room,
     answer_rows,
 )
-from anmi_ray.judging.parse_reply import letter_columns
+from anmi_ray.judging.parse_reply import letter_columns, text_columns
 from anmi_ray.judging.prompt_builder import EMPTY, PromptBuilder
 from anmi_ray.judging.questions import AT_ONCE, TextQuestions
 from anmi_ray.store.spend_log import Spend
@@ -212,7 +212,7 @@ class ApiEngine:
             return row | {"error": result.reason, "transient": result.transient}
         answer = result.answer
         if self.config.prompt.readout != "logprob":
-            return row | {"text": answer.text}
+            return row | text_columns(answer.text, answer.cut)
         return row | letter_columns(answer.logprobs or {}, self.builder.template.form)
 
 
