@@ -54,7 +54,7 @@ class LocalAsker:
                 return held
             failed = report.spent.failed
             self.say(f"asking {self.judge.name} {len(missing):,} of {len(questions.ids):,} questions; others are known")
-            report = self._pass(questions, missing)
+            report = self._pass(questions, missing, held.answered)
             held = self.known(questions)
             missing = self._missing(held, questions)
             if report.problem:
@@ -75,8 +75,9 @@ class LocalAsker:
     def _missing(self, held: Held, questions: TextQuestions) -> Rows:
         return np.flatnonzero(~held.final(questions.ids))
 
-    def _pass(self, questions: TextQuestions, missing: Rows) -> BudgetReport:
-        engine: JudgeEngine = self.judge.engine()
+    def _pass(self, questions: TextQuestions, missing: Rows, answered: bool) -> BudgetReport:
+        answered = self.session.begin(_CHUNK) or answered
+        engine: JudgeEngine = self.judge.engine(answered=answered)
         dollars = self.judge.likely_dollars(questions)
         bucket = np.array(_buckets(questions, self.buckets))[questions.query]
         spent = engine.spend
@@ -100,7 +101,6 @@ class LocalAsker:
             with turn:
                 return self.session.admit(_CHUNK, costs, patient)
 
-        self.session.begin(_CHUNK)
         order = missing[np.argsort(bucket[missing], kind="stable")]  # segments of few buckets each
         try:
             engine.ask(questions, slices([np.array([q]) for q in order], engine.at_once, admit), hand_over)

@@ -131,9 +131,10 @@ class Budget:
     @property
     def _dearer(self) -> float:
         """What a question costs, of what it was thought to."""
-        records = (*self.past, self._record)
+        # failures that cost nothing say nothing of what answers cost
+        records = [record for record in (*self.past, self._record) if record.spend.cost]
         estimated = sum(record.estimated for record in records)
-        return sum(record.spend.dollars or 0.0 for record in records) / estimated if estimated else 1.0
+        return sum(record.spend.cost for record in records) / estimated if estimated else 1.0
 
     def begin(self, key: str) -> None:
         """A chunk starts. Starts it anew, its last actor has died: what was under way may have been bought."""
@@ -200,7 +201,7 @@ class Budget:
             failed=self._record.failed + failed,
             spend=self._record.spend + spend,
             hours=hours,
-            estimated=self._record.estimated + freed,
+            estimated=self._record.estimated + (freed if spend.cost else 0.0),
         )
 
     def close(self, key: str) -> None:

@@ -54,10 +54,11 @@ class BudgetSession:
         self._read = float("-inf")
         self._read_others()
 
-    def begin(self, key: str) -> None:
-        """A chunk starts."""
+    def begin(self, key: str) -> bool:
+        """A chunk starts. Whether the judge has ever answered, in this session or an earlier one."""
         self._began = self._began or time.monotonic()
         self._budget.begin(key)
+        return self._answered()
 
     def admit(self, key: str, queries: Sequence[QueryCost], patient: bool = True) -> Admission:
         """How many of the next queries may be asked, see Budget; none after a problem."""
@@ -75,8 +76,7 @@ class BudgetSession:
         self._budget.settle(key, questions, failed, spend, self._hours())
         self._write()
         record = self._budget.record
-        answered = any(one.questions > one.failed for one in (*self._budget.past, record))
-        if record.questions >= _HOPELESS and not answered:
+        if record.questions >= _HOPELESS and not self._answered():
             self.stop(flatten(self._hopeless(record, max(failures, key=lambda why: failures[why], default=""))))
 
     def close(self, key: str) -> None:
@@ -100,6 +100,9 @@ class BudgetSession:
             self._budget.pass_time(self._hours())
             self._write(now=True)
         return self.report()
+
+    def _answered(self) -> bool:
+        return any(one.questions > one.failed for one in (*self._budget.past, self._budget.record))
 
     def _hours(self) -> float:
         return (time.monotonic() - self._began) / 3600 if self._began else 0.0

@@ -83,6 +83,22 @@ def read_word(answer: str) -> float | Reason:
     return _read(answer, _word)
 
 
+def text_columns(text: str, cut: bool) -> dict[str, str]:
+    """The columns of an Answer row that words fill: text, or error. cut: all its tokens were spent.
+
+    An answer that was cut counts only if it is nothing but a word, or a closed JSON object or list: a number may go
+    on, and a sentence take itself back.
+
+    >>> text_columns("**A**", cut=True), text_columns("-0", cut=True)
+    ({'text': '**A**'}, {'error': 'cut short'})
+    """
+    if not text.strip():
+        return {"error": "empty answer"}
+    plain = _without_markup(_without_reasoning(text))
+    whole = not cut or reply_patterns.ONE_WORD.fullmatch(plain) or _json_pairs(plain) is not None
+    return {"text": text} if whole else {"error": "cut short"}
+
+
 def letter_columns(logprobs: Mapping[str, float], form: Form = "letters") -> dict[str, float | str]:
     """The columns of an Answer row that first-token log-probabilities fill: log_first, log_second, log_tie, or error.
 
@@ -117,14 +133,22 @@ def _read(answer: str, value_of: Callable[[str], float | Reason]) -> float | Rea
     """`value_of` the answer without its reasoning, code fences and markup."""
     if not answer.strip():
         return "empty answer"
-    ends = [match.end() for match in reply_patterns.THOUGHT_END.finditer(answer)]
-    text = answer[ends[-1] :] if ends else answer
+    text = _without_reasoning(answer)
     if reply_patterns.THOUGHT_START.search(text) or not text.strip():
         return "cut short"
+    text = _without_markup(text)
+    return value_of(text) if text else "empty answer"
+
+
+def _without_reasoning(answer: str) -> str:
+    ends = [match.end() for match in reply_patterns.THOUGHT_END.finditer(answer)]
+    return answer[ends[-1] :] if ends else answer
+
+
+def _without_markup(text: str) -> str:
     text = reply_patterns.STYLE.sub("", text)
     text = reply_patterns.TAG.sub(lambda tag: "\n" if tag[1] else f"\n{tag[2]}: ", text)
-    text = reply_patterns.CODE_FENCE.sub("\n", text).strip()
-    return value_of(text) if text else "empty answer"
+    return reply_patterns.CODE_FENCE.sub("\n", text).strip()
 
 
 def _scale(text: str) -> float | Reason:

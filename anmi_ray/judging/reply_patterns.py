@@ -22,6 +22,9 @@ PLAIN |= {0xFF10 + digit: str(digit) for digit in range(10)} | {0xFF21 + n: chr(
 PLAIN |= {ord("＋"): "+", ord("．"): ".", ord("："): ":", ord("％"): "%", ord("’"): "'", ord("“"): '"', ord("”"): '"'}
 PLAIN |= dict.fromkeys(map(ord, "*`"), "") | dict.fromkeys(map(ord, "_$#\\"), " ")
 
+# One word, marked or not, without a comma or the like, after which more would come.
+ONE_WORD = re.compile(r"[\s*_`\"'(\[]*[^\W\d_]+[\s*_`\"')\].!]*")
+
 # --- numbers
 _VALUE = r"[-+]?(?:\d{1,30}(?:\.\d{1,40})?|0,\d{1,40}|\.\d{1,40})(?:[eE][-+]?\d{1,4})?"
 # Not part of a word, date, version, fraction, inequality, or list of digits, and no percentage.

@@ -41,14 +41,17 @@ class Account:
 
     def close(
         self, charge: Charge, tokens: TokenCounts | None, perhaps_billed: bool = False, sent: bool = True
-    ) -> None:
-        """Write down how it ended: the server's count, or none; `sent` False takes back that it left."""
+    ) -> Spend:
+        """Write down how it ended, and give it: the server's count, or none; `sent` False takes back that it left."""
+        took = Spend()
         if not sent:
             self.spend = replace(self.spend, requests=self.spend.requests - 1)
         elif tokens is not None:
-            self.spend += Spend(0, tokens.prompt, tokens.cached, tokens.answer, self._dollars(tokens))
+            took = Spend(0, tokens.prompt, tokens.cached, tokens.answer, self._dollars(tokens))
         elif perhaps_billed:
-            self.spend += Spend(unreported=1, unreported_dollars=charge.dollars)
+            took = Spend(unreported=1, unreported_dollars=charge.dollars)
+        self.spend += took
+        return took
 
     def _dollars(self, tokens: TokenCounts) -> float | None:
         return None if self._config is None else dollars(self._config, tokens)

@@ -42,9 +42,9 @@ class QueryWriter(ApiJudge):
         tokens = load_tokens(self.prompt.tokenizer)
         return PromptBuilder(template, tokens, self.prompt.query_tokens, self.prompt.document_tokens)
 
-    def engine(self, lease: Leases | None = None) -> ApiEngine:
+    def engine(self, lease: Leases | None = None, answered: bool = False) -> ApiEngine:
         """See TextJudge."""
-        return ApiEngine(self.config, lease, self.prompt_builder(), _AT_ONCE)
+        return ApiEngine(self.config, lease, self.prompt_builder(), _AT_ONCE, answered)
 
     def read_reply(self) -> ReadReply:
         """An answer that holds queries counts as one, any other as a failure."""

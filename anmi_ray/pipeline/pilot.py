@@ -208,7 +208,10 @@ def _cost(judge: TextJudge, bucket: int, store: Store, questions: TextQuestions)
     rows = held.rows(questions.ids)
     query = bucket * (1 << 32) + questions.query[rows >= 0]
     paid = judge.paid(held.table)
-    return QuestionCosts(None if paid is None else paid[rows[rows >= 0]], query)
+    if paid is None:
+        return QuestionCosts(None, query)
+    least, most = (dollars[rows[rows >= 0]] for dollars in paid)
+    return QuestionCosts(least, query, most)
 
 
 def _all_bought(parts: list[_Judged]) -> dict[str, QuestionCosts]:
@@ -216,7 +219,11 @@ def _all_bought(parts: list[_Judged]) -> dict[str, QuestionCosts]:
     found: dict[str, QuestionCosts] = {}
     for judge in parts[0].bought if parts else ():
         each = [part.bought[judge] for part in parts]
-        dollars = [one.dollars for one in each if one.dollars is not None]
         query = np.concatenate([one.query for one in each])
-        found[judge] = QuestionCosts(np.concatenate(dollars) if len(dollars) == len(each) else None, query)
+        least = [one.dollars for one in each if one.dollars is not None]
+        most = [one.most for one in each if one.most is not None]
+        priced = len(least) == len(each)
+        found[judge] = (
+            QuestionCosts(np.concatenate(least), query, np.concatenate(most)) if priced else QuestionCosts(None, query)
+        )
     return found

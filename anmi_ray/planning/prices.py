@@ -264,7 +264,10 @@ def count(builder: PromptBuilder, prompts: Prompts, longest: float = math.inf) -
 
 
 def _by_server(log: AnswerLog) -> CallTokens | None:
-    """What a judge's server counted for answers that are in the log; None where there are few."""
+    """What a judge's server counted for questions that are in the log, retries and failures that it billed included.
+
+    None where there are few.
+    """
     known: list[pa.Table] = []
     for bucket in log.buckets():
         table = log.read(bucket).table
@@ -279,7 +282,7 @@ def _by_server(log: AnswerLog) -> CallTokens | None:
     )
     slack = Z95 * float(prompt.std(ddof=1)) / math.sqrt(rows)
     return CallTokens(
-        float(prompt.mean()), slack, float(answer.mean()), f"as its server counted {rows:,} bought answers"
+        float(prompt.mean()), slack, float(answer.mean()), f"as its server counted for {rows:,} bought questions"
     )
 
 

@@ -47,6 +47,11 @@ class Held:
     ids: pa.FixedSizeBinaryArray
     superseded: int
 
+    @property
+    def answered(self) -> bool:
+        """Whether there is an answer among them."""
+        return _answered(self.table)
+
     def rows(self, questions: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Row of `table` per question (uint8[Q, 16]), -1 where there is none."""
         found = pc.index_in(id_column(questions), value_set=self.ids)
@@ -62,7 +67,8 @@ class Held:
 class Lacking:
     """Which questions of a bucket lack a final answer, also while other processes buy them.
 
-    Segments that appeared since are read every few seconds. Letters: N questions of the bucket.
+    Segments that appeared since are read every few seconds. answered: whether the bucket has any answer.
+    Letters: N questions of the bucket.
     """
 
     def __init__(self, log: AnswerLog, bucket: int, questions: NDArray[np.uint8]) -> None:
@@ -71,6 +77,7 @@ class Lacking:
         self._ids = id_column(questions)  # [N]
         self._lacks = np.ones(len(questions), np.bool_)
         self._read: set[str] = set()
+        self.answered = False
         self._due = 0.0
         self._look()
 
@@ -91,6 +98,7 @@ class Lacking:
                 final = table.filter(pc.invert(table["transient"]))
                 self._lacks &= ~pc.is_in(self._ids, value_set=id_column(question_ids(final))).to_numpy(False)
                 self._read.add(name)
+                self.answered = self.answered or _answered(table)
 
 
 @dataclass(frozen=True)
@@ -144,6 +152,10 @@ class AnswerLog:
             )
         table = self.store.read_table(path, remedy=_REMEDY).replace_schema_metadata(None)
         return ANSWER.check(table, self.store.where(path)).cast(ANSWER.schema)
+
+
+def _answered(table: pa.Table) -> bool:
+    return table["error"].null_count > 0
 
 
 def hold(tables: Iterable[pa.Table]) -> Held:

@@ -33,6 +33,11 @@ class Spend:
     unreported: int = 0
     unreported_dollars: float | None = 0.0
 
+    @property
+    def cost(self) -> float:
+        """Dollars, estimated ones included; those of unknown prices are none."""
+        return (self.dollars or 0.0) + (self.unreported_dollars or 0.0)
+
     def __add__(self, other: Spend) -> Spend:
         return self._plus(other, 1)
 
@@ -54,7 +59,8 @@ class Spend:
 class SpendRecord:
     """What one session (a run until it ends or dies) has bought of one judge.
 
-    `spend` is what was counted, and `estimated` the dollars that it was thought to be. `calls_under_way` and
+    `spend` is what was counted, and `estimated` the dollars that those questions were thought to cost that cost some.
+    `calls_under_way` and
     `dollars_under_way` are held back for questions that were let through and not counted yet; whoever finds the record
     of a session that died counts them as spent. Of actors that died within the session they are `calls_lost` and
     `dollars_lost`. `hours` since the session began to ask; `round` is that of the comparisons that it asked about.
@@ -80,8 +86,7 @@ class SpendRecord:
     @property
     def dollars(self) -> float:
         """Dollars, those included that may have been spent; those of unknown prices are none."""
-        counted = (self.spend.dollars or 0.0) + (self.spend.unreported_dollars or 0.0)
-        return counted + self.dollars_under_way + self.dollars_lost
+        return self.spend.cost + self.dollars_under_way + self.dollars_lost
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> SpendRecord:

@@ -1,10 +1,11 @@
 """A chat-completions server that misbehaves as told: a process of its own, with its own log of what it was sent.
 
 Started as `python chat_server.py`, it prints its port. POST /NAME/setup {"faults": {action: share}, "latency_s", "key",
-"model", "mixed"} opens a server under /NAME; its questions go to /NAME/v1/chat/completions; GET /NAME/log gives a list
-of {t, question, visit, action, active}, GET /NAME/answered the number of its answers. What a question meets is drawn
-from a hash of it and of how often it was asked; or its text prescribes it: "script 500 429:1 ok", one action a visit,
-the last one for all later ones. Who is asked for queries writes them by a grammar (`written`).
+"model", "mixed", "blocked": {words: action}} opens a server under /NAME; its questions go to
+/NAME/v1/chat/completions; GET /NAME/log gives a list of {t, question, visit, action, active}, GET /NAME/answered the
+number of its answers. What a question meets is drawn from a hash of it and of how often it was asked, but where it
+holds blocked words; or its text prescribes it: "script 500 429:1 ok", one action a visit, the last one for all later
+ones. Who is asked for queries writes them by a grammar (`written`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Served:
     key: str | None = None
     model: str | None = None
     mixed: bool = False
+    blocked: dict[str, str] = field(default_factory=dict)
     active: int = 0
     visits: Counter[str] = field(default_factory=Counter)
     log: list[dict[str, Any]] = field(default_factory=list)
@@ -54,6 +56,9 @@ def draw(served: Served, question: str, visit: int) -> str:
     if question.startswith("script "):
         actions = question.split()[1:]
         return actions[min(visit, len(actions) - 1)]
+    for words, action in served.blocked.items():
+        if words in question:
+            return action
     uniform = int.from_bytes(hashlib.sha256(f"{visit} {question}".encode()).digest()[:8], "big") / 2**64
     for action, share in served.faults.items():
         if uniform < share:
@@ -146,6 +151,8 @@ async def perform(request: web.Request, action: str, asked: dict[str, Any], mixe
     good = answer(said, asked["model"], logprobs=bool(asked.get("logprobs")))
     if kind == "plain":  # as a server that ignores logprobs
         return web.json_response(answer(said, asked["model"]))
+    if kind == "uncounted":  # as a server that does not count tokens
+        return web.json_response({name: value for name, value in good.items() if name != "usage"})
     if kind in ("ok", "wrong"):
         return web.json_response(good)
     if kind == "hang":
@@ -158,8 +165,8 @@ async def perform(request: web.Request, action: str, asked: dict[str, Any], mixe
         return web.Response(text='{"choices": [{"mess', content_type="application/json")
     elif kind == "empty":
         return web.json_response(answer("", asked["model"]))
-    elif kind == "cut":
-        return web.json_response(answer("", asked["model"], finish="length"))
+    elif kind == "cut":  # and what was said before, if anything
+        return web.json_response(answer(wait, asked["model"], "length", bool(asked.get("logprobs"))))
     elif kind == "nochoices":
         return web.json_response(answer("", asked["model"]) | {"choices": []})
     elif kind == "echo":  # the key comes back in a body, as some gateways do

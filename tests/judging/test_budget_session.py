@@ -60,6 +60,18 @@ def test_what_another_lets_through_counts_after_two_seconds(tmp_path: Path, monk
     assert both[1].admit("chunk", [(1, 0.0)]) == (0, True)
 
 
+def test_a_chunk_hears_whether_the_judge_has_ever_answered(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    first = session(store)
+    assert not first.begin("chunk")
+    first.settle("chunk", 3, {"http 403": 3}, Spend(requests=3))
+    assert not first.begin("chunk")
+    first.settle("chunk", 2, {"http 403": 1}, Spend(requests=2))
+    assert first.begin("chunk")
+    first.finish()
+    assert session(store).begin("chunk")
+
+
 def test_hours_without_an_answer_outlive_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(budget_session.time, "monotonic", lambda: now)

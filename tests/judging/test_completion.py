@@ -87,6 +87,7 @@ def test_first_token_logprobs_keep_the_likelier_of_equals_and_drop_what_is_no_nu
         ({"content": ""}, "length", "max_tokens before an answer", False),
         ({"content": None, "refusal": "I cannot"}, "stop", "refused: model", False),
         ({"content": "A"}, "content_filter", "refused: content filter", False),
+        ({"content": "A"}, "error", "error in the answer", True),
     ],
 )
 def test_bodies_without_an_answer_are_named(message: object, finish: str, reason: str, transient: bool) -> None:

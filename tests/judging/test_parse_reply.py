@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anmi_ray.judging.parse_reply import Reason, letter_columns, read, read_letter, read_scale
+from anmi_ray.judging.parse_reply import Reason, letter_columns, read, read_letter, read_scale, text_columns
 from anmi_ray.judging.preferences import of_answers, vote
 
 REASONS = get_args(Reason)
@@ -264,6 +264,38 @@ def test_any_log_probabilities_are_a_preference_or_a_named_reason(logprobs: dict
     assert value in REASONS if isinstance(value, str) else 0.0 <= value <= 1.0
 
 
+WHOLE = ["A", " b.\n", "**T**", "(B)", "Yes", '"no"', '{"score": -0.5}', '```json\n{"answer": "A"}\n```', "[0.5]"]
+WHOLE += ["<think>A or B?</think>\nB"]
+CUT = [
+    "Document B is better. Score: -0",
+    "-0",
+    "0.5",
+    "1",
+    "My score: 1",
+    "Document A is better at naming the option, while",
+]
+CUT += [
+    "A. Document A explains the syntax but",
+    "Yes, it mentions the option, but not",
+    "No,",
+    "A -",
+    "Document A",
+    "**",
+]
+CUT += ['{"score": 0', "<think>A", "<answer>A", "The score"]
+
+
+@pytest.mark.parametrize("text", WHOLE)
+def test_where_tokens_were_spent_what_nothing_could_follow_is_an_answer(text: str) -> None:
+    assert text_columns(text, cut=True) == text_columns(text, cut=False) == {"text": text}
+
+
+@pytest.mark.parametrize("text", CUT)
+def test_where_tokens_were_spent_all_else_is_cut_short(text: str) -> None:
+    assert text_columns(text, cut=True) == {"error": "cut short"}
+    assert text_columns(text, cut=False) == {"text": text}
+
+
 @settings(max_examples=200)
 @given(st.floats(-1, 1))
 def test_a_number_that_is_written_is_read(score: float) -> None:
@@ -279,6 +311,7 @@ def test_long_answers_take_linear_time(piece: str) -> None:
     for answer in (piece * (200_000 // len(piece)), piece * (200_000 // len(piece)) + "x"):
         read_scale(answer)
         read_letter(answer)
+        text_columns(answer, cut=True)
     assert time.perf_counter() - start < 20
 
 

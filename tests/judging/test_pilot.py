@@ -224,6 +224,28 @@ def test_costs_are_projected_to_the_whole_run(make_world: World) -> None:
     assert [one.decision for one in pilot.verdicts(figures, {}, config, pairs, 10_000)] == ["go", "go"]
 
 
+def test_what_was_not_counted_is_no_saving(make_world: World) -> None:
+    figures, pairs = judged(make_world(20, 4), {})
+    query = np.arange(2 * pairs) // 12
+    dollars = np.full(2 * pairs, 0.003)
+    most = dollars.copy()
+    dollars[:12] = 0.0
+    most[:12] = 0.006
+    nothing = np.zeros(2 * pairs)
+
+    def gate(bound: float, *costs: Any) -> PilotGate:
+        bought = {"j0": QuestionCosts(costs[0], query, costs[1])}
+        config = OPEN.model_copy(update={"max_dollars": bound})
+        [found] = pilot.verdicts(figures, bought, config, pairs, 10_000)[0].gates
+        return found
+
+    assert [gate(bound, dollars, most).outcome for bound in (40, 62, 100)] == ["fail", "cannot tell", "pass"]
+    assert gate(62, dollars, most).value == pytest.approx(20_000 * most.mean())
+    unknown = gate(1e6, nothing, most)
+    assert (unknown.value, unknown.outcome, unknown.more) == (None, "cannot tell", None)
+    assert gate(1.0, nothing, nothing).outcome == "pass", "a judge that costs nothing"
+
+
 def test_a_gate_that_is_null_is_open(make_world: World) -> None:
     figures, pairs = judged(make_world(20, 4), {"position_bias": 3.0, "failure_rate": 0.5})
     [found] = pilot.verdicts(figures, {}, OPEN, pairs, pairs)

@@ -138,6 +138,15 @@ def test_words_are_kept_as_said(model: Path) -> None:
     assert judge.sampling() == {"max_tokens": 16, "temperature": 0.3, "seed": 0}
 
 
+def test_words_that_took_all_their_tokens_are_cut_short(model: Path) -> None:
+    judge = examine(config(model, prompt={"template": "scale", "readout": "soft"}, max_tokens=3))
+    rows = [output(generated_text="Score: -0", num_generated_tokens=tokens) for tokens in (2, 3)]
+    table = answers(judge, rows)
+    assert table["error"].to_pylist() == [None, "cut short"]
+    assert not any(table["transient"].to_pylist())
+    assert table["answer_tokens"].to_pylist() == [2, 3]
+
+
 def test_mistakes_are_named_before_an_engine_starts(model: Path, tmp_path: Path) -> None:
     torn, pickled = tmp_path / "torn", tmp_path / "pickled"
     torn.mkdir()

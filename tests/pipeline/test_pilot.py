@@ -90,6 +90,16 @@ def test_how_many_fail_is_measured_not_raised(ray_local: None, made: dict[str, A
     assert gate.value == found.asked["llm"]["failed"] / (2 * PAIRS) > 0.3
 
 
+def test_dollars_that_the_server_does_not_count_cannot_be_told(
+    ray_local: None, made: dict[str, Artifact], port: int
+) -> None:
+    chat = Chat(port, "uncounted")
+    chat.setup(faults={"uncounted": 1.0})
+    found = piloted(made, priced(chat), pilot={"max_dollars": 1e6})
+    [gate] = [gate for gate in found.verdicts[0].gates if gate.name == WHOLE]
+    assert (gate.value, gate.outcome) == (None, "cannot tell")
+
+
 def test_a_budget_counts_the_pilot(ray_local: None, made: dict[str, Artifact], port: int) -> None:
     chat = Chat(port, "budget")
     chat.setup()

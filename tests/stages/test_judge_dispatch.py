@@ -149,6 +149,24 @@ def test_every_fault_ends_as_an_answer_or_a_named_failure(
     assert max(entry["visit"] for entry in told) == 1  # the second pass asks the failed only
 
 
+def test_a_text_that_is_always_refused_stops_no_pass_and_no_run(ray_local: None, tmp_path: Path, port: int) -> None:
+    """Of the second pass, and of a run about other comparisons, all that is asked first is refused."""
+    chat = Chat(port, "blocked")
+    chat.setup(blocked={"<script>": "403"})
+    judge = ApiJudgeConfig.model_validate(
+        {"kind": "api", "name": "llm", "endpoint": chat.config(concurrency=1).model_dump(), "prompt": LETTERS}
+    )
+    store = Store(str(tmp_path))
+    texts = ["one", "another", "a third", "<script>"]
+    context = Context(store, ExecutionConfig(root=store.root, buckets=1, askers=1), 1, 0, quiet)
+    pairs = [(i, j) for i in range(4) for j in range(i)]
+    for name, chosen, asked in (("most", pairs[:-1], 10 + 4), ("all", pairs, 6 + 6)):
+        sources = write_questions(store, name, [[("which?", texts, chosen)]])
+        assert ask(sources, judge, context, max_failures=0.6) == {
+            "asked": asked, "answered": 6 if name == "most" else 0, "failed": asked - (6 if name == "most" else 0)
+        }  # fmt: skip
+
+
 def test_with_too_many_passing_failures_a_run_waits_for_the_next(
     ray_local: None, made: tuple[Path, dict[str, Artifact]], port: int
 ) -> None:

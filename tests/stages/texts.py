@@ -45,8 +45,10 @@ _COLUMNS = {
 }
 
 
-def ask(sources: QuestionSources, judge: TextJudgeConfig, context: Context, calls: int | None = None) -> dict[str, int]:
+def ask(
+    sources: QuestionSources, judge: TextJudgeConfig, context: Context, calls: int | None = None, **more: object
+) -> dict[str, int]:
     """Ask what is missing of a panel of one judge; what was asked."""
-    panel: dict[str, object] = {"judges": [judge.model_dump()], "budget": {"calls": calls}}
+    panel: dict[str, object] = {"judges": [judge.model_dump()], "budget": {"calls": calls}, **more}
     artifact = Artifact(context.store, "judge", "test")
     return dispatch.ask(artifact, sources, JudgeConfig.model_validate(panel), context)[judge.name]

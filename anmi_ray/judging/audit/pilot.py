@@ -34,10 +34,14 @@ DOLLARS = (WHOLE,)  # the others are shares
 
 @dataclass(frozen=True)
 class QuestionCosts:
-    """What the pilot's questions to a judge cost: dollars float64[N] (None: no prices), query int64[N] of each."""
+    """What the pilot's questions to a judge cost: dollars float64[N] (None: no prices), query int64[N] of each.
+
+    most float64[N]: what each may have cost, where its server did not count all; None: as much.
+    """
 
     dollars: Reals | None
     query: NDArray[np.int64]
+    most: Reals | None = None
 
 
 @dataclass(frozen=True)
@@ -151,18 +155,27 @@ def _costs(bought: QuestionCosts | None, config: PilotConfig, pairs: int, questi
 
 
 def _mean(bought: QuestionCosts) -> tuple[float, list[float] | None] | None:
-    """Dollars a question, with their interval, linearised over queries; None without prices or questions."""
-    if bought.dollars is None or not len(bought.dollars):
+    """Dollars a question may cost, with the interval of what they do; None without prices, questions, or any count."""
+    least = bought.dollars
+    if least is None or not len(least):
         return None
-    value = float(bought.dollars.mean())
-    _, query = np.unique(bought.query, return_inverse=True)
-    total = np.bincount(query, bought.dollars)
-    count = np.bincount(query)
-    if len(count) < 2:
+    most = least if bought.most is None else bought.most
+    if most.any() and not least.any():
+        return None
+    value = float(most.mean())
+    if len(np.unique(bought.query)) < 2:
         return value, None
-    spread = math.sqrt(len(count) / (len(count) - 1) * float(np.square(total - value * count).sum()))
-    slack = Z95 * spread / len(bought.dollars)
-    return value, [max(value - slack, 0.0), value + slack]
+    low = float(least.mean()) - _slack(least, bought.query)
+    return value, [max(low, 0.0), value + _slack(most, bought.query)]
+
+
+def _slack(dollars: Reals, query: NDArray[np.int64]) -> float:
+    """Half the width of a mean's interval, linearised over queries."""
+    _, query = np.unique(query, return_inverse=True)
+    total = np.bincount(query, dollars)
+    count = np.bincount(query)
+    squares = float(np.square(total - dollars.mean() * count).sum())
+    return Z95 * math.sqrt(len(count) / (len(count) - 1) * squares) / len(dollars)
 
 
 def _judged(gate: PilotGate, pairs: int, of: int) -> PilotGate:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
@@ -37,7 +37,7 @@ _REFUSED = Trouble("refused", again=False, transient=True)
 class Failed:
     """A question without an answer: why, in a short stable name, and whether a later run should ask again.
 
-    `detail`: the server's own words, if any; never the key.
+    `detail`: the server's own words, if any; never the key. `spend`: what it took all the same, without `requests`.
     """
 
     reason: str
@@ -45,6 +45,7 @@ class Failed:
     seconds: float
     attempts: int
     detail: str = ""
+    spend: Spend = field(default_factory=Spend)
 
 
 class Readable(Protocol):
@@ -60,11 +61,15 @@ Config = TypeVar("Config", bound=ServerConfig)
 
 @dataclass(frozen=True)
 class Reply(Generic[Answer]):
-    """What was read of an answer; seconds from question to answer, waits and retries included; times it was tried."""
+    """What was read of an answer; seconds from question to answer, waits and retries included; times it was tried.
+
+    `spend`: what all tries took, without `requests`.
+    """
 
     answer: Answer
     seconds: float
     attempts: int
+    spend: Spend = field(default_factory=Spend)
 
 
 class Client(Generic[Config, Answer]):
@@ -72,10 +77,12 @@ class Client(Generic[Config, Answer]):
 
     Entering reads the key and checks the address. Raises ConfigError for either, and JudgeError when the server
     cannot be reached at first contact, or refuses key, model or every question.
+    answered: the server has answered such questions before, so what it refuses now is about one question.
     """
 
-    def __init__(self, config: Config, limiter: Limiter, answer_tokens: int = 0) -> None:
+    def __init__(self, config: Config, limiter: Limiter, answer_tokens: int = 0, answered: bool = False) -> None:
         self.config = config
+        self._answered = answered
         self._limiter = limiter
         self._answer_tokens = answer_tokens
         self._account = Account(config)
@@ -92,6 +99,11 @@ class Client(Generic[Config, Answer]):
     def spend(self) -> Spend:
         """What was sent and spent so far."""
         return self._account.spend
+
+    @property
+    def answered(self) -> bool:
+        """Whether the server has ever answered, as far as is known here."""
+        return self._answered or self._replied
 
     async def __aenter__(self) -> Self:
         await self._connections.open()
@@ -115,16 +127,18 @@ class Client(Generic[Config, Answer]):
         started = time.monotonic()
         worked = 0.0
         attempts = 0
+        spend = Spend()
         while True:
-            took, result = await self._attempt(body, estimate, deadline - worked, read)
+            took, result, spent = await self._attempt(body, estimate, deadline - worked, read)
+            spend += spent
             seconds = time.monotonic() - started
             if not isinstance(result, Trouble):
-                return Reply(result, seconds, attempts + 1)
+                return Reply(result, seconds, attempts + 1, spend)
             attempts += 1
             wait = self._back_off(result, key, attempts)
             worked += took + wait
             if not result.again or attempts > config.retries or worked >= deadline:
-                return Failed(result.reason, result.transient, seconds, attempts, result.detail)
+                return Failed(result.reason, result.transient, seconds, attempts, result.detail, spend)
             await asyncio.sleep(wait)
 
     def _estimate(self, body: bytes) -> TokenCounts:
@@ -145,8 +159,8 @@ class Client(Generic[Config, Answer]):
 
     async def _attempt(
         self, body: bytes, estimate: TokenCounts, left: float, read: Callable[[bytes], Answer | UnreadableBody]
-    ) -> tuple[float, Answer | Trouble]:
-        """One request when its turn has come, and the seconds it took."""
+    ) -> tuple[float, Answer | Trouble, Spend]:
+        """One request when its turn has come: the seconds it took, what became of it, and what was spent."""
         async with self._in_flight.slot() as epoch:
             charge = await self._clearance(estimate)
             began = time.monotonic()
@@ -158,8 +172,8 @@ class Client(Generic[Config, Answer]):
                 outcome = replace(_REFUSED, sent=self._contacted)
                 raise
             finally:
-                self._settle(charge, outcome)
-            return time.monotonic() - began, outcome
+                spent = self._settle(charge, outcome)
+            return time.monotonic() - began, outcome, spent
 
     async def _clearance(self, estimate: TokenCounts) -> Charge:
         """Wait until a request may leave, and write down that it does."""
@@ -177,13 +191,14 @@ class Client(Generic[Config, Answer]):
         if self._stop is not None:
             raise type(self._stop)(*self._stop.args)
 
-    def _settle(self, charge: Charge, outcome: Answer | Trouble) -> None:
+    def _settle(self, charge: Charge, outcome: Answer | Trouble) -> Spend:
         """Correct what was held back to what the server counted; what it did not count stays as estimated."""
         sent = not isinstance(outcome, Trouble) or outcome.sent
         perhaps_billed = not isinstance(outcome, Trouble) or outcome.perhaps_billed
-        self._account.close(charge, outcome.tokens, perhaps_billed, sent)
+        spent = self._account.close(charge, outcome.tokens, perhaps_billed, sent)
         if outcome.tokens is not None or not sent:
             self._limiter.settle(charge.tokens.total, outcome.tokens.total if outcome.tokens else 0)
+        return spent
 
     async def _exchange(
         self, body: bytes, timeout: float, epoch: int, read: Callable[[bytes], Answer | UnreadableBody]
@@ -219,7 +234,7 @@ class Client(Generic[Config, Answer]):
         self._contacted = True
         if not 200 <= response.status < 300:
             said = (response.status, response.headers, response.content)
-            trouble = retry.of_status(*said, self.config, self._replied, time.time())
+            trouble = retry.of_status(*said, self.config, self._replied, time.time(), self._answered)
             self._count_refusals(trouble)
             return trouble
         answer = read(response.content)
@@ -261,9 +276,11 @@ class Client(Generic[Config, Answer]):
         self._refused += not trouble.again and trouble.transient
         if self._refused < _HOPELESS or self._replied:
             return
-        if trouble.reason == completion.NO_LOGPROBS:
+        if trouble.reason == completion.NO_LOGPROBS:  # such answers cost money, whatever others had
             what = f"the server gives no log-probabilities: none came with its first {self._refused} answers"
             remedy = "set prompt.readout: sign, which needs none, or ask a server that gives them (vLLM does)"
+        elif self._answered:  # the settings are right: a text that the server refuses stands in many questions
+            return
         else:
             what = (
                 f"the server refuses the questions ({trouble.reason}{': ' if trouble.detail else ''}{trouble.detail})"
@@ -289,9 +306,15 @@ class Client(Generic[Config, Answer]):
 class ChatClient(Client[EndpointConfig, Completion]):
     """An OpenAI-compatible chat-completions endpoint. by_logprobs: an answer without log-probabilities is none."""
 
-    def __init__(self, config: EndpointConfig, limiter: Limiter | None = None, by_logprobs: bool = False) -> None:
+    def __init__(
+        self,
+        config: EndpointConfig,
+        limiter: Limiter | None = None,
+        by_logprobs: bool = False,
+        answered: bool = False,
+    ) -> None:
         bucket = limiter or TokenBucket(config.requests_per_minute, config.tokens_per_minute)
-        super().__init__(config, bucket, config.max_tokens or LONG_ANSWER)
+        super().__init__(config, bucket, config.max_tokens or LONG_ANSWER, answered)
         self._read = completion.read_logprobs if by_logprobs else completion.read
 
     async def ask(self, messages: Sequence[Message], key: str | bytes = b"") -> Reply[Completion] | Failed:

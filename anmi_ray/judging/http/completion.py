@@ -35,11 +35,15 @@ class TokenCounts:
 
 @dataclass(frozen=True)
 class Completion:
-    """A readable answer. `logprobs`: natural logarithms of the first token's alternatives; None: not given."""
+    """A readable answer. `logprobs`: natural logarithms of the first token's alternatives; None: not given.
+
+    `cut`: it ends where its tokens were spent, and might have gone on.
+    """
 
     text: str
     logprobs: dict[str, float] | None
     tokens: TokenCounts | None
+    cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,14 +94,17 @@ def read(content: bytes) -> Completion | UnreadableBody:
     finish = _string(choice.get("finish_reason"))
     if finish.startswith("content_filter"):
         return UnreadableBody("refused: content filter", transient=False, tokens=tokens)
+    if finish == "error":  # of the server, in the middle of what it says
+        return UnreadableBody("error in the answer", transient=True, tokens=tokens)
     if len(text) > _LONGEST:
         return UnreadableBody("answer too long", transient=False, tokens=tokens)
+    cut = finish == "length"
     if not text.strip():
         if message.get("refusal"):
             return UnreadableBody("refused: model", transient=False, tokens=tokens)
-        spent = finish == "length"  # reasoning used up max_tokens: asking again would too
-        return UnreadableBody("max_tokens before an answer" if spent else "empty answer", not spent, tokens)
-    return Completion(text, _first_token(choice.get("logprobs")), tokens)
+        # reasoning used up max_tokens: asking again would too
+        return UnreadableBody("max_tokens before an answer" if cut else "empty answer", not cut, tokens)
+    return Completion(text, _first_token(choice.get("logprobs")), tokens, cut)
 
 
 def read_logprobs(content: bytes) -> Completion | UnreadableBody:

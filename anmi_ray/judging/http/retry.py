@@ -54,9 +54,17 @@ class Trouble:
 
 
 def of_status(
-    status: int, headers: Mapping[str, str], content: bytes, config: ServerConfig, replied: bool, now: float
+    status: int,
+    headers: Mapping[str, str],
+    content: bytes,
+    config: ServerConfig,
+    replied: bool,
+    now: float,
+    answered: bool = False,
 ) -> Trouble:
-    """What a status other than 200 means. `replied`: this client has had an answer; `now`: Unix time, seconds.
+    """What a status other than 200 means. `now`: Unix time, seconds.
+
+    `replied`: this client has had an answer; `answered`: the judge has had one, perhaps in another process or run.
 
     Raises JudgeError for what no retry can mend: key, model, address, credit.
     """
@@ -66,7 +74,7 @@ def of_status(
         return Trouble("context length", again=False, transient=False, detail=message)
     if _FILTER.search(said) and status in (400, 403, 422, 451):
         return Trouble("refused: content filter", again=False, transient=False, detail=message)
-    _stop_if_hopeless(status, headers, said, message, config, replied)
+    _stop_if_hopeless(status, headers, said, message, config, replied or answered)
     if status in _AGAIN or status >= 500:
         wait = retry_after(headers, now)
         return Trouble(f"http {status}", True, True, overload=status in OVERLOAD, wait=wait, detail=message)
@@ -75,10 +83,10 @@ def of_status(
 
 
 def _stop_if_hopeless(
-    status: int, headers: Mapping[str, str], said: str, message: str, config: ServerConfig, replied: bool
+    status: int, headers: Mapping[str, str], said: str, message: str, config: ServerConfig, answered: bool
 ) -> None:
     status_is = remedy = ""
-    if status == 401 or (status == 403 and not replied):  # later a 403 may be a firewall that dislikes one text
+    if status == 401 or (status == 403 and not answered):  # later a 403 may be a firewall that dislikes one text
         name = f"the key in {config.key_env}" if config.key_env else "a request without a key (key_env is null)"
         status_is = f"refuses {name}"
         remedy = "check key_env, what it holds, and the rights of the key's owner"

@@ -35,7 +35,7 @@ from anmi_ray.judging.kinds.base import (
     actor_room,
     answer_rows,
 )
-from anmi_ray.judging.parse_reply import letter_columns
+from anmi_ray.judging.parse_reply import letter_columns, text_columns
 from anmi_ray.judging.prompt_builder import EMPTY, PromptBuilder
 from anmi_ray.judging.questions import AT_ONCE, TextQuestions
 from anmi_ray.store.spend_log import Spend
@@ -79,9 +79,9 @@ class ApiJudge(PromptJudge):
         """See PromptJudge."""
         return PromptBuilder.load(self.prompt)
 
-    def engine(self, lease: Leases | None = None) -> ApiEngine:
+    def engine(self, lease: Leases | None = None, answered: bool = False) -> ApiEngine:
         """See TextJudge."""
-        return ApiEngine(self.config, lease, self.prompt_builder())
+        return ApiEngine(self.config, lease, self.prompt_builder(), answered=answered)
 
     def one_of(self, actors: int) -> ApiJudge:
         """See TextJudge: its share of the requests in flight."""
@@ -106,13 +106,16 @@ class ApiJudge(PromptJudge):
         answer = spend.dollars(self.server, TokenCounts(0, 0, self._answer_tokens)) or 0.0
         return prompt * self.server.input_price / spend.MILLION + answer
 
-    def paid(self, answers: pa.Table) -> Reals | None:
-        """See TextJudge."""
+    def paid(self, answers: pa.Table) -> tuple[Reals, Reals] | None:
+        """See TextJudge: what its server did not count may have been billed, at every attempt."""
         if self.server.input_price is None:
             return None
         counts = (answers[name].to_pylist() for name in ("prompt_tokens", "cached_tokens", "answer_tokens"))
         each = [spend.dollars(self.server, TokenCounts(*tokens)) for tokens in zip(*counts, strict=True)]
-        return np.array(each, np.float64)
+        least = np.array(each, np.float64)
+        held = pc.or_(pc.is_null(answers["error"]), pc.greater(answers["dollars"], 0.0))  # else refused, and unbilled
+        uncounted = pc.and_(held, pc.equal(answers["prompt_tokens"], 0)).to_numpy()
+        return least, least + uncounted * answers["attempts"].to_numpy() * self.dearest
 
     def price(self, calls: int, prompt: float, answer: float, plan: PlanConfig) -> Price:
         """See PromptJudge; hours of the tighter of the server's rate limits."""
@@ -143,6 +146,7 @@ class ApiEngine:
         lease: Leases | None = None,
         builder: PromptBuilder | None = None,
         at_once: int = AT_ONCE,
+        answered: bool = False,
     ) -> None:
         self.at_once = at_once
         self.config = config
@@ -150,7 +154,7 @@ class ApiEngine:
         limited = config.endpoint.requests_per_minute or config.endpoint.tokens_per_minute
         self._lease = lease if limited else None
         self._past = Spend()
-        self._client = ChatClient(config.endpoint)
+        self._client = ChatClient(config.endpoint, answered=answered)
 
     @property
     def spend(self) -> Spend:
@@ -184,7 +188,8 @@ class ApiEngine:
 
         self._past = self.spend
         by_logprobs = self.config.prompt.readout == "logprob"
-        self._client = ChatClient(self.config.endpoint, Leased(self._lease) if self._lease else None, by_logprobs)
+        limiter = Leased(self._lease) if self._lease else None
+        self._client = ChatClient(self.config.endpoint, limiter, by_logprobs, self._client.answered)
         try:
             async with self._client as client:
                 await ask_all(client, asked(), publish, self.at_once)
@@ -200,14 +205,14 @@ class ApiEngine:
 
     def _row(self, result: Reply[Completion] | Failed) -> dict[str, object]:
         row: dict[str, object] = {**NOTHING, "seconds": result.seconds, "attempts": result.attempts}
+        spent = result.spend
+        row |= {"prompt_tokens": spent.prompt_tokens, "cached_tokens": spent.cached_tokens}
+        row |= {"answer_tokens": spent.answer_tokens, "dollars": spent.cost}
         if isinstance(result, Failed):
             return row | {"error": result.reason, "transient": result.transient}
         answer = result.answer
-        if (tokens := answer.tokens) is not None:
-            row |= {"prompt_tokens": tokens.prompt, "cached_tokens": tokens.cached, "answer_tokens": tokens.answer}
-            row["dollars"] = spend.dollars(self.config.endpoint, tokens) or 0.0
         if self.config.prompt.readout != "logprob":
-            return row | {"text": answer.text}
+            return row | text_columns(answer.text, answer.cut)
         return row | letter_columns(answer.logprobs or {}, self.builder.template.form)
 
 

@@ -152,8 +152,11 @@ class TextJudge(Judge):
         """All that can change an answer, as JSON values."""
 
     @abstractmethod
-    def engine(self, lease: Leases | None = None) -> JudgeEngine:
-        """What asks it, for use where it is built; `lease` where several share a server's limits a minute."""
+    def engine(self, lease: Leases | None = None, answered: bool = False) -> JudgeEngine:
+        """What asks it, for use where it is built; `lease` where several share a server's limits a minute.
+
+        answered: an answer of the judge is there already, so that its server knows it.
+        """
 
     @property
     def identity(self) -> str:
@@ -185,9 +188,9 @@ class TextJudge(Judge):
         """Dollars float64[N] that each question may cost, by the lengths of its texts; 0 where it has no prices."""
         return np.zeros(len(questions.query))
 
-    def paid(self, answers: pa.Table) -> Reals | None:
-        """Dollars float64[N] that Answer rows cost at today's prices; None where these are not known."""
-        return np.zeros(answers.num_rows)
+    def paid(self, answers: pa.Table) -> tuple[Reals, Reals] | None:
+        """Dollars float64[N] that Answer rows cost at least and at most, at today's prices; None: not known."""
+        return np.zeros(answers.num_rows), np.zeros(answers.num_rows)
 
     def actors(self, execution: ExecutionConfig) -> tuple[int, int]:
         """Fewest and most actors or engines that may ask it at once."""

@@ -69,7 +69,7 @@ class EncoderJudge(TextJudge):
         content: dict[str, object] = {name: shown[name] for name in shown if name not in unsaid}
         return content | {"weights": model.revision if model.is_local else f"{model.path_or_id}@{model.revision}"}
 
-    def engine(self, lease: Leases | None = None) -> EncoderEngine:
+    def engine(self, lease: Leases | None = None, answered: bool = False) -> EncoderEngine:
         """See TextJudge."""
         return EncoderEngine(self.config)
 

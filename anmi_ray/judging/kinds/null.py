@@ -24,7 +24,7 @@ class NullJudge(TextJudge):
         """Nothing can change an answer."""
         return {}
 
-    def engine(self, lease: Leases | None = None) -> NullEngine:
+    def engine(self, lease: Leases | None = None, answered: bool = False) -> NullEngine:
         """See TextJudge."""
         return NullEngine()
 

@@ -32,7 +32,7 @@ from anmi_ray.core.records import ANSWER
 from anmi_ray.judging import spend
 from anmi_ray.judging.http.limits import Leases
 from anmi_ray.judging.kinds.base import NOTHING, JudgeEngine, Price, PromptJudge, Room
-from anmi_ray.judging.parse_reply import letter_columns
+from anmi_ray.judging.parse_reply import letter_columns, text_columns
 from anmi_ray.judging.prompt import Message, without_system
 from anmi_ray.judging.prompt_builder import EMPTY, PromptBuilder
 from anmi_ray.judging.questions import Rows, TextQuestions
@@ -103,7 +103,7 @@ class VllmJudge(PromptJudge):
         # "max_model_len" was a setting, whose default is part of the name under which answers are kept
         return content | {"max_model_len": None, "weights": revision(self.config)}
 
-    def engine(self, lease: Leases | None = None) -> JudgeEngine:
+    def engine(self, lease: Leases | None = None, answered: bool = False) -> JudgeEngine:
         """Never called: its engines are Ray's."""
         raise AssertionError("a vllm judge's engines are Ray's: stages.judge.vllm")
 
@@ -245,8 +245,8 @@ def _row(judge: VllmModel, output: Mapping[str, Any]) -> dict[str, object]:
     row |= {"seconds": float(output["time_taken_llm"]), "prompt_tokens": int(output["num_input_tokens"])}
     row |= {"answer_tokens": int(output["num_generated_tokens"])}
     if not judge.by_letters:
-        text = str(output["generated_text"])
-        return row | ({"text": text} if text.strip() else {"error": "empty answer"})
+        cut = int(output["num_generated_tokens"]) >= judge.config.max_tokens
+        return row | text_columns(str(output["generated_text"]), cut)
     first = output["logprobs"][0] if output["logprobs"] else {}
     form = "yes-no" if judge.config.prompt.is_direct else "letters"
     return row | letter_columns({one["decoded_token"]: float(one["logprob"]) for one in first.values()}, form)

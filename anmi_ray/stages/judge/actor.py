@@ -74,10 +74,10 @@ class JudgeActor:
         if not queries:
             return
         key = chunk_key(bucket, int(chunk[0]))
-        ray.get(budget.begin.remote(key))
+        answered: bool = ray.get(budget.begin.remote(key))
         if self._engine is None:
             sources.fetch()
-            self._engine = judge.engine(lambda *wanted: budget.lease.remote(*wanted))
+            self._engine = judge.engine(lambda *wanted: budget.lease.remote(*wanted), answered or lacking.answered)
         engine = self._engine
         spent = engine.spend
         asked: collections.Counter[str] = collections.Counter()

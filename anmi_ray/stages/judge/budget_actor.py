@@ -71,7 +71,7 @@ class _Meters:
             (self._prompt, spend.prompt_tokens),
             (self._cached, spend.cached_tokens),
             (self._answer, spend.answer_tokens),
-            (self._dollars, (spend.dollars or 0.0) + (spend.unreported_dollars or 0.0)),
+            (self._dollars, spend.cost),
         ]
         for counter, amount in amounts:
             if amount > 0:
