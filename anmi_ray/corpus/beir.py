@@ -47,6 +47,10 @@ class BeirFiles:
         found = parsed(self.file(self.find("queries.jsonl")).lines(), query)
         return (row for _, row in found if not isinstance(row, LineError))
 
+    def grades(self, name: str) -> Iterator[Judged]:
+        """(query, document, grade) of every line of a qrels file that is well-formed."""
+        return (row for _, row in self.judged(name) if not isinstance(row, LineError))
+
     def judged(self, name: str) -> Iterator[tuple[str, Judged | LineError]]:
         """(place, judged pair) of every line of a qrels file, its header aside. DataError where columns are missing."""
         columns: list[int] = []
