@@ -115,9 +115,8 @@ class BatchQueue:
         self._admit(len(texts))
         for _ in range(_TRIES):
             parts = await self._parts(what, query, texts)
-            if (
-                len({part.model.asked_at for part in parts}) == 1
-            ):  # else two models speak, and their scores are no ranking
+            models = {part.model.asked_at for part in parts}
+            if len(models) == 1:  # else two of them speak, and their scores are no ranking
                 return _joined(parts)
         raise RefusalError(503, "another model is being loaded, and not every process has it: send it again", 5)
 

@@ -59,11 +59,11 @@ class Spend:
 class SpendRecord:
     """What one session (a run until it ends or dies) has bought of one judge.
 
-    `spend` is what was counted, and `estimated` the dollars that those questions were thought to cost that cost some.
-    `calls_under_way` and
-    `dollars_under_way` are held back for questions that were let through and not counted yet; whoever finds the record
-    of a session that died counts them as spent. Of actors that died within the session they are `calls_lost` and
-    `dollars_lost`. `hours` since the session began to ask; `round` is that of the comparisons that it asked about.
+    `spend` is what was counted, and `estimated` the dollars that those questions were thought to cost that cost
+    some. `calls_under_way` and `dollars_under_way` are held back for questions that were let through and not
+    counted yet; whoever finds the record of a session that died counts them as spent. Of actors that died within
+    the session they are `calls_lost` and `dollars_lost`. `hours` since the session began to ask; `round` is that of
+    the comparisons that it asked about.
     """
 
     judge: str
