@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from anmi_ray.comparisons.compare import TOO_FEW, retrieved, rows
 from anmi_ray.core import identity
+from anmi_ray.core.arrays import rank_within
 from anmi_ray.core.records import rejects
 
 PLACE = "sample"
@@ -83,12 +84,10 @@ def some_of_each(pairs: pa.Table, share: float, salt: Salt) -> pa.Table:
 
     Their order is kept.
     """
-    query = pairs["query_id"].combine_chunks().dictionary_encode().indices.to_numpy()
+    query = pairs["query_id"].combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
     chance = identity.uniforms(identity.id_matrix(pairs["comparison_id"]), *salt, "pair")
-    order = np.lexsort((chance, query))
-    place = np.arange(len(order)) - np.searchsorted(query[order], query[order])
     most = np.floor(share + identity.uniforms(identity.id_matrix(pairs["query_id"]), *salt, "query"))
-    return pairs.take(pa.array(np.sort(order[place < most[order]])))
+    return pairs.filter(pa.array(rank_within(query, chance) < most))
 
 
 @dataclass(frozen=True)

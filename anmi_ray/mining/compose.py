@@ -11,14 +11,14 @@ import pyarrow as pa
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import BetaMixture, GaussianMixture, Optimum
 from anmi_ray.core import identity
-from anmi_ray.core.arrays import Flags, Ints, Reals
+from anmi_ray.core.arrays import Flags, Ints, Reals, rank_within
 from anmi_ray.core.records import rejects
 from anmi_ray.mining import bucket as buckets
 from anmi_ray.mining import denoise, members, optimum, posterior, relative, sampling
 from anmi_ray.mining.anchors import Anchors, Refused, choose
 from anmi_ray.mining.categories import CATEGORIES, PLACE
 from anmi_ray.mining.mixture import Mixture
-from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict, Sample, rank_within
+from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict, Sample
 
 # by the rule's name in settings; each family of rules says which are its own
 ALLOW: dict[str, Rule[Any]] = posterior.ALLOW | denoise.ALLOW | relative.ALLOW

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.core import identity
-from anmi_ray.core.arrays import Flags, Ints, Reals
+from anmi_ray.core.arrays import Flags, Ints, Reals, rank_within
 from anmi_ray.core.records import EXAMPLE
 from anmi_ray.mining.anchors import Anchors
 from anmi_ray.mining.bucket import Pool, RatedBucket
 from anmi_ray.mining.categories import CATEGORIES, TIERS
-from anmi_ray.mining.negatives import RuleVerdict, rank_within
+from anmi_ray.mining.negatives import RuleVerdict
 
 
 @dataclass(frozen=True)

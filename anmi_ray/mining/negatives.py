@@ -76,17 +76,6 @@ class Sample(Protocol[S]):
     def __call__(self, negatives: Negatives, weights: Reals, settings: S, common: Common, /) -> Reals: ...
 
 
-def rank_within(group: Ints, *keys: NDArray[np.float64] | Ints) -> Ints:
-    """Rank 0.. of each row in its group, by ascending `keys` (the first leads), ties in row order."""
-    order = np.lexsort((*reversed(keys), group))
-    ordered = group[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else np.zeros(0, dtype=np.int64)
-    sizes = np.diff(np.r_[starts, len(ordered)])
-    rank = np.empty(len(group), dtype=np.int64)
-    rank[order] = np.arange(len(ordered)) - np.repeat(starts, sizes)
-    return rank
-
-
 def grouped_quantiles(group: Ints, value: Reals, groups: int, qs: tuple[float, ...]) -> Reals:
     """The quantiles of each group's values, [len(qs), groups], linear between order statistics; NaN for empty groups.
 

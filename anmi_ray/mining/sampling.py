@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from anmi_ray.config.rules import Closed, RankedSample, SimANS, Top, UniformSample, Weighted
-from anmi_ray.core.arrays import Reals
+from anmi_ray.core.arrays import Reals, rank_within
 from anmi_ray.core.identity import uniforms
-from anmi_ray.mining.negatives import Common, Negatives, Sample, rank_within
+from anmi_ray.mining.negatives import Common, Negatives, Sample
 
 _UNIT = 100.0  # points of one unit of SimANS' gap: a and b are then of the size that the paper has them
 

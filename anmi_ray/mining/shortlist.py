@@ -7,10 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.core import identity
-from anmi_ray.core.arrays import Reals
+from anmi_ray.core.arrays import Reals, rank_within
 from anmi_ray.core.records import find_rows
 from anmi_ray.mining.borderline import comparisons_of
-from anmi_ray.mining.negatives import rank_within
 
 DESIGN = "confirmation"
 ASKED = 4  # documents of a query: a fifth one is its relevant document once in thirty queries

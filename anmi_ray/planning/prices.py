@@ -220,17 +220,38 @@ def _cost(
 ) -> CallCost:
     log = AnswerLog(made[COMPARE].store, judge.identity)
     tokens = _by_server(log) or count(judge.prompt_builder(), prompts, judge.longest_answer)
-    known = _bought(experiment, stage, judge, made, pairs) if log.buckets() or before else None
-    if known is None:
-        calls, bought = stage.orders(experiment) * pairs, None if log.buckets() else 0
-        for one in before:
-            held = _pairs_of(one, made[INGEST])
-            of_one = _bought(experiment, stage, judge, {**made, COMPARE: one}, held)
-            asked, final = of_one or (stage.orders(experiment) * held, None if log.buckets() else 0)
-            calls += asked
-            bought = None if bought is None or final is None else bought + final
-        known = calls, bought
-    return priced(experiment, judge, tokens, *known)
+    return priced(
+        experiment, judge, tokens, *_asked(experiment, stage, judge, made, pairs, before, bool(log.buckets()))
+    )
+
+
+def _asked(
+    experiment: Experiment,
+    stage: Stage,
+    judge: PromptJudge,
+    made: Mapping[str, Artifact],
+    pairs: int,
+    before: Sequence[Artifact],
+    known: bool,
+) -> tuple[int, int | None]:
+    """(calls, those bought; None where they are too many to look up) of a judge; known: it has answers in the log.
+
+    Of a round that adds to comparisons `before` nobody has answered what it adds, before it has chosen.
+    """
+    orders = stage.orders(experiment)
+    compared = {made[COMPARE]: pairs}
+    added = 0
+    if before:
+        is_chosen = made[COMPARE].manifest() is not None  # then it holds those before
+        compared = {one: _pairs_of(one, made[INGEST]) for one in ([made[COMPARE]] if is_chosen else before)}
+        added = 0 if is_chosen else orders * pairs
+    if not known:
+        return added + orders * sum(compared.values()), 0
+    found = [_bought(experiment, stage, judge, {**made, COMPARE: one}, number) for one, number in compared.items()]
+    counted = [one for one in found if one is not None]
+    if len(counted) < len(found):
+        return orders * pairs, None
+    return added + sum(asked for asked, _ in counted), sum(final for _, final in counted)
 
 
 def _pairs_of(compared: Artifact, ingest: Artifact) -> int:

@@ -20,13 +20,13 @@ from anmi_ray.comparisons.graph import k_regular
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.config.rules import BetaMixture, GaussianMixture
-from anmi_ray.core.arrays import Flags, Ints, Reals
+from anmi_ray.core.arrays import Flags, Ints, Reals, rank_within
 from anmi_ray.core.identity import mix_ids, rng
 from anmi_ray.core.scale import normal_quantile, to_elo
 from anmi_ray.mining import mixture
 from anmi_ray.mining.compose import SAMPLE, weights_of
 from anmi_ray.mining.denoise import borderline
-from anmi_ray.mining.negatives import LEAST_SD, Common, Negatives, rank_within
+from anmi_ray.mining.negatives import LEAST_SD, Common, Negatives
 from anmi_ray.rating.bucket import centre
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games, rank_ids

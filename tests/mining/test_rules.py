@@ -12,10 +12,11 @@ from scipy import integrate, stats
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.mine import TABLE_2, Band, MineConfig
 from anmi_ray.config.rules import NAMED
+from anmi_ray.core.arrays import rank_within
 from anmi_ray.mining import posterior
 from anmi_ray.mining.categories import CATEGORIES, TIERS
 from anmi_ray.mining.compose import ALLOW, SAMPLE, WEIGH, weights_of
-from anmi_ray.mining.negatives import Common, Negatives, rank_within
+from anmi_ray.mining.negatives import Common, Negatives
 from anmi_ray.mining.posterior import band
 from tests.mining.world import pool
 

@@ -148,6 +148,8 @@ def test_a_judge_learns_anew_what_the_ensemble_says_of_a_rounds_pairs(world: Wor
     most = next(int(word) for word in foretold["sample"].split() if word.isdigit())
     assert foretold["label"] == f"{3 * 2 * most:,} judgments by 3 in-process judges, both orders"
     found = list(refining.carry_out(settings, 2, told))
+    chosen_at_most = next(int(word) for word in foretold["compare"].split() if word.isdigit())
+    assert 0 < found[0].pairs <= chosen_at_most
     share = settings.distill.sample.pairs // found[0].queries
     assert 1 <= share < comparisons.PAIRS  # the ensemble hears of some of a query's pairs only
     assert most <= settings.distill.sample.pairs

@@ -174,3 +174,5 @@ def test_the_mix_of_adapters_is_that_of_the_merged_weights(base: Path) -> None:
 def test_shares_that_are_no_mixes_are_refused(shares: tuple[float, ...]) -> None:
     with pytest.raises(ValidationError, match=r"must be rising shares of at least 0 and below 1"):
         TrainConfig(interpolate=shares)
+    with pytest.raises(ValidationError, match="finite number"):
+        TrainConfig(interpolate=(*shares, float("nan")))
