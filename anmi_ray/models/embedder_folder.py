@@ -16,32 +16,37 @@ from torch import nn
 from anmi_ray.models.colbert import ColbertTokenizer
 from anmi_ray.models.heads import Scorer
 from anmi_ray.models.lora import is_adapted, merged
+from anmi_ray.models.pooling import VectorPooling
 from anmi_ray.models.reranker_folder import (
     IDENTITY,
+    MODULES,
     Module,
     dense_module,
     pooling_module,
     save_dense,
     save_tokenizer,
+    transformer_settings,
     write_json,
     write_modules,
 )
 from anmi_ray.models.texts import TextTokenizer
 
-_NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
+_NORMALIZE = f"{MODULES}Normalize"
 _MASK = "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask"
 _TOKENS = ("MultiVectorEncoder", "meanmaxsim")
 _OF_TOKENS = {f"module_{end}_name": "token_embeddings" for end in ("input", "output")}
 
 
-def write(network: Scorer, texts: TextTokenizer, pooling: str, max_tokens: int, folder: Path, card: str = "") -> Path:
+def write(
+    network: Scorer, texts: TextTokenizer, pooling: VectorPooling, max_tokens: int, folder: Path, card: str = ""
+) -> Path:
     """Write an embedder to `folder` and return it. Needs the float32 weights: a bfloat16 copy would not score alike."""
     modules = [pooling_module(pooling, network.encoder.config.hidden_size), ("2_Normalize", _NORMALIZE, {})]
     return _write(network, texts, max_tokens, folder, modules, _CARD, card, ("SentenceTransformer", "cosine"))
 
 
 def write_token_vectors(
-    network: Scorer, texts: TextTokenizer, pooling: str, max_tokens: int, folder: Path, card: str = ""
+    network: Scorer, texts: TextTokenizer, pooling: VectorPooling, max_tokens: int, folder: Path, card: str = ""
 ) -> Path:
     """`write` for a model of token vectors; how its pooled vector is made stands in 1_Pooling, for whoever takes it."""
     modules = [("1_MultiVectorMask", _MASK, {"skiplist_words": []}), ("2_Normalize", _NORMALIZE, _OF_TOKENS)]
@@ -93,7 +98,7 @@ def _write(
         "prompts": {"query": texts.query_prompt, "document": texts.document_prompt},
         "similarity_fn_name": similarity,
     }
-    write_modules(folder, modules, settings, transformer)
+    write_modules(folder, modules, settings, transformer_settings(max_tokens) if transformer is None else transformer)
     (folder / "README.md").write_text(template.format(body=card.strip(), max_tokens=max_tokens), encoding="utf-8")
     return folder
 

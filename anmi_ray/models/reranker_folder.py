@@ -21,12 +21,13 @@ from torch import nn
 from anmi_ray.models.heads import MeanScorer, Scorer
 from anmi_ray.models.lora import is_adapted, merged
 from anmi_ray.models.pairs import PairTokenizer
-from anmi_ray.models.pooling import SCORE_FOLDER
+from anmi_ray.models.pooling import SCORE_FOLDER, VectorPooling
 
 DENSE_FOLDER = "2_Dense"
+TRANSFORMER = "sentence_bert_config.json"
 IDENTITY = "torch.nn.modules.linear.Identity"
-_DENSE = "sentence_transformers.base.modules.dense.Dense"
-_TRANSFORMER = ("", "sentence_transformers.base.modules.transformer.Transformer", None)
+MODULES = "sentence_transformers.models."  # the names that every version of it, vLLM and TEI know
+_POOLINGS: Mapping[VectorPooling, str] = {"cls": "cls_token", "mean": "mean_tokens", "lasttoken": "lasttoken"}
 Module = tuple[str, str, Mapping[str, Any] | None]  # its folder, its class, its settings
 
 
@@ -44,7 +45,9 @@ def write(scorer: Scorer, pairs: PairTokenizer, max_tokens: int, folder: Path, c
     save_tokenizer(tokenizer, max_tokens, folder)
     tokenizer.chat_template = before
     if isinstance(network, MeanScorer):
-        _write_mean_head(network, folder)
+        _write_mean_head(network, max_tokens, folder)
+    elif pairs.prompt is None:
+        write_json(folder / TRANSFORMER, transformer_settings(max_tokens))
     (folder / "README.md").write_text(_CARD.format(body=card.strip(), max_tokens=max_tokens), encoding="utf-8")
     return folder
 
@@ -59,10 +62,15 @@ def save_tokenizer(tokenizer: transformers.PreTrainedTokenizerBase, max_tokens: 
     tokenizer.model_max_length = before
 
 
-def pooling_module(pooling: str, size: int) -> Module:
-    """What makes one vector of the tokens', of `size` dimensions."""
-    kind = "sentence_transformers.sentence_transformer.modules.pooling.Pooling"
-    return "1_Pooling", kind, {"embedding_dimension": size, "pooling_mode": pooling}
+def pooling_module(pooling: VectorPooling, size: int) -> Module:
+    """What makes one vector of the tokens', of `size` dimensions; in the keys that vLLM and TEI read too."""
+    modes = {f"pooling_mode_{name}": mode == pooling for mode, name in _POOLINGS.items()}
+    return "1_Pooling", f"{MODULES}Pooling", {"word_embedding_dimension": size, **modes}
+
+
+def transformer_settings(max_tokens: int) -> dict[str, Any]:
+    """Of a transformer that gives hidden states: how long its inputs are, in the keys that vLLM and TEI read too."""
+    return {"max_seq_length": max_tokens, "do_lower_case": False}
 
 
 def dense_module(path: str, layer: nn.Linear, activation: str, reads: str, gives: str) -> Module:
@@ -75,7 +83,7 @@ def dense_module(path: str, layer: nn.Linear, activation: str, reads: str, gives
         "module_input_name": reads,
         "module_output_name": gives,
     }
-    return path, _DENSE, own
+    return path, f"{MODULES}Dense", own
 
 
 def save_dense(layer: nn.Linear, folder: Path) -> None:
@@ -85,32 +93,21 @@ def save_dense(layer: nn.Linear, folder: Path) -> None:
 
 
 def write_modules(
-    folder: Path, modules: Sequence[Module], settings: Mapping[str, Any], transformer: Mapping[str, Any] | None = None
+    folder: Path, modules: Sequence[Module], settings: Mapping[str, Any], transformer: Mapping[str, Any]
 ) -> None:
-    """Say that a folder holds the transformer that gives hidden states and then `modules`; and `settings`.
-
-    transformer: settings of the transformer's own.
-    """
-    listed = enumerate([_TRANSFORMER, *modules])
+    """Say that a folder holds the transformer and then `modules`; and `settings`, and the transformer's own."""
+    listed = enumerate([("", f"{MODULES}Transformer", None), *modules])
     write_json(
         folder / "modules.json",
         [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind, _) in listed],
     )
     write_json(folder / "config_sentence_transformers.json", settings)
-    write_json(
-        folder / "sentence_bert_config.json",
-        {
-            "transformer_task": "feature-extraction",
-            "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
-            "module_output_name": "token_embeddings",
-            **(transformer or {}),
-        },
-    )
+    write_json(folder / TRANSFORMER, transformer)
     for path, _, own in modules:
         write_json(folder / path / "config.json", own)
 
 
-def _write_mean_head(network: MeanScorer, folder: Path) -> None:
+def _write_mean_head(network: MeanScorer, max_tokens: int, folder: Path) -> None:
     settings = {"activation_fn": IDENTITY, "default_prompt_name": None, "model_type": "CrossEncoder", "prompts": {}}
     layers = (
         (DENSE_FOLDER, network.dense, "torch.nn.modules.activation.GELU", "sentence_embedding"),
@@ -119,7 +116,7 @@ def _write_mean_head(network: MeanScorer, folder: Path) -> None:
     modules = [pooling_module("mean", network.dense.in_features)]
     for name, layer, activation, output in layers:
         modules.append(dense_module(name, layer, activation, "sentence_embedding", output))
-    write_modules(folder, modules, settings)
+    write_modules(folder, modules, settings, transformer_settings(max_tokens))
     for name, layer, *_ in layers:
         save_dense(layer, folder / name)
 

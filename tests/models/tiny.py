@@ -53,7 +53,7 @@ def in_bert_form(tokenizer: Tokenizer, positions: int) -> PreTrainedTokenizerFas
     )
 
 
-def write_tiny_bert(folder: Path, seed: int = 0) -> Path:
+def write_tiny_bert(folder: Path, seed: int = 0, heads: int = 2) -> Path:
     """Write a bi-encoder (2 layers, width 32, 64 positions) with a tokenizer that knows WORDS; returns `folder`."""
     vocabulary = {token: i for i, token in enumerate(SPECIAL + WORDS)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -64,7 +64,7 @@ def write_tiny_bert(folder: Path, seed: int = 0) -> Path:
         vocab_size=len(vocabulary),
         hidden_size=32,
         num_hidden_layers=2,
-        num_attention_heads=2,
+        num_attention_heads=heads,
         intermediate_size=64,
         max_position_embeddings=64,
         initializer_range=0.2,
@@ -175,7 +175,13 @@ def write_tiny_encoder(folder: Path, family: str, seed: int = 0, positions: int 
 
 
 def write_tiny_decoder(
-    folder: Path, family: str, seed: int = 0, chatml: bool = False, padding: bool = True, tied: bool = False
+    folder: Path,
+    family: str,
+    seed: int = 0,
+    chatml: bool = False,
+    padding: bool = True,
+    tied: bool = False,
+    head: int = 16,
 ) -> Path:
     """Write a causal language model of `family` (float32, random) with a byte-level BPE that knows "yes" and "no"."""
     bpe = Tokenizer(models.BPE())
@@ -210,7 +216,7 @@ def write_tiny_decoder(
     )
     fast.save_pretrained(folder)
     settings = _SMALL | {"vocab_size": len(fast), "max_position_embeddings": 512, "num_key_value_heads": 1}
-    settings |= {"head_dim": 16, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None}
+    settings |= {"head_dim": head, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         config = AutoConfig.for_model(family, **settings, tie_word_embeddings=tied)
