@@ -78,7 +78,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = LateInteraction.load(MODEL, max_tokens=MAX_TOKENS).export(Path(scratch) / "minilm")
         asked = requests_of(LateInteraction.load(str(folder)), 2 * CLIENTS)
-        with started(folder) as (address, pid):
+        with started(str(folder)) as (address, pid):
             trial(address, asked, pid, options.seconds, options.times)
 
 

@@ -75,9 +75,9 @@ def offline(student: LateInteraction, asked: Sequence[Asked]) -> tuple[float, fl
 
 
 @contextmanager
-def started(folder: Path, *flags: str) -> Iterator[tuple[str, int]]:
-    """The address of the service of a model, and its process, while inside."""
-    command = [sys.executable, "-m", "anmi_ray", "serve", str(folder), "--port", "0", *flags]
+def started(model: str, *flags: str) -> Iterator[tuple[str, int]]:
+    """The address of the service of a model's folder or a run, and its process, while inside."""
+    command = [sys.executable, "-m", "anmi_ray", "serve", model, "--port", "0", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -146,7 +146,7 @@ def main() -> None:
         asked = requests_of(student, most)
         print(f"{DOCUMENTS} documents of {MAX_TOKENS} tokens a query, {environment.hardware()['processor']}")
         rates = [offline(student, asked[:OFFLINE])]
-        with started(folder, *flags) as (address, pid):
+        with started(str(folder), *flags) as (address, pid):
             load(address, asked[:1], 1)
             print(
                 f"offline: {rates[0][0]:.0f} pairs/s, {1e3 * rates[0][1]:.1f} ms of processor time a pair", flush=True

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from anmi_ray.api.onnx_export import write_onnx
 from anmi_ray.core import identity
@@ -49,6 +50,12 @@ def scores_by_the_card(folder: Path, numbers: onnx_files.Numbers) -> np.ndarray:
     return scores.diagonal() if scores.ndim == 2 else scores
 
 
+def weights(file: Path) -> int:
+    """Bytes of a file's constants."""
+    onnx = importlib.import_module("onnx")
+    return sum(len(one.raw_data) for one in onnx.load(str(file)).graph.initializer)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_files_score_as_the_model_in_plain_onnxruntime(tmp_path: Path, kind: str) -> None:
     root = tmp_path / "root"
@@ -59,9 +66,29 @@ def test_the_files_score_as_the_model_in_plain_onnxruntime(tmp_path: Path, kind:
     np.testing.assert_allclose(float32, ours, atol=onnx_files.TOLERANCE)
     np.testing.assert_allclose(int8, ours, atol=0.05)
     assert not np.array_equal(int8, float32)
-    sizes = [(tmp_path / "out" / file).stat().st_size for file in onnx_files.FILES.values()]
+    sizes = [weights(tmp_path / "out" / file) for file in onnx_files.FILES.values()]
     assert sizes[1] < sizes[0]
     assert "| onnx/model_int8.onnx | 0 |  | not measured |" in (tmp_path / "out" / "README.md").read_text("utf-8")
+
+
+def test_a_token_with_large_values_moves_no_other_texts_scores_in_8_bits(tmp_path: Path) -> None:
+    model = LateInteraction.load(str(write_tiny_bert(tmp_path / "base")))
+    encoder: Any = model.network.encoder
+    layer = encoder.encoder.layer[0]
+    seen: list[torch.Tensor] = []
+    handle = layer.intermediate.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][0]))
+    model.score(["word1"], ["word9"])
+    handle.remove()
+    with torch.no_grad():  # one unit, which the document's word alone turns on, to some hundreds
+        large = seen[-1][1]
+        layer.intermediate.dense.weight[0] = 300 * large / large.norm()
+        layer.intermediate.dense.bias[0] = -200 * large.norm()
+        layer.output.dense.weight[:, 0] *= 1e-4
+    onnx_files.write(model, tmp_path, "float32")
+    int8 = onnx_files.reading(model, onnx_files.write(model, tmp_path, "int8"))
+    alone = int8.score(["word1 word2"] * 2, ["word4 word5", "word6 word3"])
+    beside = int8.score(["word1 word2"] * 3, ["word4 word5", "word6 word3", "word9"])[:2]
+    np.testing.assert_allclose(beside, alone, atol=0.005)
 
 
 def test_a_decoder_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
