@@ -81,7 +81,8 @@ def started(model: str, *flags: str) -> Iterator[tuple[str, int]]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        found = re.search(r"http://\S+:\d+", process.stdout.readline())
+        said = (re.search(r"http://\S+:\d+", line) for line in process.stdout)
+        found = next(filter(None, said), None)
         assert found is not None, "the service did not start"
         yield found[0], process.pid
     finally:
