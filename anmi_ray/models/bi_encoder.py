@@ -62,7 +62,8 @@ class TextEncoder(Scorer):
         if self.pooling == "cls":
             vector = hidden[:, 0].float()
         elif self.pooling == "lasttoken":
-            vector = hidden[torch.arange(len(hidden), device=hidden.device), mask.sum(1) - 1].float()
+            last = (mask.sum(1) - 1)[:, None, None].expand(-1, 1, hidden.shape[-1])
+            vector = hidden.gather(1, last).squeeze(1).float()  # an index of rows would be traced as a constant
         else:
             vector = (hidden.float() * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
         return nn.functional.normalize(vector, dim=-1)
@@ -137,7 +138,6 @@ class BiEncoder(Reranker):
                     source.path_or_id,
                     use_safetensors=True,
                     dtype=torch.float32,
-                    attn_implementation="sdpa",
                     **source.options,
                 )
         check_vocabulary(encoder, tokenizer, source.name)

@@ -66,7 +66,7 @@ def text(card: Card, folder: Path) -> str:
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     kind = _kind(folder)
     architecture = (config.get("architectures") or [""])[0]
-    decoder = (folder / "chat_template.jinja").is_file()
+    decoder = kind == "CrossEncoder" and (folder / "chat_template.jinja").is_file()
     yes_no = architecture.endswith("ForCausalLM")
     classifier = not decoder and not (folder / "modules.json").is_file()
     vectors = kind == "SentenceTransformer"

@@ -42,6 +42,7 @@ from anmi_ray.models.reranker import Precision, Reranker
 from anmi_ray.models.reranker_folder import DENSE_FOLDER, write
 from anmi_ray.models.speed import torch_settings
 
+_AFTER_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert")  # their positions start after its index
 SCORE_TOKENS = 4096  # padded tokens of a scoring batch: larger ones leave a CPU's cache
 
 
@@ -189,8 +190,8 @@ def _network(
 def positions(encoder: nn.Module) -> int | None:
     """Tokens that the model has positions for, or None where their number is not bounded."""
     config = cast("transformers.PreTrainedModel", encoder).config
-    # RoBERTa's positions start after the padding index.
-    offset = (config.pad_token_id or 0) + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
+    offset = (config.pad_token_id or 0) + 1 if config.model_type in _AFTER_PADDING else 0
+    offset = 2 if config.model_type == "mpnet" else offset
     held = getattr(config, "max_position_embeddings", None)
     return held - offset if held else None
 

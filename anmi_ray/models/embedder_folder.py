@@ -151,7 +151,8 @@ scores = model.similarity(query, document)
 """
 
 _POOLED = """A text is cut to {max_tokens} tokens. The same weights give one vector a text:
-`SentenceTransformer(modules=[Transformer("PATH_OF_THIS_FOLDER"), Pooling.load("PATH_OF_THIS_FOLDER/1_Pooling")])`."""
+`SentenceTransformer(modules=[Transformer("PATH_OF_THIS_FOLDER"), Pooling.load("PATH_OF_THIS_FOLDER/1_Pooling")])`,
+with the prompts of `config_sentence_transformers.json` before the texts."""
 
 _FORM = """A document is cut to {max_tokens} tokens. Queries are cut and filled up, texts marked and words
 left out of the score as by the ColBERT checkpoint that training started from."""

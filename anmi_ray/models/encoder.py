@@ -146,6 +146,6 @@ def load(kind: type[_Model], source: ModelSource, dtype: Dtype, device: str) -> 
             source.path_or_id,
             device=device,
             **source.options,
-            model_kwargs={"dtype": _DTYPES[dtype], "use_safetensors": True, "attn_implementation": "sdpa"},
+            model_kwargs={"dtype": _DTYPES[dtype], "use_safetensors": True},
         )
     return model.eval()

@@ -96,8 +96,8 @@ class TextTokenizer:
         return self.texts([self.document_prompt + text for text in texts] if self.document_prompt else texts)
 
     def lengths(self, texts: Ragged) -> NDArray[np.int64]:
-        """Tokens of every text, special tokens included."""
-        return np.minimum(texts.lengths, self.room) + (self.max_tokens - self.room)
+        """Tokens of every text, special tokens included; of a text without any, the one that stands for it."""
+        return np.maximum(np.minimum(texts.lengths, self.room) + (self.max_tokens - self.room), 1)
 
     def cut(self, documents: Ragged) -> int:
         """How many of the documents are read in part."""
@@ -111,9 +111,13 @@ class TextTokenizer:
         return self.lengths(documents)[document_N]
 
     def batch(self, lists: Sequence[NDArray[np.int32]]) -> Batch:
-        """Padded inputs [X, T] of token lists; T is a multiple of 8."""
+        """Padded inputs [X, T] of token lists; T is a multiple of 8.
+
+        For a text of no token, where the tokenizer adds none either, one padding token is read: of none at all a
+        network gives no number.
+        """
         kept = np.array([min(len(ids), self.room) for ids in lists], dtype=np.int64)
-        longest = int(kept.max()) + self.max_tokens - self.room
+        longest = max(int(kept.max()) + self.max_tokens - self.room, 1)
         width = min(-(-longest // MULTIPLE) * MULTIPLE, max(self.max_tokens, longest))
         ids = np.full((len(lists), width), self.pad, dtype=np.int64)
         before = len(self._before)
@@ -122,7 +126,7 @@ class TextTokenizer:
         for row, (tokens, count) in enumerate(zip(lists, kept, strict=True)):
             ids[row, before : before + count] = tokens[:count]
             ids[row, before + count : before + count + after] = self._after
-        mask = (np.arange(width) < (kept + before + after)[:, None]).astype(np.int64)
+        mask = (np.arange(width) < np.maximum(kept + before + after, 1)[:, None]).astype(np.int64)
         return Batch(ids, mask, np.zeros_like(ids) if self.segments else None)
 
     def pairs(

@@ -11,18 +11,21 @@ import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 from sentence_transformers import CrossEncoder as PublishedCrossEncoder
+from transformers import AutoTokenizer
 
 from anmi_ray.api.export import export
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import ConfigError, DataError, StoreError
 from anmi_ray.evaluation.relevance import FILE, Relevance, find
 from anmi_ray.models.bi_encoder import BiEncoder
+from anmi_ray.models.card import Card, text
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.store import Artifact, Flow, Store
 from anmi_ray.store.folders import seal_folder
 from tests.commands import printed, refused
 from tests.evaluation.scored_pairs import relevance
+from tests.models.test_bi_encoder import published
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder
 
 NUMBERS = {"difference": None, "difference_low": None, "difference_high": None, "p": None, "p_holm": None}
@@ -76,7 +79,8 @@ def write_run(
             base = write_tiny_decoder(root / "base", "llama") if decoder else write_tiny_bert(root / "base")
             prompt = "{query} {document} so:" if decoder else None
             if pooling in VECTORS:
-                VECTORS[pooling].load(str(base)).export(kept)
+                start = published(base, root / "start", prompts={"query": "word7 ", "document": "word2 word3 "})
+                VECTORS[pooling].load(str(start)).export(kept)
             else:
                 CrossEncoder.load(str(base), pooling=pooling, seed=1, prompt=prompt).export(kept)
             seal_folder(artifact, "model")
@@ -133,6 +137,21 @@ def test_the_card_of_a_model_of_vectors_and_its_code(tmp_path: Path, kind: str) 
     if kind == "late-interaction":
         pooled = scores_of(card.text, 2, to, queries=queries, documents=documents)
         np.testing.assert_allclose(model.score_known(queries, documents, 4096), pooled.diagonal().numpy(), atol=1e-5)
+
+
+def test_the_card_of_a_bi_encoder_made_of_a_decoder_speaks_of_no_prompt_with_both_texts(tmp_path: Path) -> None:
+    base = write_tiny_decoder(tmp_path / "base", "qwen3", chatml=True)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.chat_template = "{% for one in messages %}{{ one['content'] }}{% endfor %}"
+    tokenizer.save_pretrained(base)
+    folder = BiEncoder.load(str(base)).export(tmp_path / "model")
+    assert (folder / "chat_template.jinja").is_file()
+    card: Any = Card(
+        name="m", base_model="b", judges="j", simulated=True, collection="c", data=(), method=(), citations=()
+    )
+    made = text(card, folder)
+    assert "SentenceTransformer(" in made
+    assert "decoder" not in made
 
 
 @pytest.mark.parametrize("pooling", ["last", "yes-no"])

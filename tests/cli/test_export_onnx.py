@@ -12,16 +12,19 @@ import torch
 
 from anmi_ray.api.onnx_export import write_onnx
 from anmi_ray.core import identity
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.models import onnx_files
 from anmi_ray.models.bi_encoder import BiEncoder
+from anmi_ray.models.card import Card, text
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.stages.rerank import ranking
 from anmi_ray.store import Artifact, Flow, Store
 from tests.cli.test_export import PAIRS, write_run
 from tests.commands import printed, refused
-from tests.models.tiny import write_tiny_bert
+from tests.models.test_bi_encoder import published
+from tests.models.tiny import write_tiny_bert, write_tiny_decoder, write_tiny_encoder
 
 QUERIES, DOCUMENTS = [query for query, _ in PAIRS], [document for _, document in PAIRS]
 KINDS: dict[str, Any] = {
@@ -69,6 +72,39 @@ def test_the_files_score_as_the_model_in_plain_onnxruntime(tmp_path: Path, kind:
     sizes = [weights(tmp_path / "out" / file) for file in onnx_files.FILES.values()]
     assert sizes[1] < sizes[0]
     assert "| onnx/model_int8.onnx | 0 |  | not measured |" in (tmp_path / "out" / "README.md").read_text("utf-8")
+
+
+def assert_written(model: Any, folder: Path) -> None:
+    """The float32 file of an exported model, read as its card says, scores alike."""
+    model.export(folder)
+    onnx_files.write(model, folder, "float32")
+    told = {"name": "m", "base_model": "base", "judges": "none", "simulated": True, "collection": "c"}
+    row = {"file": "onnx/model.onnx", "bytes": 1}
+    card: Any = Card(**told, data=(), method=(), citations=(), onnx=[row])  # type: ignore[arg-type]
+    (folder / "README.md").write_text(text(card, folder), encoding="utf-8")
+    found = scores_by_the_card(folder, "float32")
+    np.testing.assert_allclose(found, model.score(QUERIES, DOCUMENTS), atol=onnx_files.TOLERANCE)
+
+
+def test_a_bi_encoder_that_pools_the_last_token_of_texts_of_any_length(tmp_path: Path) -> None:
+    base = write_tiny_decoder(tmp_path / "base", "qwen3", chatml=True)
+    assert_written(BiEncoder.load(str(published(base, tmp_path / "start", "lasttoken"))), tmp_path / "model")
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_an_input_that_the_network_does_not_read(tmp_path: Path) -> None:
+    base = write_tiny_encoder(tmp_path / "base", "deberta-v2")  # without segments, which its tokenizer gives
+    assert_written(CrossEncoder.load(str(base), seed=1), tmp_path / "model")
+
+
+def test_a_network_that_cannot_be_traced_is_refused(tmp_path: Path) -> None:
+    model = BiEncoder.load(str(write_tiny_bert(tmp_path / "base")))
+    encoder: Any = model.network.encoder
+    encoder.get_input_embeddings().register_forward_hook(
+        lambda *of: of[2] + torch.linalg.eigvalsh(of[2].mT @ of[2]).sum()
+    )
+    with pytest.raises(ConfigError, match="no ONNX graph can be made of it"):
+        onnx_files.write(model, tmp_path, "float32")
 
 
 def test_a_token_with_large_values_moves_no_other_texts_scores_in_8_bits(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from anmi_ray.models.loading import resolve
 from anmi_ray.models.pooling import is_bi_encoder
 from anmi_ray.models.texts import TextTokenizer
 from tests.models.test_cross_encoder import columns, some_pairs, text
-from tests.models.tiny import write_tiny_bert
+from tests.models.tiny import write_tiny_bert, write_tiny_decoder
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +92,16 @@ def test_scores_are_sentence_transformers_before_and_after_export(
     assert isinstance(again, BiEncoder)
     assert (again.pooling, again.max_tokens) == (pooling, 24)
     np.testing.assert_allclose(shorter.score(*columns(pairs)), again.score(*columns(pairs)), atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "lasttoken"])
+def test_an_empty_text_has_a_vector_where_the_tokenizer_adds_no_token(tmp_path: Path, pooling: str) -> None:
+    base = write_tiny_decoder(tmp_path / "base", "qwen3", chatml=True)
+    model = BiEncoder.load(str(published(base, tmp_path / "start", pooling)))
+    assert not model.pairs.of_documents([""]).lengths.any()
+    scores = model.score(["word1"] * 3, ["word2 word3", "", "word4"])
+    assert np.isfinite(scores).all()
+    np.testing.assert_allclose(model.score(["word1"], [""]), scores[1:2], atol=1e-6)
 
 
 def test_the_export_is_a_plain_model_inside(base: Path, tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from sentence_transformers import CrossEncoder as PublishedCrossEncoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.classifier import load_scorer
 from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.models.loading import resolve
 from tests.models.test_cross_encoder import columns, loaded, some_pairs
 from tests.models.tiny import ENCODERS, write_tiny_encoder
@@ -53,6 +55,18 @@ def test_a_classifier_with_one_label_keeps_its_head_and_equals_transformers(base
     with torch.inference_mode():
         logits = plain.eval()(**coded).logits.squeeze(-1).numpy()
     np.testing.assert_allclose(CrossEncoder.load(str(folder), seed=9).score(queries, documents), logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [BiEncoder, LateInteraction])
+def test_vectors_of_its_texts_are_cut_to_its_positions_and_the_same_after_export(
+    base: Path, tmp_path: Path, kind: type[BiEncoder]
+) -> None:
+    model = kind.load(str(base))
+    queries, documents = columns([*PAIRS, ("word1", " ".join(f"word{i % 20}" for i in range(200)))])
+    scores = model.score(queries, documents)
+    assert np.isfinite(scores).all()
+    again = kind.load(str(model.export(tmp_path / "model")))
+    np.testing.assert_allclose(scores, again.score(queries, documents), atol=1e-6)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

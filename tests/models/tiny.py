@@ -124,7 +124,7 @@ def write_tiny_llm(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-ENCODERS = ("bert", "roberta", "xlm-roberta", "modernbert", "deberta-v2", "electra")
+ENCODERS = ("bert", "roberta", "xlm-roberta", "modernbert", "deberta-v2", "electra", "mpnet")
 DECODERS = ("qwen3", "llama", "mistral", "gemma")
 _SMALL = {
     "hidden_size": 32,
