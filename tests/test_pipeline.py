@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from anmi_ray.api import reranking
+from anmi_ray.api import measuring, reranking
 from anmi_ray.api.runs import Run
 from anmi_ray.cli.run import carry_out
 from anmi_ray.config.experiment import Experiment
@@ -299,7 +299,7 @@ def test_the_commands_on_files_agree_with_the_run(
     finished: Finished, small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hybrid, out = finished.reports / "hybrid.trec", tmp_path / "reranked.trec"
-    measured = reranking.evaluate(small_collection, [hybrid, finished.reports / "reranked.trec"], "test", ["nDCG@10"])
+    measured = measuring.evaluate(small_collection, [hybrid, finished.reports / "reranked.trec"], "test", ["nDCG@10"])
     known = {
         row["system"]: row["mean"]
         for row in finished.artifact("evaluate").read_json("comparisons.json")
@@ -314,7 +314,7 @@ def test_the_commands_on_files_agree_with_the_run(
     again, before = trec_scores(out), trec_scores(finished.reports / "reranked.trec")
     assert len(again) == 20 * finished.settings.rerank.depth
     assert all(score == pytest.approx(before[pair], abs=1e-4) for pair, score in again.items())
-    remeasured = reranking.evaluate(small_collection, [out], "test", ["nDCG@10"])
+    remeasured = measuring.evaluate(small_collection, [out], "test", ["nDCG@10"])
     assert remeasured.comparisons[0]["mean"] == pytest.approx(known["reranked"], abs=5e-3)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import get_args
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.errors import ConfigError, DataError, first_line
 
 
 def text(value: object, place: str) -> str:
@@ -28,6 +29,23 @@ def texts(values: object, place: str) -> list[str]:
     if not isinstance(values, Iterable):
         raise ConfigError(f"{type(values).__name__} is no list of texts", place, "give a list of str")
     return [text(value, f"{place}[{at}]") for at, value in enumerate(values)]
+
+
+def scores(values: object, place: str) -> dict[str, NDArray[np.float64]]:
+    """Scores by system. Raises ConfigError where it is no mapping, or a system has no list of numbers."""
+    if not isinstance(values, Mapping):
+        remedy = 'give a list of numbers for each system, such as {"bm25": [2.5, 1.0]}'
+        raise ConfigError(f"{type(values).__name__} is no mapping from systems to their scores", place, remedy)
+    return {text(name, f"a system of {place}"): _numbers(of, f"{place}[{name!r}]") for name, of in values.items()}
+
+
+def _numbers(values: Any, place: str) -> NDArray[np.float64]:
+    """An array of numbers. Raises ConfigError where none can be made."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # the last is torch's, of a gradient
+        what = f"no list of numbers can be made of it: {first_line(error)}"
+        raise ConfigError(what, place, "give one finite number for each text") from None
 
 
 def share(value: object, place: str, what: str = "share") -> None:

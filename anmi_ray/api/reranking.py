@@ -1,17 +1,15 @@
-"""The last two steps of the path with a model that is trained: texts or TREC runs reranked, TREC runs measured."""
+"""A trained model at work: texts or TREC runs reranked."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from anmi_ray.api import arguments
 from anmi_ray.api.runs import Run
@@ -26,14 +24,7 @@ if TYPE_CHECKING:
     from anmi_ray.models.loading import ModelSource
     from anmi_ray.models.reranker import Device, Precision, Reranker
 
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Comparison rows of every run, the first being the baseline."""
-
-    comparisons: list[dict[str, Any]]
-    measures: list[str]
-    baseline: str
+_SHOWN = 80  # characters of a document's id in a notice
 
 
 def rerank(
@@ -58,8 +49,9 @@ def rerank(
     those of its fusion.json). `min_relevance`: texts whose P(relevant) by the model's own score is lower are left out,
     and a column `relevance` says it of the others; 0 keeps all. The run has fitted it on dev queries (of a folder,
     relevance.json holds it).
-    Raises ConfigError where what is given is no text, there is no such run or device, or the run has no model, no
-    P(relevant) or no such fusion; DataError where a folder holds no model or scores are not finite or not of all texts.
+    Raises ConfigError where what is given is no text or no scores, there is no such run or device, or the run has no
+    model, no P(relevant) or no such fusion; DataError where a folder holds no model or scores are not finite or not of
+    all texts.
 
     >>> ranking = anmi_ray.rerank("quickstart", "sort a list", ["Tuples are immutable.", "list.sort() sorts it."])
     >>> ranking.column_names, ranking["rank"].to_pylist()
@@ -68,10 +60,10 @@ def rerank(
     arguments.text(query, "query")
     arguments.threads(threads)
     texts = arguments.texts(texts, "texts")
+    given = {} if scores is None else arguments.scores(scores, "scores")
     place = _place(model, root)
     folder = place.model if isinstance(place, Run) else _checked(place)
     fusion = None if scores is None else _fusion(place)
-    given = scores or {}
     if fusion is not None:
         fusion.check(given, "scores")
     calibrated = None if min_relevance is None else _relevance(place, min_relevance)
@@ -90,7 +82,7 @@ def rerank(
     return table.add_column(0, "rank", pa.array(range(1, table.num_rows + 1), pa.int64()))
 
 
-def fused(fusion: ServedFusion, score: NDArray[Any], scores: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
+def fused(fusion: ServedFusion, score: NDArray[Any], scores: Mapping[str, ArrayLike]) -> NDArray[np.float64]:
     """float64[N]: the scores of N texts of one query, the model's and by system the others', fused.
 
     Raises DataError where scores are not finite or not of all texts.
@@ -141,8 +133,13 @@ def _relevance(place: Path | Run, least: float = 0.0) -> Relevance:
     arguments.share(least, "min_relevance", "probability")
     found = _calibrated(place)
     if found is None:
-        raise relevance.missing(str(place) if isinstance(place, Path) else f"run {place.name}")
+        raise relevance.missing(_called(place))
     return found
+
+
+def _called(place: Path | Run) -> str:
+    """What a message calls the folder or the run of a model."""
+    return str(place) if isinstance(place, Path) else f"run {place.name}"
 
 
 def _calibrated(place: Path | Run) -> Relevance | None:
@@ -247,52 +244,64 @@ def rerank_run(
     table_file: Path | None = None,
     device: Device = "auto",
     precision: Precision = "float32",
+    root: str = "results",
 ) -> Flow:
     """Score the top `depth` of every query in a TREC run with a trained model and write a TREC run of them.
 
-    `model`: a folder; else what is installed, or on the Hugging Face hub (org/model@revision), with a head of its own.
-    `partners`: TREC runs of the systems that the model's fusion.json names; their scores are added as it says.
+    `model`: a folder, a run under `root`, what is installed, or of the hub (org/model@revision) with a head of its own.
+    `partners`: TREC runs of the systems that the model's fusion names; their scores are added as it says.
     Queries of the run that the collection does not have, or none of whose documents it has, are rejected (counted).
-    `say` is told where its ranks contradict its scores, and how many documents are left of `min_relevance`: those whose
-    P(relevant) is lower, by the folder's relevance.json, are left out. `table_file`: a table of the ranking with it.
-    `device` and `precision`: as for `rerank`. Raises DataError where run and collection share no query or no document.
+    `say` is told where its ranks contradict its scores, how many documents the collection does not have, and how many
+    are left of `min_relevance`: those whose P(relevant) is lower are left out. `table_file`: a table of the ranking,
+    with P(relevant) where the model says it; `say` is told where not. `device` and `precision`: as for `rerank`.
+    Raises DataError where run and collection share no query or no document.
     """
     from anmi_ray.corpus import lookup
-    from anmi_ray.evaluation import served_fusion
-    from anmi_ray.models import loading
     from anmi_ray.stages.ingest import of_queries
     from anmi_ray.stages.rerank import ranking
     from anmi_ray.tables import formats, trec
 
     where = _where(device, precision)
-    folder = Path(model)
-    published = None if folder.is_dir() else loading.resolve(str(model))
-    if published is None:
-        _checked(folder)
-    given, least = partners or {}, min_relevance or 0.0
-    fusion = served_fusion.read(folder) if given else None
+    given = partners or {}
+    place = Run(str(model), root) if names_run(str(model)) else Path(model)
+    _, source = model_of(str(model), root)
+    fusion = _fusion(place) if given else None
     if fusion is not None:
         fusion.check(given, "--fuse")
-    calibrated = None if min_relevance is None and table_file is None else _relevance(folder, least)
-    run = _one_system(run_file, say)
+    calibrated = _calibrated_for(place, min_relevance, table_file, say)
+    run, names = _one_system(run_file, say)
     run = run.filter(pc.less_equal(run["rank"], depth))
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
     asked = len(pc.unique(run["query_id"]))
     known = _known(run, queries, documents, collection, run_file)
+    if say is not None:
+        _say_strangers(run, documents, names, trec.place_of(run_file), say)
     with gpu_memory_named(_full):
         how = threads, where, precision
-        loaded = _loaded(folder, *how) if published is None else load(published, *how)
+        loaded = _loaded(Path(source), *how) if isinstance(source, str) else load(source, *how)
         own = reranked = ranking.rerank(known, queries, documents, loaded)
     if fusion is not None:
-        said = {name: of_queries(_one_system(path, say), queries) for name, path in given.items()}
+        said = {name: of_queries(_one_system(path, say)[0], queries) for name, path in given.items()}
         reranked = fusion.fuse(own, known, said, depth)
     answered = len(pc.unique(reranked["query_id"]))
     if calibrated is not None:
-        reranked = _relevant(reranked, own, calibrated, least, say)
+        reranked = _relevant(reranked, own, calibrated, min_relevance or 0.0, say)
     if table_file is not None:
         formats.write_table(trec.named(reranked, queries, documents).drop_columns("system"), table_file)
     formats.write_text(trec.format_run(reranked, queries, documents), out_file)
     return Flow("queries", asked, answered, asked - answered)
+
+
+def _calibrated_for(
+    place: Path | Run, least: float | None, table_file: Path | None, say: Callable[[str], None] | None
+) -> Relevance | None:
+    """What the scores are worth, where it is asked for. Raises ConfigError where `least` needs what is not there."""
+    if least is not None:
+        return _relevance(place, least)
+    found = None if table_file is None else _calibrated(place)
+    if table_file is not None and found is None and say is not None:
+        say(f"{table_file}: has no column relevance, since {_called(place)} has no calibrated P(relevant)")
+    return found
 
 
 def _known(run: pa.Table, queries: pa.Table, documents: pa.Table, collection: Path, run_file: Path) -> pa.Table:
@@ -304,6 +313,18 @@ def _known(run: pa.Table, queries: pa.Table, documents: pa.Table, collection: Pa
         what = f"none of its {len(pc.unique(run['query_id'])):,} queries and their documents are in {collection}"
         raise DataError(what, str(run_file), "give the collection that the run was made on: ids must agree")
     return known
+
+
+def _say_strangers(
+    run: pa.Table, documents: pa.Table, names: Mapping[bytes, str], place: str, say: Callable[[str], None]
+) -> None:
+    """Tell how many documents of `run` are not among `documents`, with the first one's name."""
+    wanted = pc.unique(run["doc_id"])
+    strangers = wanted.filter(pc.invert(pc.is_in(wanted, value_set=documents["doc_id"].combine_chunks())))
+    if len(strangers):
+        first = names[strangers[0].as_py()][:_SHOWN]
+        where = "not in the collection, or without a text there, and left out"
+        say(f"{place}: {len(strangers):,} of {len(wanted):,} documents to rerank are {where}, such as {first}")
 
 
 def _relevant(
@@ -326,68 +347,13 @@ def _relevant(
     return kept.append_column("relevance", pa.array(worth(kept)))
 
 
-def _one_system(path: Path, say: Callable[[str], None] | None) -> pa.Table:
-    """The Run table of a file that holds one system. Raises DataError."""
+def _one_system(path: Path, say: Callable[[str], None] | None) -> tuple[pa.Table, dict[bytes, str]]:
+    """The Run table of a file that holds one system, and its documents' names by id. Raises DataError."""
     from anmi_ray.tables import trec
 
-    run = trec.read_run(path, say=say)
+    run, names = trec.read_named_run(path, say)
     tags = pc.unique(run["system"]).to_pylist()
     if len(tags) != 1:
         what = f"holds {len(tags)} systems (tags {', '.join(tags[:3])})" if tags else "holds no ranking"
         raise DataError(what, str(path), "give a TREC run file of one tag, the last field of a line")
-    return run
-
-
-def evaluate(
-    collection: Path, run_files: Sequence[Path], split: str, names: list[str], say: Callable[[str], None] | None = None
-) -> Evaluation:
-    """Measure TREC runs against `qrels/<split>.tsv`; the first system is what the others are compared with.
-
-    A system is a tag of a file, called by the tag, or FILE:TAG where several files have it. Scores decide, and equal
-    ones go as in trec_eval. `say` is told once of each file whose ranks contradict its scores, and of malformed
-    qrels, which are left out. Raises DataError where these are more than one in a hundred, and where a file holds no
-    ranking or none of a judged query, ConfigError where a file or a measure is given twice.
-    """
-    from anmi_ray.corpus import lookup
-    from anmi_ray.evaluation import measures, significance
-
-    qrels = lookup.read_qrels(str(collection), split, say)
-    tables = _systems(run_files, say)
-    labels = list(tables)
-    judged = pc.unique(qrels["query_id"])
-    for label, table in tables.items():
-        if not pc.any(pc.is_in(table["query_id"], value_set=judged)).as_py():
-            queries = len(pc.unique(table["query_id"]))
-            raise DataError(
-                f"none of its {queries:,} queries is judged in {collection}/qrels/{split}.tsv",
-                f"run {label}",
-                "give the collection that the run was made on, or another --split: ids must agree",
-            )
-    metrics = measures.evaluate(pa.concat_tables(tables.values()), qrels, names, labels)
-    rows = [asdict(row) for name in names for row in significance.compare(metrics, labels[0], labels, name)]
-    return Evaluation(rows, names, labels[0])
-
-
-def _systems(run_files: Sequence[Path], say: Callable[[str], None] | None) -> dict[str, pa.Table]:
-    """The Run table of every tag of every file, by the system's name."""
-    from anmi_ray.tables import trec
-
-    tagged: list[tuple[Path, str, pa.Table]] = []
-    for at, path in enumerate(run_files):
-        if path.resolve() in [earlier.resolve() for earlier in run_files[:at]]:
-            raise ConfigError("--run names it twice", str(path), "name each file once")
-        run = trec.read_run(path, "trec_eval", say)
-        if not run.num_rows:
-            raise DataError("holds no ranking", str(path), "give a TREC run file")
-        tags = pc.unique(run["system"]).to_pylist()
-        tagged += [(path, tag, run.filter(pc.equal(run["system"], tag))) for tag in tags]
-    files = Counter(tag for _, tag, _ in tagged)
-    names = [tag if files[tag] == 1 else f"{path.stem}:{tag}" for path, tag, _ in tagged]
-    if len(set(names)) < len(names):
-        names = [f"{path}:{tag}" for path, tag, _ in tagged]
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise ConfigError(f"two systems would be called {twice[0]}", "--run", "rename a tag or a file")
-    return {
-        name: RUN.table({**{c: run[c] for c in run.column_names}, "system": [name] * run.num_rows})
-        for name, (_, _, run) in zip(names, tagged, strict=True)
-    }
+    return run, names

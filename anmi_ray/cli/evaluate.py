@@ -23,7 +23,7 @@ def evaluate(
     A system is a tag of a file, called by the tag, or FILE:TAG where several files have it. Scores decide, not the
     written ranks; equal scores go as in trec_eval: read as 32 bits, by document id, the last first.
     """
-    from anmi_ray.api import reranking
+    from anmi_ray.api import measuring
     from anmi_ray.cli import console
     from anmi_ray.cli.output import as_json, working
 
@@ -31,7 +31,7 @@ def evaluate(
     if not names:
         raise ConfigError("--measures names none", COMMAND_LINE, "name some, such as nDCG@10,AP, or leave it out")
     with working("measures"):
-        result = reranking.evaluate(collection, run_files, split, names, console.note)
+        result = measuring.evaluate(collection, run_files, split, names, console.note)
     if wants_json(context):
         facts = {"measures": result.measures, "baseline": result.baseline, "systems": result.comparisons}
         print(as_json(facts))

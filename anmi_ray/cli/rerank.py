@@ -8,13 +8,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from anmi_ray.cli.flags import PrecisionOption
+from anmi_ray.cli.flags import PrecisionOption, RunRootOption
 from anmi_ray.core.errors import ConfigError
+
+_DeviceOption = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    typer.Option("--device", help="where the model is computed; auto: on a GPU where there is one"),
+]
 
 
 def rerank(
     model: Annotated[
-        str, typer.Option("--model", help="folder of a trained model, or a reranker or embedder of the hub: org/model")
+        str, typer.Option("--model", help="folder of a trained model, a run, or a reranker or embedder: org/model")
     ],
     collection: Annotated[Path, typer.Option("--collection", help="folder in BEIR layout (corpus, queries)")],
     run_file: Annotated[Path, typer.Option("--run", help="TREC run file to rerank, or -")],
@@ -22,7 +27,7 @@ def rerank(
     depth: Annotated[int, typer.Option("--depth", min=1, help="documents per query to score, from the top")] = 100,
     fuse: Annotated[
         list[str] | None,
-        typer.Option("--fuse", metavar="NAME=FILE", help="TREC run of a system that the model's fusion.json names"),
+        typer.Option("--fuse", metavar="NAME=FILE", help="TREC run of a system that the model's fusion names"),
     ] = None,
     min_relevance: Annotated[
         float | None,
@@ -32,19 +37,19 @@ def rerank(
     ] = None,
     table_file: Annotated[
         Path | None,
-        typer.Option("--table", help="also write the ranking with P(relevant) (relevance): Parquet, CSV, JSONL, or -"),
+        typer.Option(
+            "--table", help="also write the ranking, with P(relevant) (relevance) if known: Parquet, CSV, JSONL, or -"
+        ),
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=0, help="threads; 0: all cores")] = 0,
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"],
-        typer.Option("--device", help="where the model is computed; auto: on a GPU where there is one"),
-    ] = "auto",
+    device: _DeviceOption = "auto",
     precision: PrecisionOption = "float32",
+    root: RunRootOption = "results",
 ) -> None:
     """Rerank a TREC run with a trained model, its scores fused with the first stage's where --fuse gives them.
 
     The scores of the run decide what its top is, not the written ranks; of equal scores the lower rank stands first.
-    P(relevant) is what the model's own score is worth by the folder's relevance.json.
+    P(relevant) is what the model's own score is worth by the folder's relevance.json, or by the run.
     """
     from anmi_ray.api import reranking
     from anmi_ray.cli import console
@@ -68,6 +73,7 @@ def rerank(
             table_file=table_file,
             device=device,
             precision=precision,
+            root=root,
         )
     counts = f"{queries.rows_in:,} queries, {queries.rows_out:,} reranked, {queries.rejected:,} rejected"
     print(f"{counts} -> {out_file}", file=console.beside(outputs))

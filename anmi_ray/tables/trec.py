@@ -71,6 +71,11 @@ def parse_run(
     contradict the scores. Raises DataError naming `place` and line for a line without six fields, a rank or score that
     is no number, and a document that occurs twice.
     """
+    return _run_table(_ordered(lines, place, ties, say))
+
+
+def _ordered(lines: Iterable[str], place: str, ties: Ties, say: Callable[[str], None] | None) -> list[_Line]:
+    """The lines of a run file by system and query, each ranking in its order."""
     found: dict[tuple[str, str, str], _Line] = {}
     for number, line, fields in _fields(lines):
         here = f"{place}:{number}"
@@ -93,6 +98,11 @@ def parse_run(
     if ties == "trec_eval":
         ordered.sort(key=lambda line: line.doc, reverse=True)
         ordered.sort(key=lambda line: (-tags[line.tag], line.query, -ctypes.c_float(line.score).value))
+    return ordered
+
+
+def _run_table(ordered: list[_Line]) -> pa.Table:
+    """The Run table of lines in order."""
     ranks: list[int] = []
     for i, line in enumerate(ordered):
         ranks.append(ranks[-1] + 1 if i and ordered[i - 1][:2] == line[:2] else 1)
@@ -153,15 +163,22 @@ def read_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] |
 
     StoreError if it cannot be read, DataError if it is malformed.
     """
-    return parse_run(formats.text_lines(Path(path)), _place(path), ties, say)
+    return parse_run(formats.text_lines(Path(path)), place_of(path), ties, say)
+
+
+def read_named_run(path: str | Path, say: Callable[[str], None] | None = None) -> tuple[pa.Table, dict[bytes, str]]:
+    """As `read_run`, with the documents' names in the file by their ids."""
+    ordered = _ordered(formats.text_lines(Path(path)), place_of(path), "rank", say)
+    return _run_table(ordered), {doc_id(name): name for name in {line.doc for line in ordered}}
 
 
 def read_qrels(path: str | Path) -> pa.Table:
     """The Qrel table of a qrels file, TREC's or BEIR's; errors as `read_run`."""
-    return parse_qrels(formats.text_lines(Path(path)), _place(path))
+    return parse_qrels(formats.text_lines(Path(path)), place_of(path))
 
 
-def _place(path: str | Path) -> str:
+def place_of(path: str | Path) -> str:
+    """What a message calls a file, or standard input."""
     return streams.INPUT if Path(path) == streams.STANDARD else str(path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 import anmi_ray
 
@@ -22,6 +23,12 @@ import anmi_ray
         ({"threads": -1}, "threads: -1 is no number of threads"),
         ({"threads": "2"}, "threads: '2' is no number of threads"),
         ({"model": 5}, "model: int is no text"),
+        ({"scores": [1.0, 2.0]}, "scores: list is no mapping from systems to their scores"),
+        ({"scores": {1: [1.0]}}, "a system of scores: int is no text"),
+        ({"scores": {"bm25": ["a"]}}, r"scores\['bm25'\]: no list of numbers can be made of it: could not convert"),
+        ({"scores": {"bm25": [[1.0], [2.0, 3.0]]}}, r"scores\['bm25'\]: no list of numbers can be made of it: "),
+        ({"scores": {"bm25": [10**400]}}, r"scores\['bm25'\]: no list of numbers can be made of it: "),
+        ({"scores": {"bm25": torch.ones(1, requires_grad=True)}}, r"scores\['bm25'\]: no list of numbers .*grad"),
     ],
 )
 def test_what_rerank_does_not_take_is_said(given: dict[str, Any], said: str) -> None:

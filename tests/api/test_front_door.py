@@ -24,7 +24,7 @@ from anmi_ray.evaluation.relevance import RelevanceCurve
 from anmi_ray.models.pairs import document_text
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.stages.evaluate import FUSED
-from tests.commands import printed
+from tests.commands import anmi, printed
 from tests.evaluation.scored_pairs import relevance
 from tests.small import start_from, write_config
 
@@ -227,6 +227,22 @@ def test_a_fusion_is_served_as_it_was_measured(run: anmi_ray.Run, tmp_path: Path
     (folder / "fusion.json").unlink()
     with pytest.raises(ConfigError, match="no weights of a fusion"):
         anmi_ray.rerank(folder, asked, ["a"], scores={"bm25": [1.0], "dense": [1.0]})
+
+
+def test_the_command_reranks_by_the_name_of_a_run(run: anmi_ray.Run, tmp_path: Path) -> None:
+    """As by its exported folder, with its fusion; twelve dev queries say no P(relevant)."""
+    folder = export(run.name, run.root, tmp_path / "model")
+    there = Path(str(run.report)).parent
+    how = ["rerank", "--collection", run.record["config"]["corpus"]["path"], "--run", there / "hybrid.trec"]
+    how += [*("--fuse", f"bm25={there / 'bm25.trec'}"), *("--fuse", f"dense={there / 'dense.trec'}"), "--threads", "1"]
+    named, root = ["--model", run.name, "--out", tmp_path / "named.trec"], ["--root", Path(run.root).resolve()]
+    printed(*how, "--model", folder, "--out", tmp_path / "folder.trec")
+    printed(*how, *named, *root)
+    assert (tmp_path / "named.trec").read_text() == (tmp_path / "folder.trec").read_text()
+    said = anmi(*how, *named, "--min-relevance", ".5").stderr
+    assert f"run {run.name}: the model has no calibrated P(relevant)" in said
+    said = anmi(*how, *named, "--table", tmp_path / "named.csv").stderr
+    assert f"since run {run.name} has no calibrated P(relevant)" in said
 
 
 def test_data_frames_and_files_are_rated_alike(tmp_path: Path) -> None:

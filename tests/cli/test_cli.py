@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from anmi_ray.cli import console
 from anmi_ray.evaluation.relevance import RelevanceCurve
 from anmi_ray.models.bi_encoder import BiEncoder
-from tests.commands import printed, refused
+from tests.commands import anmi, printed, refused
 from tests.evaluation.scored_pairs import relevance
 from tests.models.tiny import write_tiny_bert
 from tests.small import write_config
@@ -64,6 +65,7 @@ def test_as_a_process(tmp_path: Path) -> None:
         ("evaluate --collection collection --run run.trec --split nothing", "--split"),
         ("evaluate --collection collection --run broken.trec", "broken.trec:1"),
         ("rerank --model . --collection collection --run run.trec --out out.trec", "holds no model"),
+        ("rerank --model nothing --collection collection --run run.trec --out out.trec", "no run of that name"),
         ("rerank --model a/b/c --collection collection --run run.trec --out out.trec", "not a Hugging Face id"),
     ],
 )
@@ -87,6 +89,29 @@ def test_an_installed_embedder_reranks_and_a_model_without_a_head_does_not(folde
     assert "no scoring head" in refused("rerank", "--model", "headless", *places)
 
 
+@pytest.mark.parametrize("piped", [False, True])
+def test_documents_that_are_left_out_are_told_of(folder: Path, piped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that the collection does not have and one without a text, of two queries; what lies below --depth is none."""
+    documents = [{"_id": "a", "text": "open a file"}, {"_id": "bare", "title": "", "text": ""}]
+    (folder / "corpus.jsonl").write_text("\n".join(map(json.dumps, documents)))
+    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "open"}\n{"_id": "r", "text": "file"}\n')
+    ranked = ("unknown", "other", "a", "bare", "below")
+    rows = "".join(f"{query} Q0 {doc} {at} {-at} x\n" for query in "qr" for at, doc in enumerate(ranked, 1))
+    (folder / "run.trec").write_text(rows)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(rows.encode())))
+    BiEncoder.load(str(write_tiny_bert(folder / "base"))).export(folder / "model")
+    command = ("rerank", "--model", "model", "--collection", ".", "--out", "out.trec", "--run")
+    name = "-" if piped else "run.trec"
+    done = anmi(*command, name, "--depth", "4")
+    said = "3 of 4 documents to rerank are not in the collection, or without a text there, and left out, such as "
+    assert done.stderr == f"{'standard input' if piped else name}: {said}unknown\n"
+    assert done.stdout == "2 queries, 2 reranked, 0 rejected -> out.trec\n"
+    assert [line.split()[2] for line in (folder / "out.trec").read_text().splitlines()] == ["a", "a"]
+    if not piped:
+        (folder / "run.trec").write_text("q Q0 a 1 2 x\n")
+        assert anmi(*command, name).stderr == ""
+
+
 def test_what_is_hardly_relevant_is_left_out(folder: Path) -> None:
     """Of six documents of two queries those above the median score; the table says how likely each is."""
     asked = [json.loads(line)["_id"] for line in (folder / "collection" / "queries.jsonl").read_text().splitlines()[:2]]
@@ -98,6 +123,10 @@ def test_what_is_hardly_relevant_is_left_out(folder: Path) -> None:
     command = ["rerank", "--model", "model", "--collection", "collection", "--run", "run.trec", "--out"]
     printed(*command, "all.trec")
     assert "no calibrated P(relevant)" in refused(*command, "out.trec", "--min-relevance", ".5")
+    done = anmi(*command, "out.trec", "--table", "plain.csv")
+    assert done.stderr == "plain.csv: has no column relevance, since model has no calibrated P(relevant)\n"
+    assert pacsv.read_csv(folder / "plain.csv").column_names == ["query_id", "doc_id", "rank", "score"]
+    assert (folder / "out.trec").read_text() == (folder / "all.trec").read_text()
     score = {(q, d): float(s) for q, _, d, _, s, _ in map(str.split, (folder / "all.trec").read_text().splitlines())}
     middle = float(np.median(list(score.values())))
     curve = RelevanceCurve("logistic", intercept=-20.0 * middle, slope=20.0)
