@@ -7,6 +7,7 @@ is written here, from the run's record and manifests.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from anmi_ray.store.runs import collection_of, find_run
 if TYPE_CHECKING:
     from anmi_ray.models.onnx_files import Numbers
 
+_CONTENT = re.compile(r"[0-9a-f]{32}")  # `models.loading` has this of a folder, and 40 digits of a hub's commit
 METHODS = (
     "L. L. Thurstone. A law of comparative judgment. Psychological Review 34, 1927.",
     "R. A. Bradley and M. E. Terry. Rank analysis of incomplete block designs. Biometrika 39, 1952.",
@@ -84,6 +86,7 @@ def _card(
     fusion: ServedFusion | None,
 ) -> Card:
     config, judges = record["config"], record["config"]["judge"]["judges"]
+    revision = record["stages"]["train"].get("inputs", {}).get("model", "")
     ensemble = config["distill"]["judge"]["judges"] if any(one["kind"] == "distilled" for one in judges) else ()
     evaluate = artifacts.get("evaluate")
     rows = evaluate.read_json("comparisons.json") if evaluate is not None and evaluate.manifest() is not None else None
@@ -92,7 +95,7 @@ def _card(
     collection = collection_of(record)
     return Card(
         name=title,
-        base_model=public_model(config["train"]["model"]),
+        base_model=public_model(config["train"]["model"], revision),
         judges=_judges(judges) + (f", distilled from {_judges(ensemble)}" if ensemble else ""),
         simulated=any(judge["kind"] == "simulated" for judge in (*judges, *ensemble)),
         collection=collection,
@@ -113,9 +116,14 @@ def _judges(judges: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(f"{judge['name']} ({judge['kind']})" for judge in judges)
 
 
-def public_model(model: str) -> str:
-    """A model as its user named it; of a folder its last part: where it lies is nobody's business."""
-    return Path(model).name if model.startswith(("/", "~", ".")) else model
+def public_model(model: str, revision: str = "") -> str:
+    """A model as its user named it; of a folder its last part: where it lies is nobody's business.
+
+    A name like "models/start" is a folder's or one on the hub: `revision`, which the run has recorded of it, tells even
+    where the folder is no longer there; without it the folder does.
+    """
+    folder = model.startswith(("/", "~", ".")) or bool(_CONTENT.fullmatch(revision)) or Path(model).is_dir()
+    return Path(model).name if folder else model
 
 
 def _data(collection: str, artifacts: Mapping[str, Artifact]) -> Any:

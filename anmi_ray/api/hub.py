@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from anmi_ray.core.errors import ConfigError, StoreError, first_line
+from anmi_ray.core.errors import AnmiError, ConfigError, StoreError, first_line
 
 TOKEN = "HF_TOKEN"
 _OPTION = "--push-to-hub"
+_REFUSED_HEAD = "Invalid metadata in README.md"  # how the hub's client begins what it says of a card's head
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A repository that a folder was uploaded to. private: None where the hub does not tell."""
+
+    address: str
+    private: bool | None
+
+    def said(self) -> str:
+        """Where it is, and who sees it."""
+        if self.private is None:
+            return f"on the hub: {self.address}"
+        where = "private on the hub" if self.private else "public on the hub, as its repository is"
+        return f"{where}: {self.address}"
 
 
 def check(repository: str) -> str:
@@ -28,11 +45,12 @@ def check(repository: str) -> str:
     return token
 
 
-def push(folder: Path, repository: str, kind: Literal["model", "dataset"]) -> str:
-    """Upload `folder` as one commit, to a repository that is made private where there is none; returns its address.
+def push(folder: Path, repository: str, kind: Literal["model", "dataset"]) -> Pushed:
+    """Upload `folder` as one commit, to a repository that is made private where there is none.
 
-    HF_ENDPOINT names another hub than huggingface.co. Raises ConfigError as `check`, StoreError where the hub cannot be
-    reached or refuses; the folder stays.
+    A repository that is there stays as visible as it is, and the commit removes what `folder` has not. HF_ENDPOINT
+    names another hub than huggingface.co. Raises ConfigError as `check`, and where the hub refuses the card's head;
+    StoreError where the hub cannot be reached or refuses; the folder stays.
     """
     import httpx2
     from huggingface_hub import HfApi
@@ -42,11 +60,30 @@ def push(folder: Path, repository: str, kind: Literal["model", "dataset"]) -> st
     kept = f"{folder} is written: give the same command with another folder, or upload it with `hf upload`"
     try:
         address = api.create_repo(repository, repo_type=kind, private=True, exist_ok=True)
-        api.upload_folder(repo_id=repository, folder_path=folder, repo_type=kind, commit_message="Exported by anmi_ray")
+        private = api.repo_info(repository, repo_type=kind).private
+        message = "Exported by anmi_ray"
+        # an older model's files would be read as this one's; the client keeps .gitattributes
+        api.upload_folder(
+            repo_id=repository, folder_path=folder, repo_type=kind, commit_message=message, delete_patterns="*"
+        )
     except HfHubHTTPError as error:
         remedy = f"check that the token of {TOKEN} may write there; {kept}"
         raise StoreError(f"the hub refuses: {first_line(error)}", f"{api.endpoint} {repository}", remedy) from None
     except (httpx2.HTTPError, OfflineModeIsEnabled) as error:
         remedy = f"check the network, HF_ENDPOINT and HF_HUB_OFFLINE; {kept}"
         raise StoreError(f"cannot be reached: {first_line(error)}", api.endpoint, remedy) from None
-    return str(address)
+    except ValueError as error:  # of a refused head the client raises no class of its own
+        raise _not_understood(error, folder, api.endpoint, kept) from None
+    return Pushed(str(address), private)
+
+
+def _not_understood(error: ValueError, folder: Path, endpoint: str, kept: str) -> AnmiError:
+    """What is said where the hub refuses the head of a card, or answers what is no JSON."""
+    if not str(error).startswith(_REFUSED_HEAD):
+        remedy = f"check HF_ENDPOINT, and what stands between here and the hub; {kept}"
+        return StoreError(f"answers what is none of the hub's answers: {first_line(error)}", endpoint, remedy)
+    reasons = [line.strip("- ") for line in str(error).splitlines()[1:]]
+    what = f"the hub refuses the card's metadata: {'; '.join(reasons) or 'it does not say why'}"
+    if any("license" in reason for reason in reasons):
+        return ConfigError(what, "--license", f"give an id of the hub's list, or `other`; {kept}")
+    return ConfigError(what, str(folder / "README.md"), f"correct its head; {kept}")

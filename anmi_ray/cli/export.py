@@ -34,7 +34,7 @@ def export(
     ] = False,
     hub: Annotated[
         str | None,
-        typer.Option("--push-to-hub", metavar="ORG/NAME", help="upload it, private, with HF_TOKEN"),
+        typer.Option("--push-to-hub", metavar="ORG/NAME", help="upload it, private if new, with HF_TOKEN"),
     ] = None,
     root: RunRootOption = "results",
 ) -> None:
@@ -68,5 +68,5 @@ def export(
         print(f"model: {to}")
     if hub is not None and (folder := to or dataset) is not None:
         with working("uploads"):
-            address = hubs.push(folder, hub, "dataset" if to is None else "model")
-        print(f"private on the hub: {address}")
+            pushed = hubs.push(folder, hub, "dataset" if to is None else "model")
+        print(pushed.said())

@@ -197,8 +197,17 @@ def _cross_validated(
     return float(found_Q.mean())
 
 
+def are_weights(numbers: Sequence[float]) -> bool:
+    """Whether they are at least 0 with sum 1; a number that is none (NaN) is no weight.
+
+    >>> are_weights([0.25, 0.75]), are_weights([1.5, -0.5]), are_weights([float("nan"), 1.0])
+    (True, False, False)
+    """
+    return all(number >= 0.0 for number in numbers) and abs(sum(numbers) - 1.0) <= 1e-9
+
+
 def _check(weights: Sequence[float], parts: int) -> None:
-    if len(weights) != parts or min(weights) < 0.0 or abs(sum(weights) - 1.0) > 1e-9:
+    if len(weights) != parts or not are_weights(weights):
         raise ConfigError(
             f"weights {tuple(weights)} are not {parts} numbers of at least 0 with sum 1",
             "fusion",

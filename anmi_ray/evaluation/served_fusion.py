@@ -73,7 +73,14 @@ def read(folder: Path) -> ServedFusion:
     try:
         made = TypeAdapter(ServedFusion).validate_json(path.read_bytes())
     except ValidationError as error:
-        raise DataError(f"is damaged: {error.errors()[0]['msg']}", str(path), "export the model anew") from None
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        what = f"is damaged: {where} {first['msg']}".replace(":  ", ": ")  # no JSON at all is at no place
+        raise DataError(what, str(path), "export the model anew") from None
     if len(made.weights) < 2 or made.normalisation != "zscore":
         raise DataError("names no other system, or a scale that is not read", str(path), "export it anew")
+    if not fusion.are_weights(list(made.weights.values())):
+        said = ", ".join(f"{name} {weight:g}" for name, weight in made.weights.items())
+        what = f"is damaged: weights {said} are not numbers of at least 0 with sum 1"
+        raise DataError(what, str(path), "export the model anew")
     return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import shlex
 import subprocess
 import sys
@@ -148,6 +149,9 @@ def test_what_is_hardly_relevant_is_left_out(folder: Path) -> None:
     printed(*fused, "1")
     assert (folder / "fused.trec").read_text() == ""
     assert pacsv.read_csv(folder / "fused.csv").num_rows == 0
+    (folder / "model" / "fusion.json").write_text(json.dumps(weights | {"weights": {"reranked": math.nan, "x": 1}}))
+    assert "fusion.json: is damaged: weights reranked nan" in refused(*fused, ".5")
+    (folder / "model" / "fusion.json").write_text(json.dumps(weights))
     (folder / "model" / "relevance.json").write_text("{")
     assert "relevance.json: is damaged" in refused(*fused, ".5")
 

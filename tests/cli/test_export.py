@@ -13,10 +13,11 @@ from huggingface_hub import ModelCard
 from sentence_transformers import CrossEncoder as PublishedCrossEncoder
 from transformers import AutoTokenizer
 
-from anmi_ray.api.export import export
+from anmi_ray.api.export import export, public_model
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import ConfigError, DataError, StoreError
 from anmi_ray.evaluation.relevance import FILE, Relevance, find
+from anmi_ray.models import loading
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.card import Card, text
 from anmi_ray.models.cross_encoder import CrossEncoder
@@ -193,6 +194,28 @@ def test_the_card_says_what_the_run_knows(tmp_path: Path) -> None:
     ):
         assert said in card.text
     assert "/private/place" not in card.content
+
+
+def test_a_folder_that_a_model_started_from_is_no_repository_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`models/start` would be somebody else's; the run's record tells it where the folder is gone."""
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "root", until="train")
+    record = json.loads((tmp_path / "root" / "runs" / "r1.json").read_text())
+    record["config"]["train"]["model"] = "models/start"
+    store, base = Store(str(tmp_path / "root")), write_tiny_bert(tmp_path / "models" / "start")
+    revision = loading.resolve("models/start").revision
+    for at, inputs in enumerate(({}, {"model": revision})):
+        record["stages"]["train"]["inputs"] = inputs
+        store.publish_json(f"runs/r{at + 2}.json", record | {"name": f"r{at + 2}"})
+        card = ModelCard.load(export(f"r{at + 2}", str(tmp_path / "root"), tmp_path / f"out{at}") / "README.md")
+        data: Any = card.data
+        assert data.base_model is None
+        assert "models/start" not in card.content
+        if base.exists():
+            base.rename(tmp_path / "moved")
+    assert public_model("models/start", "4" * 40) == "models/start"  # a hub's commit
 
 
 def test_the_folder_says_what_a_score_is_worth(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import RUN
-from anmi_ray.evaluation import fusion, measures
+from anmi_ray.evaluation import fusion, measures, served_fusion
 
 from .conftest import make_qrels, make_run, order
 
@@ -217,3 +218,28 @@ def test_errors():
         with pytest.raises(ConfigError, match="are not 2 numbers of at least 0 with sum 1"):
             fusion.fuse(hybrid, hybrid, weights, 1)
     assert fusion.fuse(RUN.empty(), RUN.empty(), (0.5, 0.5), 1).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ('{"reranked": NaN, "x": 1}', "weights reranked nan, x 1 are not numbers of at least 0 with sum 1"),
+        ('{"reranked": 1, "x": NaN}', "weights reranked 1, x nan"),
+        ('{"reranked": 0, "x": Infinity}', "weights reranked 0, x inf"),
+        ('{"reranked": -0.5, "x": 1.5}', "weights reranked -0.5, x 1.5"),
+        ('{"reranked": 0.5, "x": "half"}', "weights.x Input should be a valid number"),
+    ],
+)
+def test_weights_of_a_folder_that_are_none_are_refused(tmp_path: Path, weights: str, said: str):
+    """A score that such a weight enters would be NaN, and its order none."""
+    (tmp_path / "fusion.json").write_text(f'{{"weights": {weights}, "measure": "nDCG@10", "queries": 20}}')
+    with pytest.raises(DataError, match=said) as raised:
+        served_fusion.read(tmp_path)
+    assert raised.value.place == str(tmp_path / "fusion.json")
+    assert raised.value.remedy == "export the model anew"
+
+
+def test_a_weight_that_is_no_number_fuses_nothing():
+    run = make_run("r", {"q": [("a", 1.0), ("b", 0.0)]})
+    with pytest.raises(ConfigError, match="numbers of at least 0 with sum 1"):
+        fusion.fuse(run, run, (1.0, math.nan), 2)
