@@ -61,6 +61,8 @@ def test_a_classifier_with_one_label_keeps_its_head_and_equals_transformers(base
 def test_vectors_of_its_texts_are_cut_to_its_positions_and_the_same_after_export(
     base: Path, tmp_path: Path, kind: type[BiEncoder]
 ) -> None:
+    with pytest.raises(ConfigError, match="the model has 64 positions"):
+        kind.load(str(base), max_tokens=65)
     model = kind.load(str(base))
     queries, documents = columns([*PAIRS, ("word1", " ".join(f"word{i % 20}" for i in range(200)))])
     scores = model.score(queries, documents)

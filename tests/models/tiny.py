@@ -153,6 +153,7 @@ def write_tiny_encoder(folder: Path, family: str, seed: int = 0, positions: int 
     more: dict[str, object] = {
         "roberta": {"max_position_embeddings": positions + 1, "type_vocab_size": 1},
         "xlm-roberta": {"max_position_embeddings": positions + 1, "type_vocab_size": 1},
+        "mpnet": {"max_position_embeddings": positions + 2},
         # the first layer sees all tokens, the second eight to each side
         "modernbert": {"local_attention": 16, "global_attn_every_n_layers": 2},
         "electra": {"embedding_size": 16},
