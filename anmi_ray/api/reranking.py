@@ -15,6 +15,7 @@ from anmi_ray.api import arguments
 from anmi_ray.api.runs import Run
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError, gpu_memory_named
+from anmi_ray.core.identity import doc_id
 from anmi_ray.core.records import RUN, find_rows
 from anmi_ray.store import Flow
 
@@ -316,13 +317,13 @@ def _known(run: pa.Table, queries: pa.Table, documents: pa.Table, collection: Pa
 
 
 def _say_strangers(
-    run: pa.Table, documents: pa.Table, names: Mapping[bytes, str], place: str, say: Callable[[str], None]
+    run: pa.Table, documents: pa.Table, names: Sequence[str], place: str, say: Callable[[str], None]
 ) -> None:
     """Tell how many documents of `run` are not among `documents`, with the first one's name."""
     wanted = pc.unique(run["doc_id"])
     strangers = wanted.filter(pc.invert(pc.is_in(wanted, value_set=documents["doc_id"].combine_chunks())))
     if len(strangers):
-        first = names[strangers[0].as_py()][:_SHOWN]
+        first = next(name for name in names if doc_id(name) == strangers[0].as_py())[:_SHOWN]
         where = "not in the collection, or without a text there, and left out"
         say(f"{place}: {len(strangers):,} of {len(wanted):,} documents to rerank are {where}, such as {first}")
 
@@ -347,8 +348,8 @@ def _relevant(
     return kept.append_column("relevance", pa.array(worth(kept)))
 
 
-def _one_system(path: Path, say: Callable[[str], None] | None) -> tuple[pa.Table, dict[bytes, str]]:
-    """The Run table of a file that holds one system, and its documents' names by id. Raises DataError."""
+def _one_system(path: Path, say: Callable[[str], None] | None) -> tuple[pa.Table, list[str]]:
+    """The Run table of a file that holds one system, and its rows' documents by name. Raises DataError."""
     from anmi_ray.tables import trec
 
     run, names = trec.read_named_run(path, say)

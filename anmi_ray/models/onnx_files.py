@@ -83,12 +83,12 @@ class _Session(Scorer):
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = threads or torch.get_num_threads()
         self.session = onnxruntime.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
+        self.read = {one.name for one in self.session.get_inputs()}  # tracing leaves out an input that nothing reads
 
     def forward(self, **inputs: Tensor) -> Any:
         """As the network's."""
         (output,) = self.session.get_outputs()
-        read = {one.name for one in self.session.get_inputs()}  # tracing leaves out an input that nothing reads
-        (found,) = self.session.run(None, {name: value.numpy() for name, value in inputs.items() if name in read})
+        (found,) = self.session.run(None, {name: value.numpy() for name, value in inputs.items() if name in self.read})
         value = torch.from_numpy(found)
         if output.name == OUTPUTS["late-interaction model"]:
             return value, None
@@ -122,26 +122,29 @@ def write(reranker: Reranker, folder: Path, numbers: Numbers) -> Path:
     check(reranker)
     file = folder / FILES[numbers]
     file.parent.mkdir(parents=True, exist_ok=True)
-    network = reranker.scorer("float32").network
+    exact = reranker.scorer("float32")
     queries, documents = [" ".join(_WORDS[:3])] * len(_LENGTHS), [" ".join((_WORDS * 60)[:n]) for n in _LENGTHS]
-    what = ""
+    scores = exact.score(queries, documents)
     try:
         if numbers == "int8":
             with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
                 source = Path(scratch) / file.name
-                _trace(reranker, _by_row(network), source)
+                _trace(reranker, _by_row(exact.network), source)
                 _quantise(source, file)
         else:
-            _trace(reranker, network, file)
+            _trace(reranker, exact.network, file)
         found = reading(reranker, file).score(queries, documents)
-        apart = float(np.abs(found - reranker.scorer("float32").score(queries, documents)).max())
-        if numbers == "float32" and not apart <= TOLERANCE:
-            what = f"its ONNX graph scores otherwise, by up to {apart:.2g}"
     except _unwritable() as error:
         what = f"no ONNX graph can be made of it: {' '.join(str(error).split())[:200]}"
-    if what:
-        raise ConfigError(what, f"model {reranker.name}", "leave out --onnx and --int8 for this architecture")
+        raise _refusal(what, reranker) from None
+    apart = float(np.abs(found - scores).max())
+    if numbers == "float32" and not apart <= TOLERANCE:
+        raise _refusal(f"its ONNX graph scores otherwise, by up to {apart:.2g}", reranker)
     return file
+
+
+def _refusal(what: str, reranker: Reranker) -> ConfigError:
+    return ConfigError(what, f"model {reranker.name}", "leave out --onnx and --int8 for this architecture")
 
 
 def reading(reranker: Reranker, file: Path) -> Reranker:

@@ -166,10 +166,10 @@ def read_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] |
     return parse_run(formats.text_lines(Path(path)), place_of(path), ties, say)
 
 
-def read_named_run(path: str | Path, say: Callable[[str], None] | None = None) -> tuple[pa.Table, dict[bytes, str]]:
-    """As `read_run`, with the documents' names in the file by their ids."""
+def read_named_run(path: str | Path, say: Callable[[str], None] | None = None) -> tuple[pa.Table, list[str]]:
+    """As `read_run`, with the documents' names of its rows as they stand in the file."""
     ordered = _ordered(formats.text_lines(Path(path)), place_of(path), "rank", say)
-    return _run_table(ordered), {doc_id(name): name for name in {line.doc for line in ordered}}
+    return _run_table(ordered), [line.doc for line in ordered]
 
 
 def read_qrels(path: str | Path) -> pa.Table:
