@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +12,7 @@ from anmi_ray.config.distill import LABELS, DistillConfig
 from anmi_ray.models import loading
 from anmi_ray.models.classifier import Classifier
 from anmi_ray.models.pair_classifier import PairClassifier, sharpen
-from tests.engines import needs_vllm
+from tests.engines import in_vllm, needs_vllm
 from tests.models.tiny import write_tiny_classifier, write_tiny_llm
 
 pytestmark = [needs_vllm, pytest.mark.long, pytest.mark.timeout(300)]
@@ -59,13 +56,7 @@ def test_vllm_classifies_as_the_judge_does(kind: str, tmp_path: Path) -> None:
     coded = judge.encode(*shown)
     asked = [{name: list(map(int, coded[name][row])) for name in coded} for row in range(3)]
     (tmp_path / "asked.json").write_text(json.dumps(asked))
-    (tmp_path / "classify.py").write_text(CLASSIFY)
-    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "classify.py", str(folder), "asked.json", "found.json"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    in_vllm(CLASSIFY, tmp_path, str(folder), "asked.json", "found.json")
     logits = judge.logits(*shown)
     share = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     assert np.ptp(share, axis=0).max() > 0.05

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.card import Card, text
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.reranker import Reranker
-from tests.engines import needs_vllm
+from tests.engines import in_vllm, needs_vllm
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder
 
 pytestmark = [needs_vllm, pytest.mark.long, pytest.mark.timeout(300)]
@@ -41,7 +38,7 @@ if __name__ == "__main__":
 """
 
 
-def in_vllm(folder: Path, documents: list[str], scratch: Path) -> np.ndarray:
+def by_the_card(folder: Path, documents: list[str], scratch: Path) -> np.ndarray:
     """What the card's code gives for the query and the documents."""
     told = {"name": "m", "base_model": "base", "judges": "none", "simulated": True, "collection": "c"}
     card = text(Card(**told, data=(), method=(), citations=()), folder)  # type: ignore[arg-type]
@@ -55,13 +52,7 @@ def in_vllm(folder: Path, documents: list[str], scratch: Path) -> np.ndarray:
     }.items():
         assert example in code
         code = code.replace(example, value)
-    (scratch / "run.py").write_text(RUN.format(code=textwrap.indent(code, "    ")))
-    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "run.py", "found.json"],
-        cwd=scratch, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    in_vllm(RUN.format(code=textwrap.indent(code, "    ")), scratch, "found.json")
     return np.array(json.loads((scratch / "found.json").read_text()))
 
 
@@ -70,7 +61,7 @@ def assert_alike(model: Reranker, scratch: Path, *more: str) -> None:
     documents = [*DOCUMENTS, *more]
     scores = model.score([QUERY] * len(documents), documents)
     assert np.ptp(scores) > 2e-3
-    np.testing.assert_allclose(in_vllm(model.export(scratch / "model"), documents, scratch), scores, atol=1e-4)
+    np.testing.assert_allclose(by_the_card(model.export(scratch / "model"), documents, scratch), scores, atol=1e-4)
 
 
 def test_a_cross_encoder(tmp_path: Path) -> None:
