@@ -50,9 +50,11 @@ def evaluate(
     from anmi_ray.corpus import beir, lookup
     from anmi_ray.corpus.reader import qrel_table
     from anmi_ray.evaluation import measures, significance
+    from anmi_ray.tables import formats, trec
 
+    formats.check_outputs({}, [*run_files, *([qrels_file] if qrels_file else [])])
     if qrels_file is not None:
-        place, grades = str(qrels_file), lookup.graded_file(qrels_file, say)
+        place, grades = trec.place_of(qrels_file), lookup.graded_file(qrels_file, say)
     elif collection is not None:
         place, grades = f"{collection}/qrels/{split}.tsv", lookup.graded_split(str(collection), split, say)
     else:
@@ -60,18 +62,19 @@ def evaluate(
     runs = _read_runs(run_files, say)
     has_documents = collection is not None and beir.BeirFiles(str(collection)).find_optional("corpus.jsonl") is not None
     if collection is not None:
-        names = {str(path): (run.queries.keys(), run.documents.keys()) for path, run in runs.items()}
-        grades = lookup.check_ids(str(collection), names, grades, say)
-    for path, run in runs.items():
-        _check_judged(run, grades, str(path), place, say, documents=not has_documents)
-    tables = _systems(runs)
-    labels = list(tables)
-    metrics = measures.evaluate(pa.concat_tables(tables.values()), qrel_table(grades), measured, labels)
+        grades = lookup.check_ids(str(collection), {trec.place_of(at): run for at, run in runs.items()}, grades, say)
+    systems = _systems(runs)
+    labels = list(systems)
+    for label, run in systems.items():
+        _check_judged(run, grades, f"run {label}", place, say, documents=not has_documents)
+    metrics = measures.evaluate(
+        pa.concat_tables(run.table for run in systems.values()), qrel_table(grades), measured, labels
+    )
     rows = [asdict(row) for name in measured for row in significance.compare(metrics, labels[0], labels, name)]
     return Evaluation(rows, measured, labels[0])
 
 
-def _check_judged(run: NamedRun, grades: Grades, path: str, place: str, say: Say | None, documents: bool) -> None:
+def _check_judged(run: NamedRun, grades: Grades, label: str, place: str, say: Say | None, documents: bool) -> None:
     """Raise DataError if a run ranks no judged query, or no judged document (`documents`); say if ids look changed."""
     from anmi_ray.corpus.unknown_ids import likely_change
 
@@ -84,11 +87,11 @@ def _check_judged(run: NamedRun, grades: Grades, path: str, place: str, say: Say
         if len(unjudged) == len(names):
             raise DataError(
                 f"none of its {len(names):,} {kind} is judged in {place}{change and f' ({change})'}",
-                path,
+                label,
                 "write the ids of the grades" if change else "give the grades or the collection that it was made on",
             )
         if change and say is not None:
-            say(f"{path}: {len(unjudged):,} of {len(names):,} {kind} are not judged in {place} ({change})")
+            say(f"{label}: {len(unjudged):,} of {len(names):,} {kind} are not judged in {place} ({change})")
 
 
 def _read_runs(run_files: Sequence[Path], say: Say | None) -> dict[Path, NamedRun]:
@@ -105,19 +108,23 @@ def _read_runs(run_files: Sequence[Path], say: Say | None) -> dict[Path, NamedRu
     return runs
 
 
-def _systems(runs: Mapping[Path, NamedRun]) -> dict[str, pa.Table]:
-    """The Run table of every tag of every file, by the system's name."""
-    tagged: list[tuple[Path, str, pa.Table]] = []
+def _systems(runs: Mapping[Path, NamedRun]) -> dict[str, NamedRun]:
+    """The run of every tag of every file, by the system's name."""
+    tagged: list[tuple[Path, str, NamedRun]] = []
     for path, run in runs.items():
-        tags = pc.unique(run.table["system"]).to_pylist()
-        tagged += [(path, tag, run.table.filter(pc.equal(run.table["system"], tag))) for tag in tags]
+        for tag in pc.unique(run.table["system"]).to_pylist():
+            table = run.table.filter(pc.equal(run.table["system"], tag))
+            ids = {*table["query_id"].to_pylist(), *table["doc_id"].to_pylist()}
+            queries, documents = ({n: key for n, key in names.items() if key in ids} for names in run[1:])
+            tagged.append((path, tag, run._replace(table=table, queries=queries, documents=documents)))
     files = Counter(tag for _, tag, _ in tagged)
     names = [tag if files[tag] == 1 else f"{path.stem}:{tag}" for path, tag, _ in tagged]
     if len(set(names)) < len(names):
         names = [f"{path}:{tag}" for path, tag, _ in tagged]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise ConfigError(f"two systems would be called {twice[0]}", "--run", "rename a tag or a file")
-    return {
-        name: RUN.table({**{c: run[c] for c in run.column_names}, "system": [name] * run.num_rows})
-        for name, (_, _, run) in zip(names, tagged, strict=True)
-    }
+    systems: dict[str, NamedRun] = {}
+    for name, (_, _, run) in zip(names, tagged, strict=True):
+        columns = {column: run.table[column] for column in run.table.column_names}
+        systems[name] = run._replace(table=RUN.table({**columns, "system": [name] * run.table.num_rows}))
+    return systems

@@ -250,17 +250,17 @@ def rerank_run(
     `model`: a folder, a run under `root`, what is installed, or of the hub (org/model@revision) with a head of its own.
     `partners`: TREC runs of the systems that the model's fusion names; their scores are added as it says.
     Queries of the run that the collection does not have, or none of whose documents it has, are rejected (counted).
-    `say` is told where its ranks contradict its scores, how many documents the collection does not have, and how many
+    `say` is told where its ranks contradict its scores, how many ids the collection does not have, and how many
     are left of `min_relevance`: those whose P(relevant) is lower are left out. `table_file`: a table of the ranking,
     with P(relevant) where the model says it; `say` is told where not. `device` and `precision`: as for `rerank`.
-    Raises DataError where run and collection share no query or no document.
+    Raises DataError where half of a run's queries or documents, or more, are not in the collection.
     """
     from anmi_ray.corpus import lookup
     from anmi_ray.stages.ingest import of_queries
     from anmi_ray.stages.rerank import ranking
     from anmi_ray.tables import formats, trec
 
-    where = _where(device, precision)
+    how = threads, _where(device, precision), precision
     given = partners or {}
     place = Run(str(model), root) if names_run(str(model)) else Path(model)
     _, source = model_of(str(model), root)
@@ -271,21 +271,17 @@ def rerank_run(
     named = _one_system(run_file, say)
     run = named.table.filter(pc.less_equal(named.table["rank"], depth))
     others = {name: _one_system(path, say) for name, path in given.items()}
-    top = set(run["doc_id"].to_pylist())
-    ids = {trec.place_of(given[name]): (one.queries.keys(), one.documents.keys()) for name, one in others.items()}
-    to_rerank = {name for name, key in named.documents.items() if key in top}
-    ids |= {trec.place_of(run_file): (named.queries.keys(), to_rerank)}
-    lookup.check_ids(str(collection), ids, {}, say)
+    runs = {trec.place_of(given[name]): one for name, one in others.items()} | {trec.place_of(run_file): named}
+    lookup.check_ids(str(collection), runs, {}, say)
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
     asked = len(pc.unique(run["query_id"]))
     known = _known(run, queries, documents, collection, run_file)
     with gpu_memory_named(_full):
-        how = threads, where, precision
         loaded = _loaded(Path(source), *how) if isinstance(source, str) else load(source, *how)
         own = reranked = ranking.rerank(known, queries, documents, loaded)
     if fusion is not None:
-        partner_runs = {name: of_queries(one.table, queries) for name, one in others.items()}
-        reranked = fusion.fuse(own, known, partner_runs, depth)
+        scores = {name: of_queries(one.table, queries) for name, one in others.items()}
+        reranked = fusion.fuse(own, known, scores, depth)
     answered = len(pc.unique(reranked["query_id"]))
     if calibrated is not None:
         reranked = _relevant(reranked, own, calibrated, min_relevance or 0.0, say)

@@ -19,13 +19,12 @@ from anmi_ray.corpus.parsing import Judged, LineError, TrimmedId
 from anmi_ray.corpus.reader import qrel_table
 from anmi_ray.corpus.unknown_ids import report_unknown
 from anmi_ray.tables.formats import text_lines
-from anmi_ray.tables.trec import place_of
+from anmi_ray.tables.trec import NamedRun, place_of
 
 _LIMIT = CorpusConfig().max_reject_fraction  # share of qrels that may be malformed, as in a run where nobody says more
 _SHOWN = 3  # malformed lines that are named
 _DETAIL = 80  # characters of their detail that are shown
 Grades = dict[tuple[str, str], int]  # by query and document
-Ids = tuple[Set[str], Set[str]]  # of queries and of documents
 Say = Callable[[str], None]
 _Row = TypeVar("_Row", bound=tuple[str, ...])
 
@@ -93,7 +92,7 @@ def read_qrels(path: Path, say: Say | None = None) -> pa.Table:
     return qrel_table(graded_file(path, say))
 
 
-def check_ids(folder: str, runs: Mapping[str, Ids], grades: Grades, say: Say | None = None) -> Grades:
+def check_ids(folder: str, runs: Mapping[str, NamedRun], grades: Grades, say: Say | None = None) -> Grades:
     """Check ids of runs (by place) and grades against a BEIR folder; return the grades about what it has.
 
     `say` receives how many ids are unknown, as those of malformed lines are. Without a corpus.jsonl or queries.jsonl
@@ -106,7 +105,7 @@ def check_ids(folder: str, runs: Mapping[str, Ids], grades: Grades, say: Say | N
     ):
         if files.find_optional(file) is None:
             continue
-        unknown = {pair[at] for pair in grades}.union(*(ids[at] for ids in runs.values()))
+        unknown = {pair[at] for pair in grades}.union(*(getattr(run, kind) for run in runs.values()))
         for row in rows():
             unknown.discard(row[0])
             if not unknown:
@@ -114,9 +113,9 @@ def check_ids(folder: str, runs: Mapping[str, Ids], grades: Grades, say: Say | N
         known = partial(_names, rows)
         graded = [pair[at] for pair in grades if pair[at] in unknown]
         report_unknown(set(graded), len(graded), len(grades), f"grades are about {kind} that", folder, known, say)
-        for place, ids in runs.items():
-            missing = ids[at] & unknown
-            report_unknown(missing, len(missing), len(ids[at]), kind, place, known, say)
+        for place, run in runs.items():
+            missing = getattr(run, kind).keys() & unknown
+            report_unknown(missing, len(missing), len(getattr(run, kind)), kind, place, known, say)
         kept = {pair: grade for pair, grade in kept.items() if pair[at] not in unknown}
     return kept
 

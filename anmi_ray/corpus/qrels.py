@@ -38,7 +38,7 @@ def judged_lines(
                 if is_header:
                     continue
             fields = _fields(line, width)
-            if len(fields) != (width or 4):
+            if len(fields) != width:
                 wanted = f"{width} columns" if width else "3 or 4 columns"
                 raise LineError(f"not the {wanted} of a grade{_instead(line)}", detail=f"{len(fields)} columns")
             yield where, parsing.judged_of(*(fields[column] for column in columns))

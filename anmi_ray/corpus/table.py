@@ -66,10 +66,10 @@ class TableReader(FilesReader):
         met = False
         lacks = False
         for place, row in records:
-            has = not isinstance(row, LineError) and row.get("title") is not None
-            met = met or has
-            lacks = lacks or not has
             yield place, row
+            if not isinstance(row, LineError):
+                met = met or row.get("title") is not None
+                lacks = lacks or row.get("title") is None
         if title and lacks and not met:
             raise DataError(f"no document has a {title}", self._place(), "mend corpus.columns.title, or leave it out")
 
@@ -320,8 +320,9 @@ def _document(row: Record) -> Document:
 
 def _query(row: Record) -> Query:
     value = _decoded(row)
-    text = parsing.text_of(value, "query", "")
-    return parsing.query_of(parsing.key_of(value, "query_id") if "query_id" in row else _id_of_text(text), text)
+    key = parsing.key_of(value, "query_id") if "query_id" in row else ""
+    text = parsing.text_of(value, "query", key)
+    return parsing.query_of(key or _id_of_text(text), text)
 
 
 def _id_of_text(text: str) -> str:
@@ -339,4 +340,8 @@ def _judged(row: Record) -> Judged:
 
 
 def _decoded(row: Record) -> Record:
-    return {role: parsing.decode(value) if isinstance(value, bytes) else value for role, value in row.items()}
+    try:
+        return {role: parsing.decode(value) if isinstance(value, bytes) else value for role, value in row.items()}
+    except LineError as error:
+        error.sample = b"\n".join(value for value in row.values() if isinstance(value, bytes))
+        raise

@@ -31,11 +31,8 @@ BLOCK = 1 << 23  # bytes of text that are read at once
 _PIECE = 1 << 20  # bytes of a JSON array that are read at once
 _SPACE = re.compile(r"[ \t\r\n]*")
 _SEPARATOR = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=(.)"?\r?\n?', re.IGNORECASE)
-# What an encoding is guessed among: every other one that a library knows would be a less likely guess.
-_ENCODINGS = (
-    *("utf_16", "utf_16_le", "utf_16_be", "gb18030", "big5", "cp932", "euc_jp", "cp949"),
-    *("cp1250", "cp1251", "koi8_r", "cp1253", "cp1254", "cp1255", "cp1256", "cp1252"),
-)
+# Encodings to guess among. Of those for Latin letters only the most common one: they differ in too few bytes.
+_ENCODINGS = ["gb18030", "big5", "cp932", "euc_jp", "cp949", "cp1251", "koi8_r", "cp1253", "cp1255", "cp1256", "cp1252"]
 
 
 @contextmanager
@@ -99,23 +96,24 @@ def _elements(file: BinaryIO, place: str) -> Iterator[tuple[int, bytes]]:
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     scan = json.JSONDecoder().raw_decode
-    text = ""
-    at = 0
     number = 0  # of complete elements
+    text = ""
+    at = -1  # where the next element begins; -1 before the array
     fault = "it ends before the array does"
     remedy = "check the file there, or write one object per line (.jsonl)"
-    while True:
+    piece = b"more"
+    while piece and len(text) - at <= MAX_LINE:
         try:
             piece = file.read(_PIECE)
-            text = text[at:] + decoder.decode(piece, final=not piece)
+            text = text[max(at, 0) :] + decoder.decode(piece, final=not piece)
         except UnicodeDecodeError as error:
             raise DataError(f"element {number + 1} is not UTF-8", place, recoding(error.object)) from None
-        at = 0 if number else max(at, text.find("[") + 1)
+        at = text.index("[") + 1 if at < 0 else 0
         while (start := _space(text, at)) < len(text) and text[start] != "]":
             try:
                 end = _space(text, scan(text, start)[1])
             except (ValueError, RecursionError) as error:
-                fault = getattr(error, "msg", str(error))  # whose position would be that in the buffer
+                fault = getattr(error, "msg", str(error))  # without its position, which is that in `text`
                 break
             if end == len(text):
                 break
@@ -128,10 +126,8 @@ def _elements(file: BinaryIO, place: str) -> Iterator[tuple[int, bytes]]:
             if text[start + 1 :].strip() or file.read(_PIECE).strip():
                 raise DataError(f"text follows the array of {number:,} elements", place, remedy)
             return
-        if len(text) - at > MAX_LINE:
-            fault = TOO_LARGE
-        if not piece or fault == TOO_LARGE:
-            raise DataError(f"element {number + 1} of its JSON array cannot be read: {fault}", place, remedy)
+    fault = fault if not piece else TOO_LARGE
+    raise DataError(f"element {number + 1} of its JSON array cannot be read: {fault}", place, remedy)
 
 
 def _space(text: str, at: int) -> int:
@@ -155,8 +151,14 @@ def guessed_encoding(sample: bytes) -> str:
     """The likely encoding of text that is not UTF-8; "" if none fits."""
     import charset_normalizer
 
-    best = charset_normalizer.from_bytes(sample, cp_isolation=list(_ENCODINGS)).best()
-    return "" if best is None else best.encoding.replace("_", "-")
+    best = charset_normalizer.from_bytes(sample, cp_isolation=_ENCODINGS).best()
+    if best is not None:
+        return best.encoding.replace("_", "-")
+    try:
+        sample.decode("cp1252")
+    except UnicodeDecodeError:
+        return ""
+    return "cp1252"
 
 
 def recoding(sample: bytes) -> str:

@@ -89,15 +89,30 @@ class _Line(NamedTuple):
 
 def parse_run(
     lines: Iterable[str], place: str, ties: Ties = "rank", say: Callable[[str], None] | None = None
-) -> pa.Table:
-    """Run table of TREC lines, ids hashed from the external ones: a system for each tag, in the order of the file.
+) -> NamedRun:
+    """The run of TREC lines, ids hashed from the external ones: a system for each tag, in the order of the file.
 
     Ranks are 1..n by falling score; `ties` decides how equal scores are ordered. A first line that names the columns is
     skipped. `say` receives a message if written ranks contradict the scores, or ids had blanks around them, which are
     removed. Raises DataError naming `place` and line for a line without six fields, a rank or score that is not a
     number, and a document that occurs twice.
     """
-    return _named_run(_ordered(lines, place, ties, say)).table
+    ordered = _ordered(lines, place, ties, say)
+    ranks: list[int] = []
+    for i, line in enumerate(ordered):
+        ranks.append(ranks[-1] + 1 if i and ordered[i - 1][:2] == line[:2] else 1)
+    query_ids = {name: query_id(name) for name in {line.query for line in ordered}}
+    doc_ids = {name: doc_id(name) for name in {line.doc for line in ordered}}
+    table = RUN.table(
+        {
+            "query_id": [query_ids[line.query] for line in ordered],
+            "doc_id": [doc_ids[line.doc] for line in ordered],
+            "system": [line.tag for line in ordered],
+            "rank": ranks,
+            "score": [line.score for line in ordered],
+        }
+    )
+    return NamedRun(table, query_ids, doc_ids)
 
 
 def _ordered(lines: Iterable[str], place: str, ties: Ties, say: Callable[[str], None] | None) -> list[_Line]:
@@ -137,25 +152,6 @@ def _ordered(lines: Iterable[str], place: str, ties: Ties, say: Callable[[str], 
     return ordered
 
 
-def _named_run(ordered: list[_Line]) -> NamedRun:
-    """The run of lines in order."""
-    ranks: list[int] = []
-    for i, line in enumerate(ordered):
-        ranks.append(ranks[-1] + 1 if i and ordered[i - 1][:2] == line[:2] else 1)
-    query_ids = {name: query_id(name) for name in {line.query for line in ordered}}
-    doc_ids = {name: doc_id(name) for name in {line.doc for line in ordered}}
-    table = RUN.table(
-        {
-            "query_id": [query_ids[line.query] for line in ordered],
-            "doc_id": [doc_ids[line.doc] for line in ordered],
-            "system": [line.tag for line in ordered],
-            "rank": ranks,
-            "score": [line.score for line in ordered],
-        }
-    )
-    return NamedRun(table, query_ids, doc_ids)
-
-
 def _say_contradictions(ordered: list[_Line], place: str, say: Callable[[str], None]) -> None:
     """Tell of written ranks that fall where the score does; lines are in order of score, then of written rank."""
     odd = [after for before, after in pairwise(ordered) if before[:2] == after[:2] and before.rank > after.rank]
@@ -183,7 +179,7 @@ def read_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] |
 
 def read_named_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] | None = None) -> NamedRun:
     """As `read_run`, with the ids as they are written in the file."""
-    return _named_run(_ordered(formats.text_lines(Path(path)), place_of(path), ties, say))
+    return parse_run(formats.text_lines(Path(path)), place_of(path), ties, say)
 
 
 def is_header(cells: Sequence[str], names: Sequence[Collection[str]]) -> bool:

@@ -170,7 +170,7 @@ def test_mistakes_about_runs(root: Path, arguments: list[str], says: str) -> Non
         (["answers.csv", "--rejects", "r.txt"], "its format cannot be told"),
         (["answers.csv", "--grades", "absent.tsv"], "absent.tsv: no such file or folder"),
         (["answers.csv", "--grades", "other.tsv"], "grades no pair that was compared"),
-        (["answers.csv", "--grades", "broken.tsv"], "broken.tsv:2: grade 'x' is not a whole number"),
+        (["answers.csv", "--grades", "broken.tsv"], "broken.tsv:2 (grade is not an integer: x)"),
         (["answers.csv", "--max-reject-fraction", "2"], "--max-reject-fraction"),
         (["notes.txt"], "notes.txt: its format cannot be told from its name"),
         (["empty.csv"], "holds no answer to audit"),

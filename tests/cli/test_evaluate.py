@@ -16,6 +16,7 @@ FILES = {
     "odd.trec": "q1 Q0 d1 2 2 z\nq1 Q0 d2 1 1 z\nq2 Q0 d1 2 2 z\nq2 Q0 d2 1 1 z\n",
     "stranger.trec": "q9 Q0 d1 1 2 x\n",
     "empty.trec": "",
+    "tags.trec": "q1 Q0 d1 1 2 x\nq9 Q0 d1 1 2 y\n",
     "twice.trec": "q1 Q0 d1 1 2 x\nq1 Q0 d1 2 1 x\n",
 }
 
@@ -59,13 +60,88 @@ def test_malformed_qrels_are_told_of_and_of_a_pair_judged_twice_the_first_counts
     done = anmi(*evaluate("one.trec"))
     assert done.stderr == (
         "./qrels/test.tsv: 2 of 202 qrels are malformed and left out: qrels/test.tsv:202 (pair judged twice); "
-        "qrels/test.tsv:203 (grade is not an integer)\n"
+        "qrels/test.tsv:203 (grade is not an integer: 1.5)\n"
     )
     assert "1.000" in done.stdout
     path.write_text(path.read_text() + "q1\td3\n")
     said = refused(*evaluate("one.trec"))
     assert "./qrels/test.tsv: 3 of 203 qrels are malformed (1.5%, allowed 1.0%): " in said
-    assert "mend these lines" in said
+    assert "correct these lines" in said
+
+
+def test_a_qrels_file_and_a_run_need_no_collection(tmp_path: Path) -> None:
+    """TREC's and BEIR's qrels give the same figures."""
+    (tmp_path / "trec.txt").write_text("q1 0 d1 1.0\nq2 0 d2 1\n")
+    said = [
+        printed("evaluate", "--qrels", name, "--run", "two.trec", "--measures", "RR")
+        for name in ("trec.txt", "qrels/test.tsv")
+    ]
+    assert said[0] == said[1] == printed(*evaluate("two.trec"))
+    assert "--qrels" in refused("evaluate", "--run", "two.trec")
+    assert "standard input" in refused("evaluate", "--qrels", "-", "--run", "-")
+
+
+COLLECTION = {
+    "corpus.jsonl": "".join(f'{{"_id": "d{i}", "text": "text {i}"}}\n' for i in range(1, 5)),
+    "queries.jsonl": "".join(f'{{"_id": "q{i}", "text": "query {i}"}}\n' for i in range(1, 3)),
+    "upper.trec": "q1 Q0 D1 1 2 x\nq1 Q0 d3 2 1 x\n",
+    "few.trec": "q1 Q0 d1 1 3 x\nq1 Q0 d3 2 2 x\nq1 Q0 d9 3 1 x\n",
+    "zeros.trec": "q01 Q0 d1 1 2 x\n",
+    "blank.trec": "q1 Q0 d1\u00a0 1 2 x\n",
+    "headed.trec": "qid Q0 docid rank score tag\nq1 Q0 d1 1 2 x\n",
+    "twin.trec": "q1 Q0 d1\u00a0 1 2 x\nq1 Q0 d1 1 2 x\n",
+}
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Path:
+    for name, text in COLLECTION.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("run", "count", "example"),
+    [("upper.trec", "1 of 2 documents", "D1 is d1 there"), ("zeros.trec", "1 of 1 queries", "q01 is q1 there")],
+)
+def test_ids_of_which_half_are_unknown_are_refused(collection: Path, run: str, count: str, example: str) -> None:
+    said = refused(*evaluate(run))
+    assert f"{run}: {count}" in said
+    assert example in said
+
+
+def test_grades_alone_know_their_ids(collection: Path) -> None:
+    command = ("evaluate", "--qrels", "qrels/test.tsv", "--measures", "RR", "--run")
+    assert "q01 is q1 there" in refused(*command, "zeros.trec")
+    assert anmi(*command, "few.trec").stderr == ""  # unjudged documents are usual
+    (collection / "upper.trec").write_text("q1 Q0 D1 1 2 x\nq1 Q0 D2 2 1 x\n")
+    assert "D1 is d1 there" in refused(*command, "upper.trec")
+
+
+def test_a_few_unknown_ids_are_counted(collection: Path) -> None:
+    done = anmi(*evaluate("few.trec"))
+    assert "few.trec: 1 of 3 documents" in done.stderr
+    assert "d9" in done.stderr
+    assert "0.500" in done.stdout
+
+
+def test_grades_of_what_the_collection_lacks_are_left_out_and_counted(collection: Path) -> None:
+    path = collection / "qrels" / "test.tsv"
+    path.write_text(path.read_text() + "q2\tghost\t1\nq1\tghost\t1\nq9\td1\t1\n")
+    text = path.read_text()
+    (collection / "queries.jsonl").write_text(COLLECTION["queries.jsonl"] + '{"_id": "q3", "text": "query 3"}\n')
+    path.write_text(text + "q3\td1\t1\n")
+    done = anmi(*evaluate("one.trec"))
+    assert "2 of 6 grades are about documents" in done.stderr
+    assert "1 of 6 grades are about queries" in done.stderr
+    assert "0.333" in done.stdout  # one of three queries
+
+
+def test_invisible_characters_and_a_header_of_a_run(collection: Path) -> None:
+    done = anmi(*evaluate("blank.trec"))
+    assert "blank.trec: invisible characters around the ids of 1 lines" in done.stderr
+    assert done.stdout == printed(*evaluate("headed.trec")) == printed(*evaluate("one.trec"))
+    assert "twin.trec:2: document 'd1' stands twice" in refused(*evaluate("twin.trec"))
 
 
 def test_a_measure_that_is_none_is_told_the_examples_once() -> None:
@@ -77,6 +153,7 @@ def test_a_measure_that_is_none_is_told_the_examples_once() -> None:
     [
         (evaluate("one.trec", "./one.trec"), "--run names it twice"),
         (evaluate("stranger.trec"), "none of its 1 queries is judged in ./qrels/test.tsv"),
+        (evaluate("tags.trec"), "run y: none of its 1 queries is judged in ./qrels/test.tsv"),
         (evaluate("empty.trec"), "empty.trec: holds no ranking"),
         (evaluate("twice.trec"), "twice.trec:2: document 'd1' stands twice under query 'q1' and tag 'x': first in li"),
         ([*evaluate("one.trec"), "--measures", " ,"], "--measures names none"),

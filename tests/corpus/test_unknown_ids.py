@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from anmi_ray.core.errors import DataError
 from anmi_ray.corpus.counts import examples
 from anmi_ray.corpus.unknown_ids import likely_change
-from tests.corpus.layouts import SMALL, read, write_beir, write_trec
+from tests.corpus.layouts import SMALL, Settings, read, write_beir, write_trec
 
 
 @pytest.mark.parametrize(
@@ -40,8 +41,9 @@ def test_the_change_that_explains_most_ids(unknown: list[str], known: list[str],
 
 
 @pytest.mark.parametrize("write", [write_beir, write_trec])
-def test_grades_of_unknown_documents_and_queries_are_left_out_and_counted(tmp_path: Path, write: object) -> None:
-    assert callable(write)
+def test_grades_of_unknown_documents_and_queries_are_left_out_and_counted(
+    tmp_path: Path, write: Callable[..., Settings]
+) -> None:
     judged = {**SMALL.qrels, "test": [*SMALL.qrels["test"], ("q8", "ghost", 1), ("q99", "d1", 1)]}
     found = read(write(tmp_path, replace(SMALL, qrels=judged)), max_reject_fraction=0.0)
     assert found.qrels.num_rows == 12
@@ -56,7 +58,7 @@ def test_grades_of_unknown_documents_and_queries_are_left_out_and_counted(tmp_pa
 def test_grades_of_which_half_are_unknown_are_an_error_with_the_likely_change(tmp_path: Path, kind: str) -> None:
     at = ("queries", "documents").index(kind)
     judged = {
-        split: [tuple(part.upper() if i == at else part for i, part in enumerate(row)) for row in rows]
+        split: [(query.upper(), doc, grade) if at == 0 else (query, doc.upper(), grade) for query, doc, grade in rows]
         for split, rows in SMALL.qrels.items()
     }
     settings = write_beir(tmp_path, replace(SMALL, qrels=judged))

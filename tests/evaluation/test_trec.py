@@ -45,13 +45,13 @@ def test_round_trip(tmp_path: Path):
 
 def test_reading_follows_the_score_then_the_written_rank():
     lines = ["q Q0 low 0 1.5 t", "q Q0 high 0 7 t", "", "q Q0 second 9 3 t\r", "q Q0 first 8 3 t"]
-    run = RUN.check(trec.parse_run(lines, "x"), "test")
+    run = RUN.check(trec.parse_run(lines, "x").table, "test")
     assert order(run)[identity.query_id("q")] == [identity.doc_id(d) for d in ("high", "first", "second", "low")]
 
 
 def test_a_tag_is_a_system_in_the_order_of_the_file():
     lines = ["q Q0 a 1 2 late", "q Q0 a 1 1 early", "q Q0 b 2 0 early", "q Q0 b 2 1 late"]
-    run = RUN.check(trec.parse_run(lines, "x"), "test")
+    run = RUN.check(trec.parse_run(lines, "x").table, "test")
     assert run["system"].to_pylist() == ["late", "late", "early", "early"]
     assert run["rank"].to_pylist() == [1, 2, 1, 2]
 
@@ -81,7 +81,7 @@ SCORES = st.sampled_from([0.0, -0.0, 1.0, 1.0 + 1e-9, -1e-50, 16777216.0, 167772
 def test_ties_go_as_in_trec_eval(placed: dict[tuple[str, str], tuple[float, int]], relevant: Sequence[tuple[str, str]]):
     names = ("AP", "nDCG@2", "P@1", "RR")
     lines = [f"{query} Q0 {doc} {rank} {score!r} t" for (query, doc), (score, rank) in placed.items()]
-    run = RUN.check(trec.parse_run(lines, "x", "trec_eval"), "test")
+    run = RUN.check(trec.parse_run(lines, "x", "trec_eval").table, "test")
     values = measures.evaluate(run, qrel_table({(query, doc): len(doc) for query, doc in relevant}), names)
     theirs = ir_measures.pytrec_eval.iter_calc(
         [ir_measures.parse_measure(name) for name in names],

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anmi_ray.core.errors import DataError
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.tables import csv_rows, formats, streams
 from anmi_ray.tables.formats import content_hash, read_batches, read_rows
 from anmi_ray.tables.preferences import ANSWERS, GAMES, PreferenceRows, read_preferences
@@ -62,6 +62,43 @@ def test_a_quote_left_open_swallows_nothing_silently(tmp_path: Path, text: str) 
     good = "q,a,b,1\n" * 50
     with pytest.raises(DataError, match=r"p\.csv:52.*quote"):
         write(tmp_path / "p.csv", f"query_id,doc_a,doc_b,preference\n{good}{text}")
+
+
+@pytest.mark.parametrize("name", ["p.json", "p.jsonl", "p.json.gz"])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_json_array_is_read_as_lines_are(tmp_path: Path, name: str, indent: int | None) -> None:
+    """Also where elements are cut by the pieces in which the file is read."""
+    row = {"doc_a": "a,\n]{", "doc_b": "b", "note": ["[", [1]] * 30}  # larger than a piece
+    rows = [{"query_id": f"q{i}", **row, "preference": i % 2} for i in range(500)]
+    content = json.dumps([*rows, "no object"], indent=indent).encode()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams, "_PIECE", 101)
+        read = read_preferences(path, GAMES)
+    assert read.query.to_pylist() == [row["query_id"] for row in rows]
+    assert read.rejects["place"].to_pylist() == [f"{path}:501"]
+    with pytest.raises(ConfigError):
+        formats.format_of(path if name != "p.jsonl" else tmp_path / "x.json")  # as output
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", "^"])
+def test_a_first_line_of_sep_declares_the_separator(tmp_path: Path, mark: str) -> None:
+    lines = [f"sep={mark}", "query_id,doc_a,doc_b,preference", "q,a,b,1", "q,a,b", "q,a,c,.5"]
+    read = write(tmp_path / "p.csv", "\r\n".join(line.replace(",", mark) if line[0] == "q" else line for line in lines))
+    assert read.preference.tolist() == [1.0, 0.5]
+    assert read.rejects["place"].to_pylist() == [f"{tmp_path / 'p.csv'}:4"]
+
+
+@pytest.mark.parametrize("encoding", ["gb18030", "shift_jis", "latin-1"])
+def test_a_guess_of_the_encoding_is_named(tmp_path: Path, encoding: str) -> None:
+    word = {"gb18030": "自行车链条怎么上油", "shift_jis": "チェーンに油をさす", "latin-1": "café à côté où"}[encoding]
+    rows = "".join(f"q,{word} {i},b,1\n" for i in range(5))
+    (tmp_path / "p.csv").write_bytes(f"query_id,doc_a,doc_b,preference\n{rows}".encode(encoding))
+    with pytest.raises(DataError) as error:
+        read_preferences(tmp_path / "p.csv", GAMES)
+    guess = {"gb18030": "gb18030", "shift_jis": "cp932", "latin-1": "cp1252"}[encoding]
+    assert f"iconv -f {guess} " in str(error.value.remedy)
 
 
 @pytest.mark.parametrize("mark", [",", "\t", ";", "|"])
