@@ -30,8 +30,8 @@ def test_broken_lines_of_csv_have_their_number(tmp_path: Path) -> None:
     lines = ["\ufeffquery_id,note,doc_a,doc_b,preference", 'q,"two, cells",a,b,1', "", "q,a,b", "q,,a,b,2", ",,,,"]
     read = write(tmp_path / "p.csv", "\r\n".join([*lines, "q,,a,c,.5", ""]))
     assert read.reasons() == {
-        "broken line": (1, [f"{tmp_path / 'p.csv'}:4"]),
-        "preference outside [0, 1]": (1, [f"{tmp_path / 'p.csv'}:5"]),
+        "broken line": (1, [f"{tmp_path / 'p.csv'}:4: 3 cells, the header has 5"]),
+        "preference outside [0, 1]": (1, [f"{tmp_path / 'p.csv'}:5: 2"]),
     }
     assert read.rows == 4
 
@@ -48,8 +48,10 @@ def test_broken_lines_of_jsonl_have_their_number(tmp_path: Path) -> None:
         good.replace('"b"', '"\\ud800"'),
     ]
     read = write(tmp_path / "p.jsonl", "\n".join([*lines, good[:-1] + ', "games": 2}']))
-    assert read.reasons()["broken line"][0] == 5
-    assert read.reasons()["broken line"][1] == [f"{tmp_path / 'p.jsonl'}:{n}" for n in (3, 4, 5)]
+    places = read.rejects["place"].to_pylist()
+    assert places == [f"{tmp_path / 'p.jsonl'}:{n}" for n in (3, 4, 5, 7, 6)]
+    assert read.reasons()["broken line"][0] == 4
+    assert read.reasons()["preference true or false (write 1 or 0)"] == (1, [f"{places[-1]}: true"])
     assert read.games.tolist() == [1.0, 2.0]
     assert read.query.to_pylist() == ["7", "7"]
 
@@ -76,7 +78,7 @@ def test_what_separates_cells_and_lines_is_told_from_the_header(tmp_path: Path, 
 
 def test_a_decimal_comma_is_named(tmp_path: Path) -> None:
     read = write(tmp_path / "p.csv", "query_id;doc_a;doc_b;preference\nq;a;b;0,5\nq;a;c;1\n")
-    assert read.reasons() == {"preference with a decimal comma (write a point)": (1, [f"{tmp_path / 'p.csv'}:2"])}
+    assert read.reasons() == {"preference with a decimal comma (write a point)": (1, [f"{tmp_path / 'p.csv'}:2: 0,5"])}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,11 @@ def test_a_line_that_is_too_large_is_told_from_one_that_is_broken(tmp_path: Path
     good = '{"query_id": "q", "doc_a": "a", "doc_b": "b", "preference": 1}'
     read = write(tmp_path / "p.jsonl", "\n".join([good, "{", '"' + "x" * streams.MAX_LINE + '"', good]))
     places = [f"{tmp_path / 'p.jsonl'}:{number}" for number in (2, 3)]
-    assert read.reasons() == {"broken line": (1, places[:1]), "line larger than 16 MiB": (1, places[1:])}
+    assert {reason: count for reason, (count, _) in read.reasons().items()} == {
+        "broken line": 1,
+        "line larger than 16 MiB": 1,
+    }
+    assert read.rejects["place"].to_pylist() == places
     assert read.rejects["detail"].to_pylist()[1] == f"larger than 16 MiB: {streams.MAX_LINE + 3:,} bytes"
 
 
