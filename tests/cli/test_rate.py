@@ -138,6 +138,44 @@ def test_what_did_not_converge_is_said(file: Path, tmp_path: Path) -> None:
     assert ("1 of 1 queries not converged (q)" in said) == (not converged)
 
 
+def test_ratings_are_printed_without_out(file: Path) -> None:
+    said = rate(file)
+    rows = [line.split() for line in said.splitlines() if re.match("q[12] ", line)]
+    assert sorted(row[:2] for row in rows) == [[query, doc] for query in ("q1", "q2") for doc in "abc"]
+    for row in rows:
+        rating, low, high = (float(cell.strip("[],")) for cell in row[2:])
+        assert low < rating < high
+        assert high - low > 100
+    assert "fewer than" in said
+
+
+def test_many_ratings_are_printed_in_part(file: Path) -> None:
+    file.write_text(HEAD + "".join(f"q,d{number:02},d{number + 1:02},1\n" for number in range(59)))
+    said = rate(file)
+    assert len([line for line in said.splitlines() if line.startswith("q ")]) == 50
+    assert "10 more documents" in said
+
+
+@pytest.mark.parametrize("orders", [("AB", "BA"), ("ab ", "ba"), ("first", "second"), ("original", "swapped")])
+def test_leanings_are_fitted_whatever_the_orders_are_called(tmp_path: Path, orders: tuple[str, str]) -> None:
+    """Three of four answers name the document that was shown first."""
+    names = dict(zip(("ab", "ba"), orders, strict=True))
+    said = []
+    for words in ({"ab": "ab", "ba": "ba"}, names):
+        rows = [
+            f"q,d{i},d{j},{int((i + 2 * j + (order == 'ba')) % 4 < 3) ^ (order == 'ba')},{words[order]}\n"
+            for i in range(8)
+            for j in range(i)
+            for order in ("ab", "ba")
+        ]
+        path = tmp_path / "p.csv"
+        path.write_text("query_id,doc_a,doc_b,preference,order\n" + "".join(rows))
+        said.append(rate(path, "--judge-offsets"))
+    assert said[0] == said[1]
+    [points] = re.findall(r"([+-]\d+) Elo points for the document shown first", said[1])
+    assert int(points) > 50
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
