@@ -98,8 +98,9 @@ def rate(
     Columns of FILE: query_id, doc_a, doc_b (text or integers), preference (of doc_a, 0 to 1); and, if there are, games
     (how many games the row counts for; default 1, 0 carries nothing), judge (text), tie (a model's probability of a
     tie), error and order as of anmi audit; without order doc_a was shown first. Every row is games of its own, so rows
-    that repeat count again. Rows that cannot be used are counted. Without --out ratings are printed. - is standard input or output: read as Parquet or JSON lines where it begins
-    like these, else as CSV; written as CSV, and what is said goes to standard error.
+    that repeat count again. Rows that cannot be used are counted. Without --out ratings are printed. - is standard
+    input or output: read as Parquet or JSON lines where it begins like these, else as CSV; written as CSV, and what is
+    said goes to standard error.
     """
     from anmi_ray.api.preferences import rate_with
     from anmi_ray.cli import console
