@@ -103,7 +103,6 @@ def rate(
     said goes to standard error.
     """
     from anmi_ray.api.preferences import rate_with
-    from anmi_ray.cli import console
     from anmi_ray.cli.output import working
     from anmi_ray.tables import formats
     from anmi_ray.tables.preferences import GAMES
@@ -129,11 +128,19 @@ def rate(
         rated = rate_with(config, file, anchors, all_one_query, max_reject_fraction, rejects, threads, named)
     drawn = _drawn(rated, plot_query)
     _write(rated, outputs, drawn)
-    for line in (str(rated), *_outputs(rated, outputs, None if plot_query is not None else drawn)):
-        print(line, file=console.beside(outputs))
-    if out is None:
+    _print(rated, outputs, None if plot_query is not None else drawn)
+
+
+def _print(rated: Rated, outputs: Mapping[str, Path | None], first: list[str] | None) -> None:
+    """Print the summary, where the files are, and the ratings if they are not written."""
+    from anmi_ray.cli import console
+
+    stream = console.beside(outputs)
+    for line in (str(rated), *_outputs(rated, outputs, first)):
+        print(line, file=stream)
+    if outputs["out"] is None:
         for block in _table(rated.ratings):
-            console.stdout(console.beside(outputs)).print(block, highlight=False, markup=False)
+            console.stdout(stream).print(block, highlight=False, markup=False)
 
 
 def _write(rated: Rated, outputs: Mapping[str, Path | None], drawn: list[str]) -> None:
