@@ -97,6 +97,9 @@ def _model_lines(shared: Globals) -> Iterator[str]:
         yield f"               and {len(shared.offsets) - _NAMED} judges who lean less"
     yield f"dispersion     {shared.dispersion:.3g} ({shared.dispersion_how})"
     note = "               note: "
+    if shared.spreads is not None:
+        low, *_, high = (float(to_elo(sd, shared.model)) for sd, _ in shared.spreads)
+        yield f"{note}ratings are averaged over prior sds of {low:.0f} to {high:.0f} Elo points; --prior fixes one"
     if "bound" in shared.sigma0_how:
         yield f"{note}these games do not determine the prior's spread; give one with --prior, such as --prior 1"
     if not DISPERSION_BOUNDS[0] < shared.dispersion < DISPERSION_BOUNDS[1]:

@@ -13,16 +13,23 @@ from anmi_ray.cli.flags import COMMAND_LINE, ColumnsOption, MaxRejectsOption, Re
 from anmi_ray.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.table import Table
+
     from anmi_ray.api.preferences import Rated
     from anmi_ray.config.rate import RateConfig
 
 PLOTTED = 3  # queries in a picture, unless one is asked for
+_PRINTED = 50  # documents of the table that is printed without --out
 
 FileArg = Annotated[
     Path, typer.Argument(metavar="FILE", help="preferences: .csv, .tsv, .jsonl (also .gz, .zst), .parquet, or -")
 ]
 OutOption = Annotated[
-    Path, typer.Option("--out", help="ratings to write: .csv, .tsv, .jsonl (also .gz, .zst), .parquet, or -")
+    Path | None,
+    typer.Option(
+        "--out", help="ratings to write: .csv, .tsv, .jsonl (also .gz, .zst), .parquet, or -; printed if not given"
+    ),
 ]
 ModelOption = Annotated[
     Literal["thurstone", "bradley-terry"], typer.Option("--model", help="link of the win probability")
@@ -65,7 +72,7 @@ ThreadsOption = Annotated[int, typer.Option(min=0, help="threads, over queries; 
 
 def rate(
     file: FileArg,
-    out: OutOption,
+    out: OutOption = None,
     model: ModelOption = "thurstone",
     prior: PriorOption = "empirical-bayes",
     ties: TiesOption = "half",
@@ -89,13 +96,13 @@ def rate(
     """Rate documents from pairwise preferences that you have, with standard errors.
 
     Columns of FILE: query_id, doc_a, doc_b (text or integers), preference (of doc_a, 0 to 1); and, if there are, games
-    (how many games the row counts for; default 1, 0 carries nothing), judge (text) and tie (a model's probability of a
-    tie). doc_a is the document that was shown first. Every row is games of its own, so rows that repeat count again.
-    Rows that cannot be used are counted. - is standard input or output: read as Parquet or JSON lines where it begins
-    like these, else as CSV; written as CSV, and what is said goes to standard error.
+    (how many games the row counts for; default 1, 0 carries nothing), judge (text), tie (a model's probability of a
+    tie), error and order as of anmi audit; without order doc_a was shown first. Every row is games of its own, so rows
+    that repeat count again. Rows that cannot be used are counted. Without --out ratings are printed. - is standard
+    input or output: read as Parquet or JSON lines where it begins like these, else as CSV; written as CSV, and what is
+    said goes to standard error.
     """
     from anmi_ray.api.preferences import rate_with
-    from anmi_ray.cli import console
     from anmi_ray.cli.output import working
     from anmi_ray.tables import formats
     from anmi_ray.tables.preferences import GAMES
@@ -121,8 +128,19 @@ def rate(
         rated = rate_with(config, file, anchors, all_one_query, max_reject_fraction, rejects, threads, named)
     drawn = _drawn(rated, plot_query)
     _write(rated, outputs, drawn)
-    for line in (str(rated), *_outputs(rated, outputs, None if plot_query is not None else drawn)):
-        print(line, file=console.beside(outputs))
+    _print(rated, outputs, None if plot_query is not None else drawn)
+
+
+def _print(rated: Rated, outputs: Mapping[str, Path | None], first: list[str] | None) -> None:
+    """Print the summary, where the files are, and the ratings if they are not written."""
+    from anmi_ray.cli import console
+
+    stream = console.beside(outputs)
+    for line in (str(rated), *_outputs(rated, outputs, first)):
+        print(line, file=stream)
+    if outputs["out"] is None:
+        for block in _table(rated.ratings):
+            console.stdout(stream).print(block, highlight=False, markup=False)
 
 
 def _write(rated: Rated, outputs: Mapping[str, Path | None], drawn: list[str]) -> None:
@@ -133,6 +151,21 @@ def _write(rated: Rated, outputs: Mapping[str, Path | None], drawn: list[str]) -
             formats.write_table(table, path)
     if (plot := outputs["plot"]) is not None:
         _plot(rated, drawn, plot)
+
+
+def _table(ratings: pa.Table) -> Iterator[Table | str]:
+    """The first ratings with 95 % intervals, as a table, and how many more there are."""
+    from anmi_ray.cli import console
+
+    shown = console.table("query", "document", "rating", "95 % interval", right=("rating", "95 % interval"))
+    for row in ratings.slice(0, _PRINTED).to_pylist():
+        rating = row["rating_elo"]
+        reach = 1.96 * row["std_err_elo"]
+        interval = f"[{rating - reach:+.0f}, {rating + reach:+.0f}]"
+        shown.add_row(row["query_id"], row["doc_id"], f"{rating:+.0f}", interval)
+    yield shown
+    if ratings.num_rows > _PRINTED:
+        yield f"{ratings.num_rows - _PRINTED:,} more documents; --out FILE writes all"
 
 
 def _refuse_contradictions(ties: str, tie_width: str, plot: Path | None, plot_query: str | None) -> None:

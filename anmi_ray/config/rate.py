@@ -20,7 +20,8 @@ class RateConfig(Settings):
     prior: Literal["empirical-bayes"] | LatentSd | None = Field(
         default="empirical-bayes",
         description="sd of the ratings' Gaussian prior in latent units; empirical-bayes estimates it from a sample of "
-        "queries; null is plain maximum likelihood, which refuses queries without a finite maximum",
+        "queries (with fewer than 60 degrees of freedom, ratings are averaged over several); null is plain maximum "
+        "likelihood, which refuses queries without a finite maximum",
     )
     positive_prior: Literal["fitted", "maximum", "same"] = Field(
         default="fitted",
@@ -35,7 +36,8 @@ class RateConfig(Settings):
     dispersion: Literal["pooled", "pearson"] | Annotated[float, Field(gt=0.0, le=100.0)] = Field(
         default="pooled",
         description="variance of an answer over a fair coin's: pooled estimates it from leave-one-out predictions, "
-        "pearson from fitted residuals (too small where games are few), 1.0 trusts every answer",
+        "pearson from fitted residuals (too small where games are few), both from at least 60 degrees of freedom (else "
+        "it is 1); 1.0 trusts every answer",
     )
     inconsistent_strength: float = Field(
         default=1.0,

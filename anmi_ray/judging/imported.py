@@ -70,7 +70,8 @@ def read_judgments(source: pa.Table | Rows | PreferenceRows) -> Imported:
     total = np.bincount(place[pair[known]], log_length[known], len(order))
     times = np.bincount(place[pair[known]], minlength=len(order))
     mean = np.where(times > 0, total / np.maximum(times, 1), np.nan)
-    return Imported(rows.place, rows.rows, pa.concat_tables([rows.rejects, repeated]), judgments, comparisons, mean)
+    rejects = pa.concat_tables([rows.rejects, repeated])
+    return Imported(rows.place, rows.rows, rejects, judgments, comparisons, mean, stripped=rows.stripped)
 
 
 def imported_rows(rows: PreferenceRows) -> pa.Table:

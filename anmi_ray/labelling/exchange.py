@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.identity import normalize_id
 from anmi_ray.labelling.answers import FORMULA, PersonAnswer, Side, name_fault
 from anmi_ray.labelling.desk import DocumentText, Question
 from anmi_ray.tables import formats
@@ -129,7 +130,7 @@ def _of_csv(text: str, path: Path, faults: list[tuple[str, str]]) -> Iterator[Fi
             if len(row) != len(head):
                 faults.append((place, f"{len(row)} cells, the header has {len(head)}"))
                 continue
-            pair, person, word = (row[column].strip() for column in columns.values())
+            pair, person, word = (normalize_id(row[column]) for column in columns.values())
             if word:
                 side = _SIDE_OF.get(word.lower())
                 yield from _checked(place, pair, person, side, f"{word!r} is none of {', '.join(_SIDE_OF)}", faults)
@@ -189,4 +190,4 @@ def _annotator(who: Any) -> str:
     """A person's name: the annotator's address, or the number in Label Studio's data base."""
     if isinstance(who, dict):
         who = who.get("email") or who.get("id")
-    return "" if who is None else who if isinstance(who, str) else f"label-studio {who}"
+    return "" if who is None else normalize_id(who) if isinstance(who, str) else f"label-studio {who}"

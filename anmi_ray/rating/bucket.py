@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -82,9 +83,7 @@ def rate_games(
     target = found.posterior
     games = target.games
     parts = diagnostics.components(games)
-    centred = centre(games, parts.component, found.mean)
-    to = anchors(games, centred, top, confirmed)
-    uncertain = errors(found, parts.component, to, threads)
+    centred, to, uncertain = averaged(found, parts.component, globals_, config, (top, confirmed), threads)
     told = target if pairs is None else globals_.posterior(weighed(pairs, globals_, config, threads))
     return RateResult(
         _ratings(target, globals_.model, centred, parts.component, uncertain),
@@ -94,9 +93,50 @@ def rate_games(
     )
 
 
+def averaged(
+    found: Gaussian,
+    component: np.ndarray,
+    globals_: Globals,
+    config: RateConfig,
+    anchored: tuple[int, Flags | None],
+    threads: int,
+) -> tuple[Floats, GapAnchors, Errors]:
+    """Centred ratings float64[D], the documents that gaps are measured from, and the errors of both.
+
+    Where the prior's sd is a default, these are the moments of the mixture over its possible values.
+    """
+    games = found.posterior.games
+    if globals_.spreads is None:
+        centred = centre(games, component, found.mean)
+        to = anchors(games, centred, *anchored)
+        return centred, to, errors(found, component, to, threads)
+    weights = np.array([weight for _, weight in globals_.spreads])
+    fits = [approximate_games(games, replace(globals_, sigma0=sd), config, threads)[1] for sd, _ in globals_.spreads]
+    ratings = np.array([centre(games, component, fit.mean) for fit in fits])
+    centred = weights @ ratings
+    to = anchors(games, centred, *anchored)
+    each = [errors(fit, component, to, threads) for fit in fits]
+    gaps = np.array([one.gap for one in each])
+
+    def spread(values: Floats, std_err: Floats) -> Floats:
+        return np.sqrt(weights @ (np.square(std_err) + np.square(values - weights @ values)))
+
+    uncertain = each[0]._replace(
+        std_err=spread(ratings, np.array([one.std_err for one in each])),
+        gap=weights @ gaps,
+        gap_se=spread(gaps, np.array([one.gap_se for one in each])),
+    )
+    return centred, to, uncertain
+
+
 def approximate(games: Games, globals_: Globals, config: RateConfig, threads: int = 1) -> tuple[Solution, Gaussian]:
     """The modes of all queries, and the posterior's Gaussian approximation that `config.estimate` names."""
-    target = globals_.posterior(weighed(games, globals_, config, threads))
+    return approximate_games(weighed(games, globals_, config, threads), globals_, config, threads)
+
+
+def approximate_games(games: Games, globals_: Globals, config: RateConfig, threads: int) -> tuple[Solution, Gaussian]:
+    """`approximate` on games that are weighed already."""
+    target = globals_.posterior(games)
     solution = solve(target, threads=threads)
     mode = solution.latent
     return solution, propagate(target, mode, threads) if config.estimate == "mean" else laplace(target, mode)

@@ -104,6 +104,7 @@ def propagate(posterior: Posterior, mode: Floats, threads: int = 1) -> Gaussian:
         _propagate_all(posterior.likelihood, flat, pairs, begin, stop, mean, weight, pull, propagated)
 
     over_queries(games, threads, part)
+    propagated &= np.logical_and.reduceat(np.isfinite(mean), games.doc_start[:-1])  # not so for games of 1e12
     mean = np.where(propagated[games.query_of_doc], mean, mode)
     shared = (weight / np.bincount(pair))[pair]
     return Gaussian(posterior, mean, np.where(propagated[games.query_of_game], shared, curvature), propagated)

@@ -127,6 +127,7 @@ def outcomes_of(rows: PreferenceRows) -> Preferences:
         failures=int(failed.sum()),
         silent=len(np.unique(outcomes.players(n))) - len(np.unique(played.players(n))),
         rejects=rows.rejects,
+        stripped=rows.stripped,
     )
 
 

@@ -20,6 +20,7 @@ from anmi_ray.core.identity import hash_sample
 from anmi_ray.core.scale import Floats, Model
 from anmi_ray.rating.diagnostics import Components, components, refuse_without_maximum, without_maximum
 from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion, predictive_score
+from anmi_ray.rating.few_games import FEW, Spreads, weighted_spreads, with_defaults
 from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.likelihood import Likelihood, Ties
 from anmi_ray.rating.prior import (
@@ -47,7 +48,7 @@ WIDTH_BOUNDS = (1e-3, 50.0)
 LAPSE_BOUNDS = (1e-4, 0.5)
 _FIRST_WIDTH = 0.3
 _FIRST_LAPSE = 0.05
-_OPTIONAL = {"first", "noise"}  # fields of Globals that few fits have
+_OPTIONAL = {"first", "noise", "spreads"}  # fields of Globals that few fits have
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Globals:
     tie_width: ν or η of `ties`, 0 where a tie is half a win. offsets: by judge, what a gap gains in favour of the
     document shown first. log_marginal: of the sample, for comparing models that use the same games. first, noise: where
     strengths come from a first fit, what that fit shares, and what was learned of the preferences' error.
+    spreads: where sigma0 is a default, the sds that ratings are averaged over; sigma0 is their root mean square.
     """
 
     model: Model
@@ -84,6 +86,7 @@ class Globals:
     log_marginal: float
     first: Globals | None = None
     noise: Noise | None = None
+    spreads: Spreads | None = None
 
     def to_json(self) -> str:
         """All fields as one JSON object, keys sorted; `first` and `noise` where there are."""
@@ -106,6 +109,8 @@ class Globals:
                 values["first"] = cls.from_json(json.dumps(values["first"]))
             if "noise" in values:
                 values["noise"] = Noise(*values["noise"])
+            if "spreads" in values:
+                values["spreads"] = tuple((sd, weight) for sd, weight in values["spreads"])
             return cls(**values)
         except (ValueError, TypeError) as error:
             raise DataError(f"not the shared numbers of a rate stage: {error}", None, "recompute the stage") from error
@@ -151,6 +156,9 @@ def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
     if config.prior is None:
         refuse_without_maximum(games)
     games = bounded(games, SAMPLE_DOCUMENTS)
+    asked = config
+    parts = components(games)
+    config = with_defaults(games, config, parts)
     if config.prior is None and isinstance(config.dispersion, str) and len(without_maximum(games)):
         raise FitError(  # whole queries have a maximum, pieces need not
             f"the dispersion is estimated on at most {SAMPLE_DOCUMENTS:,} connected documents of a query, and without "
@@ -160,7 +168,7 @@ def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
         )
     positives = int(games.positive.sum())
     fitted = config.positive_prior == "fitted" and positives >= MIN_POSITIVES and config.prior is not None
-    sample = _Sample(games, config, components(games), threads)
+    sample = _Sample(games, asked, config, parts, threads)
     free = Free(config.prior == "empirical-bayes", fitted, offsets=bool(config.judge_offsets))
     state = _settle(sample, _first_state(sample), free)
     lapse_how = "none"
@@ -177,7 +185,13 @@ def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
         spread = inside and wide_value - narrow_value > SPREAD_GAIN * positives
         if spread:
             state = _settle(sample, wide, wider)
-    return _globals(sample, state, positives, fitted, spread, lapse_how)
+    if config.prior == asked.prior or state.shape is None:
+        return _globals(sample, state, positives, fitted, spread, lapse_how)
+    given = games, state.like, state.dispersion, state.shape, games.offset(state.leaning)
+    spreads = weighted_spreads(*given, config)
+    mean_square = sum(weight * sd * sd for sd, weight in spreads)
+    state = replace(state, shape=replace(state.shape, sigma0=math.sqrt(mean_square)))
+    return replace(_globals(sample, state, positives, fitted, spread, lapse_how), spreads=spreads)
 
 
 def _accepted(sample: _Sample, state: _State, free: Free) -> tuple[_State, str]:
@@ -201,7 +215,8 @@ class _Sample:
     """What the estimates are made from."""
 
     games: Games
-    config: RateConfig
+    asked: RateConfig  # the settings as given
+    config: RateConfig  # the same with defaults where there are too few comparisons
     parts: Components
     threads: int
 
@@ -226,10 +241,15 @@ def _first_state(sample: _Sample) -> _State:
     return _State(
         shape=_first_shape(config),
         dispersion=1.0 if isinstance(config.dispersion, str) else config.dispersion,
-        dispersion_how=config.dispersion if isinstance(config.dispersion, str) else "fixed",
+        dispersion_how=config.dispersion if isinstance(config.dispersion, str) else _given(sample, "dispersion"),
         like=Likelihood.of(config.model, config.ties, width, lapse),
         leaning=np.zeros(len(sample.games.judges)),
     )
+
+
+def _given(sample: _Sample, setting: str) -> str:
+    """How a number was obtained that was not estimated."""
+    return "fixed" if getattr(sample.asked, setting) == getattr(sample.config, setting) else FEW
 
 
 def _first_shape(config: RateConfig) -> PriorShape | None:
@@ -336,11 +356,11 @@ def _globals(sample: _Sample, state: _State, positives: int, fitted: bool, sprea
         top_mean, top_sd = top_of_normals(int(np.median(games.documents)))
         mean = shape.mean_factor * top_mean * shape.sigma0
         sd = shape.sd_factor * top_sd * shape.sigma0
-    how = f"empirical Bayes{bound}" if config.prior == "empirical-bayes" else "fixed" if config.prior else "none"
+    how = f"empirical Bayes{bound}" if config.prior == "empirical-bayes" else _given(sample, "prior")
     return Globals(
         model=config.model,
         sigma0=None if shape is None else shape.sigma0,
-        sigma0_how=how,
+        sigma0_how="none" if shape is None else how,
         positive_mean_factor=None if shape is None else shape.mean_factor,
         positive_sd_factor=None if shape is None else shape.sd_factor,
         positive_mean=mean,

@@ -166,7 +166,7 @@ def _of_refit(stage: Stage, experiment: Experiment) -> Stage:
 
 STAGE = Stage(
     name="rate",
-    version=4,
+    version=5,  # 5: defaults where there are too few comparisons to estimate dispersion and prior
     inputs=("judge", "compare", "retrieve"),
     does="fit ratings, their errors, and gaps to the known positives, else to the top-rated documents",
     run=run,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,10 +24,13 @@ from anmi_ray.tables.streams import BLOCK, MAX_LINE, check_head, recoding, separ
 Broken = dict[int, tuple[str, str]]  # by number, a record's text and what is wrong with it
 
 
-def batches(path: Path, compression: str | None, usual: str, columns: Sequence[str]) -> Iterator[Rows]:
+def batches(
+    path: Path, compression: str | None, usual: str, columns: Sequence[str], free: str | None = None
+) -> Iterator[Rows]:
     """All columns as text; `usual` separates cells unless the header, or a line `sep=` above it, says otherwise.
 
-    A line with another number of cells than the header is a reject.
+    A line with another number of cells than the header is a reject. Quoted cells of column `free`, and of columns that
+    are not read, may run over several lines (RFC 4180).
     """
     with pa.input_stream(str(path), compression=compression) as stream, io.BufferedReader(stream) as lines:  # type: ignore[arg-type]
         header = lines.readline(MAX_LINE)
@@ -39,6 +43,7 @@ def batches(path: Path, compression: str | None, usual: str, columns: Sequence[s
     if not wanted:
         yield Rows(pa.table({}), str(path), found=found)  # refused where the columns are checked
         return
+    folds = _folds(free, delimiter, len(found))
     broken: Broken = {}
     number = above + 1
     read = 0
@@ -52,11 +57,11 @@ def batches(path: Path, compression: str | None, usual: str, columns: Sequence[s
             numbers = numbers[: batch.num_rows]
             number = int(numbers[-1]) + 1 if len(numbers) else number
             past = {n: broken.pop(n) for n in sorted(broken) if n < number}
-            yield _rows(pa.table(batch), numbers, past, path, found)
+            yield _rows(pa.table(batch), numbers, past, path, found, folds)
             read += 1
     if broken or not read:
         table = pa.table({name: pa.array([], pa.string()) for name in wanted})
-        yield _rows(table, np.zeros(0, np.int64), broken, path, found)
+        yield _rows(table, np.zeros(0, np.int64), broken, path, found, folds)
 
 
 def _header(
@@ -122,12 +127,30 @@ def _errors(path: Path, line: Callable[[], int]) -> Iterator[None]:
         raise DataError(f"cannot be read as CSV: {error}", str(path), remedy) from None
 
 
-def _rows(table: pa.Table, numbers: NDArray[np.int64], broken: Broken, path: Path, found: tuple[str, ...]) -> Rows:
+def _folds(free: str | None, delimiter: str, columns: int) -> Callable[[str], str]:
+    """A pattern, by column, of cells in which a quote was left open: its row took in the rows up to the next quote.
+
+    An id, a word or a number never has a line break. Free text may, but not a line that looks like a row.
+    """
+    mark = re.escape(delimiter)
+    cell = rf'([^{mark}\s"][^{mark}"\r\n]*)?'
+    row = rf"[\r\n]({cell}{mark}){{{columns - 1}}}{cell}([\r\n]|$)"
+    return lambda name: row if name == free else r"[\r\n]"
+
+
+def _rows(
+    table: pa.Table,
+    numbers: NDArray[np.int64],
+    broken: Broken,
+    path: Path,
+    found: tuple[str, ...],
+    folds: Callable[[str], str],
+) -> Rows:
     """Records with content, and what is broken."""
     folded = [number for number, (text, _) in broken.items() if "\n" in text or "\r" in text]
     for name in table.column_names:
-        folded += numbers[pc.match_substring_regex(table[name], r"[\r\n]").to_numpy()].tolist()
-    if folded:  # a quote left open swallows the rows up to the next quote
+        folded += numbers[pc.match_substring_regex(table[name], folds(name)).to_numpy()].tolist()
+    if folded:
         place = f"{path}:{min(folded)}"
         raise DataError("a quote that opens in this line closes in another one or never", place, "mend the quotes")
     full = np.zeros(table.num_rows, dtype=np.bool_)

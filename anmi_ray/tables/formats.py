@@ -84,18 +84,24 @@ def read_rows(path: Path, texts: Sequence[str], numbers: Sequence[str] = ()) -> 
 
 
 def read_batches(
-    path: Path, texts: Sequence[str], numbers: Sequence[str] = (), defaults: Mapping[str, str] | None = None
+    path: Path,
+    texts: Sequence[str],
+    numbers: Sequence[str] = (),
+    defaults: Mapping[str, str] | None = None,
+    free: str | None = None,
 ) -> Iterator[Rows]:
     """The rows of a file, some hundred thousand at a time, with those of the columns that it has.
 
     `texts` hold ids or words, `numbers` numbers; `defaults` is what a JSON object without a key means, where others
-    have it (null if not told). In CSV a record whose quoted cell runs over several lines counts as one line; records
-    without content are skipped; elements of a file that is one JSON array count as its lines. At least one batch, empty
-    where the file is. `-` is standard input. DataError or StoreError where the file cannot be read.
+    have it (null if not told). `free` is the one of `texts` that holds free text: its cells may be long and, in CSV,
+    run over several lines; elsewhere a quote that closes in another line counts as left open. In CSV a record whose
+    quoted cell runs over several lines counts as one line; records without content are skipped; elements of a file that
+    is one JSON array count as its lines. At least one batch, empty where the file is. `-` is standard input. DataError or
+    StoreError where the file cannot be read.
     """
     if path == STANDARD:
         with streams.spooled() as file:
-            for rows in read_batches(file, texts, numbers, defaults):
+            for rows in read_batches(file, texts, numbers, defaults, free):
                 yield rows.at(str(file), streams.INPUT)
         return
     kind, compression = format_of(path, reading=True)
@@ -103,10 +109,10 @@ def read_batches(
         if kind == ".parquet":
             batches = _parquet_batches(path, (*texts, *numbers))
         elif kind in _SEPARATORS:
-            batches = csv_rows.batches(path, compression, _SEPARATORS[kind], (*texts, *numbers))
+            batches = csv_rows.batches(path, compression, _SEPARATORS[kind], (*texts, *numbers), free)
         else:
             batches = _jsonl_batches(path, compression, texts, numbers, defaults or {})
-        yield from (rows.without_long(texts) for rows in batches)
+        yield from (rows.without_long([name for name in texts if name != free]) for rows in batches)
 
 
 def text_lines(path: Path) -> Iterator[str]:
@@ -256,7 +262,7 @@ def _read_jsonl(
         try:
             row = json.loads(line)
             if not isinstance(row, dict):
-                raise ValueError("not an object")
+                raise ValueError("expected an object of columns and values")
             values = [_cell(name, row.get(name, defaults.get(name)), name in numeric) for name in columns]
         except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
             broken.append((number, str(error)))
@@ -327,6 +333,8 @@ def _cell(name: str, value: Any, numeric: bool) -> str | None:
         return value
     if value is None:
         return None
+    if isinstance(value, bool) and (numeric or name == "order"):
+        return json.dumps(value)  # refused by the column's own check, which says what to write
     if isinstance(value, bool) or not isinstance(value, int | float if numeric else int):
-        raise ValueError(f"{name} is {json.dumps(value)[:40]}")
+        raise ValueError(f"{name} is {json.dumps(value)[:40]}; expected {'a number' if numeric else 'text'}")
     return repr(value)

@@ -4,13 +4,15 @@ A row is one answer. Columns query_id, doc_a, doc_b (text or integers) and prefe
 these a caller reads some of
 
     judge               who answered; without a name where there is none
-    order               ab: doc_a was shown first, ba: doc_b was; without the column doc_a was
+    order               ab: doc_a was shown first, ba: doc_b was; also in capitals and in the words of _FIRST and
+                        _SECOND; without the column doc_a was
     error               why the judge failed; such a row needs no preference, and has none
     round               a whole number that tells apart what was asked again; 0 without the column
     games, tie          how many games the row counts for (1 without the column); a model's probability of a tie
     length_a, length_b  of the texts, in any unit
 
-Rows that cannot be used are refused with reason and place. Letter: N rows that may be used.
+Ids, names and words are read without blanks around them. Rows that cannot be used are refused with reason and place.
+Letter: N rows that may be used.
 """
 
 from __future__ import annotations
@@ -30,9 +32,18 @@ from anmi_ray.tables import formats
 from anmi_ray.tables.rows import Flags, Longs, Refusals, Rows, rows_of, verdict
 
 ONE_QUERY = "all"  # the query's id where a table is read as one query
-_ORDERS = ("ab", "ba")
+# Values of `order` that say which document was shown first, in lower case and without what _JOINTS matches. Not 0, 1,
+# true and false: some tools mean one order by them, some the other.
+_FIRST = ("ab", "a", "doca", "afirst", "docafirst", "first", "original", "unswapped", "notswapped", "normal", "forward")
+_SECOND = (
+    *("ba", "b", "docb", "bfirst", "docbfirst", "second", "swapped", "swap"),
+    *("reversed", "reverse", "flipped", "backward"),
+)
+_JOINTS = r"[\s\pZ,/_|()-]+"
 _LENGTHS = ("length_a", "length_b")
+_ERROR = 200  # characters of a failure's text that are kept: failures are counted by it
 _RENAME = "rename the columns, or name them with --columns, which anmi rate and anmi audit take"
+_NAMES = ("query_id", "doc_a", "doc_b", "judge")
 _NEEDED = ("query_id", "doc_a", "doc_b", "preference")
 _DEFAULTS = {"games": "1"}  # what a JSON object without a key means, where others have it, if not nothing
 Checks = dict[str, Flags]  # by reason, the rows that it refuses
@@ -42,7 +53,7 @@ Checks = dict[str, Flags]  # by reason, the rows that it refuses
 class Reading:
     """The columns that a caller reads, of ids and words and of numbers.
 
-    orders_needed: a row that does not tell its order, where others do, is refused; else it is unknown. no_query: the
+    orders_needed: a row without an order, where others have one, is refused; else its order is unknown. no_query: the
     remedy where there is no query_id.
     """
 
@@ -125,7 +136,7 @@ def read_preference_batches(
     named = columns or {}
     texts, numbers = ([named.get(name, name) for name in names] for names in (reading.texts, reading.numbers))
     defaults = {named.get(name, name): value for name, value in _DEFAULTS.items()}
-    batches = formats.read_batches(path, texts, numbers, defaults)
+    batches = formats.read_batches(path, texts, numbers, defaults, free=named.get("error", "error"))
     return (check_preferences(rows.renamed(named), reading, one_query) for rows in batches)
 
 
@@ -150,7 +161,9 @@ def check_preferences(source: Any, reading: Reading, one_query: bool = False) ->
     games, games_checks = _games(rows) if "games" in there else (np.ones(count), {})
     tie, tie_checks = _tie(rows) if "tie" in there else (np.full(count, np.nan), {})
     log_length, length_checks = _log_length(rows) if "length_a" in there else (np.full(count, np.nan), {})
-    checks = _pair_checks(query, a, b) | (order_checks if reading.orders_needed else {}) | round_checks
+    if not reading.orders_needed:
+        order_checks.pop("order missing", None)
+    checks = _pair_checks(query, a, b) | order_checks | round_checks
     checks |= preference_checks | games_checks | tie_checks | length_checks
     code = verdict(checks)
     good = np.flatnonzero(code == 0)
@@ -159,6 +172,7 @@ def check_preferences(source: Any, reading: Reading, one_query: bool = False) ->
     return PreferenceRows(
         place=rows.place,
         rows=count + rows.refused.num_rows,
+        stripped=rows.stripped(there.intersection(_NAMES) - ({"query_id"} if one_query else set())),
         rejects=rows.rejects(checks, code, (query, a, b), (*reading.numbers, "order")),
         query=query_good,
         doc_a=a_good,
@@ -188,6 +202,7 @@ def _joined(batches: Iterable[PreferenceRows]) -> PreferenceRows:
     return PreferenceRows(
         place=first.place,
         rows=sum(part.rows for part in parts),
+        stripped=sum(part.stripped for part in parts),
         rejects=pa.concat_tables([part.rejects for part in parts]),
         joint=first.joint,
         **columns,
@@ -207,15 +222,15 @@ def _pair_checks(query: pa.Array, a: pa.Array, b: pa.Array) -> Checks:
 
 
 def _error(rows: Rows) -> pa.Array:
-    """What went wrong, null where nothing did."""
-    text = pc.utf8_trim_whitespace(rows.text("error"))
-    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+    """What went wrong, on one line and cut to _ERROR characters; null where nothing did."""
+    return pc.utf8_slice_codeunits(pc.replace_substring_regex(rows.text("error"), r"\s+", " "), 0, _ERROR)
 
 
 def _shown(rows: Rows) -> tuple[NDArray[np.int8], Checks]:
-    order = rows.text("order")
-    first = pc.fill_null(pc.equal(order, _ORDERS[0]), False).to_numpy(zero_copy_only=False)
-    second = pc.fill_null(pc.equal(order, _ORDERS[1]), False).to_numpy(zero_copy_only=False)
+    order = pc.replace_substring_regex(pc.utf8_lower(rows.text("order")), _JOINTS, "")
+    first, second = (
+        pc.is_in(order, value_set=pa.array(words)).to_numpy(zero_copy_only=False) for words in (_FIRST, _SECOND)
+    )
     missing = order.is_null().to_numpy(zero_copy_only=False)
     checks = {"order missing": missing, "order neither ab nor ba": ~(first | second | missing)}
     return first.astype(np.int8) - second.astype(np.int8), checks

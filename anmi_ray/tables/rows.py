@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anmi_ray.core.errors import DataError
+from anmi_ray.core.identity import BLANKS
 from anmi_ray.core.records import REJECT
 from anmi_ray.tables.streams import TOO_LARGE
 
@@ -31,6 +32,7 @@ DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 _BLANKS = " \t\n\r\f\v"  # around a number
 MAX_TEXT = 1 << 12  # bytes of an id or a word
 _SHOWN = 3  # places, and reasons, named in a message
+_VALUE = 40  # characters of a refused value in a message
 _COLUMNS = 200  # characters of a table's columns that a message names
 Flags = NDArray[np.bool_]
 Longs = NDArray[np.int64]
@@ -194,7 +196,17 @@ class Rows:
             )
 
     def text(self, name: str) -> pa.Array:
-        """A column of ids or words as text, null where there is none; DataError where it holds something else."""
+        """A column of ids or words as text without blanks around it, null if empty; DataError for another type."""
+        text = pc.utf8_trim(self._cells(name), characters=BLANKS)
+        return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+
+    def stripped(self, names: Iterable[str]) -> int:
+        """How many cells of these columns have blanks around an id or a word, which `text` removes."""
+        cells = [self._cells(name) for name in names]
+        kept = [pc.utf8_trim(column, characters=BLANKS) for column in cells]
+        return sum(pc.sum(pc.not_equal(*pair)).as_py() or 0 for pair in zip(cells, kept, strict=True))
+
+    def _cells(self, name: str) -> pa.Array:
         column = self.table[name].combine_chunks()
         array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
         if pa.types.is_dictionary(array.type):
@@ -202,13 +214,14 @@ class Rows:
         kind = array.type
         if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
             raise DataError(f"{name} holds {kind}; ids must be text or integers", self.place, "convert the column")
-        text = array.cast(pa.string())
-        return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+        return array.cast(pa.string())
 
     def number(self, name: str) -> Numbers:
         """A column of numbers as float64, NaN where there is none, and which rows hold nothing or no number."""
         column = self.table[name]
         kind = column.type
+        if pa.types.is_boolean(kind):
+            raise DataError(f"{name} holds true or false; expected numbers", self.place, "write 1 or 0")
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
             if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
                 raise DataError(f"{name} holds {kind}; it must hold numbers", self.place, "convert the column")
@@ -220,7 +233,9 @@ class Rows:
         value = pc.if_else(valid, text, pa.scalar(None, pa.string())).cast(pa.float64())
         garbled = pc.and_(pc.invert(empty), pc.invert(valid))
         comma = pc.and_(garbled, pc.fill_null(pc.match_substring_regex(text, _DECIMAL_COMMA), False)).to_numpy()
+        boolean = pc.fill_null(pc.match_substring_regex(text, "^(?i:true|false)$"), False).to_numpy()
         wrong = {"missing": empty.to_numpy(), "with a decimal comma (write a point)": comma}
+        wrong["true or false (write 1 or 0)"] = boolean
         return pc.fill_null(value, float("nan")).to_numpy(), wrong | {"not a number": garbled.to_numpy()}
 
     def rejects(
@@ -267,18 +282,26 @@ def verdict(checks: Mapping[str, Flags]) -> Longs:
 
 @dataclass(frozen=True)
 class Refusals:
-    """How many rows there were, which of them were refused (Reject rows), and where they stood."""
+    """How many rows there were, which of them were refused (Reject rows), and where they stood.
+
+    stripped: number of ids and names that were read without the blanks around them.
+    """
 
     place: str
     rows: int
     rejects: pa.Table
+    stripped: int = field(default=0, kw_only=True)
 
     def reasons(self) -> dict[str, tuple[int, list[str]]]:
-        """{reason: (rows refused, the first few places)}, most frequent first."""
+        """{reason: (rows refused, the first few places with the values there)}, most frequent first."""
         if not self.rejects.num_rows:
             return {}
-        counts = self.rejects.group_by("reason", use_threads=False).aggregate([([], "count_all"), ("place", "list")])
-        found = {row["reason"]: (row["count_all"], row["place_list"][:_SHOWN]) for row in counts.to_pylist()}
+        value = pc.utf8_slice_codeunits(self.rejects["detail"], 0, _VALUE)
+        shown = pc.binary_join_element_wise(self.rejects["place"], value, ": ")
+        shown = pc.if_else(pc.equal(value, ""), self.rejects["place"], shown)
+        groups = pa.table({"reason": self.rejects["reason"], "shown": shown}).group_by("reason", use_threads=False)
+        counts = groups.aggregate([([], "count_all"), ("shown", "list")])
+        found = {row["reason"]: (row["count_all"], row["shown_list"][:_SHOWN]) for row in counts.to_pylist()}
         return dict(sorted(found.items(), key=lambda item: (-item[1][0], item[0])))
 
     def refuse_rejects(self, max_fraction: float) -> None:
@@ -303,6 +326,8 @@ class Refusals:
         for reason, (count, places) in self.reasons().items():
             more = ", ..." if count > len(places) else ""
             lines.append(f"               {count:,} {reason} ({', '.join(places)}{more})")
+        if self.stripped:
+            lines.append(f"               {self.stripped:,} ids or names had blanks around them, which were removed")
         return lines
 
 

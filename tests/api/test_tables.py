@@ -48,7 +48,7 @@ def test_what_arrow_makes_a_table_of_is_taken(table: Any, taker: Taker) -> None:
         ((row for row in ROWS), "no table can be made of generator"),
         ({**TABLE, "doc_a": ["x"]}, "expected length 2 but got length 1"),
         ({**TABLE, "doc_a": [1.0, 2.0]}, "ids must be text or integers"),
-        ({**TABLE, "preference": [True, False]}, "preference holds bool"),
+        ({**TABLE, "preference": [True, False]}, "preference holds true or false"),
         ({**TABLE, "query_id": [2**70] * 2}, "no table can be made of dict"),
         ({**TABLE, "preference": [10**400] * 2}, "no table can be made of dict"),
         ({**TABLE, "query_id": ["q", 1]}, "no table can be made of dict"),

@@ -76,7 +76,7 @@ def test_everything_it_writes(file: Path, tmp_path: Path) -> None:
     assert found["panel"]["graded"] == {"comparisons": 12, "different": 12}
     for line in (
         "rows           194 read, 193 accepted, 1 rejected",
-        f"               1 preference outside [0, 1] ({file}:195)",
+        f"               1 preference outside [0, 1] ({file}:195: 2)",
         "grades         12 comparisons of graded documents, 12 unlike",
         "failures       sure: 1 timeout",
         "agreement      Krippendorff's α ",

@@ -63,7 +63,7 @@ def test_everything_it_writes(file: Path, tmp_path: Path) -> None:
     assert "known positive" in plot.read_text()
     for line in (
         "rows           7 read, 6 accepted, 1 rejected",
-        f"               1 preference outside [0, 1] ({file}:8)",
+        f"               1 preference outside [0, 1] ({file}:8: 2)",
         "rated          2 queries, 6 documents, 6 games",
         "model          bradley-terry, prior sd 1.5 logit, 261 Elo points (fixed)",
         "dispersion     1 (fixed)",
@@ -138,6 +138,44 @@ def test_what_did_not_converge_is_said(file: Path, tmp_path: Path) -> None:
     assert ("1 of 1 queries not converged (q)" in said) == (not converged)
 
 
+def test_ratings_are_printed_without_out(file: Path) -> None:
+    said = rate(file)
+    rows = [line.split() for line in said.splitlines() if re.match("q[12] ", line)]
+    assert sorted(row[:2] for row in rows) == [[query, doc] for query in ("q1", "q2") for doc in "abc"]
+    for row in rows:
+        rating, low, high = (float(cell.strip("[],")) for cell in row[2:])
+        assert low < rating < high
+        assert high - low > 100
+    assert "fewer than" in said
+
+
+def test_many_ratings_are_printed_in_part(file: Path) -> None:
+    file.write_text(HEAD + "".join(f"q,d{number:02},d{number + 1:02},1\n" for number in range(59)))
+    said = rate(file)
+    assert len([line for line in said.splitlines() if line.startswith("q ")]) == 50
+    assert "10 more documents" in said
+
+
+@pytest.mark.parametrize("orders", [("AB", "BA"), ("ab ", "ba"), ("first", "second"), ("original", "swapped")])
+def test_leanings_are_fitted_whatever_the_orders_are_called(tmp_path: Path, orders: tuple[str, str]) -> None:
+    """Three of four answers name the document that was shown first."""
+    names = dict(zip(("ab", "ba"), orders, strict=True))
+    said = []
+    for words in ({"ab": "ab", "ba": "ba"}, names):
+        rows = [
+            f"q,d{i},d{j},{int((i + 2 * j + (order == 'ba')) % 4 < 3) ^ (order == 'ba')},{words[order]}\n"
+            for i in range(8)
+            for j in range(i)
+            for order in ("ab", "ba")
+        ]
+        path = tmp_path / "p.csv"
+        path.write_text("query_id,doc_a,doc_b,preference,order\n" + "".join(rows))
+        said.append(rate(path, "--judge-offsets"))
+    assert said[0] == said[1]
+    [points] = re.findall(r"([+-]\d+) Elo points for the document shown first", said[1])
+    assert int(points) > 50
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -154,7 +192,6 @@ def test_what_did_not_converge_is_said(file: Path, tmp_path: Path) -> None:
         (["--out", "o.csv", "--model", "elo"], "'elo' is not one of"),
         (["--out", "o.csv", "--max-reject-fraction", "2"], "--max-reject-fraction"),
         (["--out", "o.csv", "--anchors", "absent.csv"], "absent.csv: no such file or folder"),
-        ([], "Missing option '--out'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -176,10 +213,14 @@ def test_mistakes_on_the_command_line(
         ("p.csv", "", "p.csv: is empty"),
         ("p.csv", (HEAD + GOOD).replace("query_id", "qid"), "--all-one-query"),
         ("p.jsonl", '{"query_id": 1, "doc_a": 1, "doc_b": 2}\n', "has no column preference"),
-        ("p.jsonl", "[]\n", "p.jsonl:1: no line can be read; of the first: not an object"),
+        ("p.jsonl", "[]\n", "p.jsonl:1: no line can be read; of the first: expected an object"),
         ("p.csv", HEAD, "nothing to rate"),
         ("p.csv", HEAD + "q,a,a,1\n", "1 of 1 rows cannot be used (100.0%, allowed 10.0%): 1 document compared with"),
-        ("p.csv", HEAD + GOOD + "q1,a\n", "1 of 7 rows cannot be used (14.3%, allowed 10.0%): 1 broken line (p.csv:8)"),
+        (
+            "p.csv",
+            HEAD + GOOD + "q1,a\n",
+            "1 of 7 rows cannot be used (14.3%, allowed 10.0%): 1 broken line (p.csv:8: 2 cells",
+        ),
     ],
 )
 def test_mistakes_in_the_file(

@@ -40,6 +40,7 @@ class World:
     """A collection whose candidates are known: every test runs over the same root."""
 
     def __init__(self, folder: Path, collection: Path, prepared: Path) -> None:
+        self.notices: list[str] = []
         self.folder, self.store = folder, Store(str(start_from(prepared, folder / "root", "retrieve")))
         self.config = write_config(folder / "small.yaml", collection, compare={})
         record = run(self.settings(), last="retrieve")
@@ -93,8 +94,12 @@ class World:
         self, path: Path, *more: str, last: str = "judge", judge: str = ""
     ) -> tuple[dict[str, Any], dict[str, list[Flow]]]:
         told: dict[str, list[Flow]] = {}
+        notices = self.notices
 
         class Told(Reporter):
+            def notice(self, text: str) -> None:
+                notices.append(text)
+
             def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
                 told[name] = flows
 
@@ -218,7 +223,7 @@ def test_rows_that_cannot_be_used_are_counted_by_reason(world: World, monkeypatc
         (query, a, world.random[query][0], *rest),
         good[0],
         (query, a, a, *rest),
-        (query, a, b, "", "first", 1.0),
+        (query, a, b, "", "0", 1.0),
         (world.dev[0], a, b, *rest),
     ]  # type: ignore[list-item]
     path = world.write("strange.csv", [*good, *strange])
@@ -241,6 +246,19 @@ def test_rows_that_cannot_be_used_are_counted_by_reason(world: World, monkeypatc
     }
     assert rejects["key"][0].as_py()
     assert told["compare"][0] == Flow("preferences", len(good) + 8, len(good), 8)
+
+
+def test_orders_in_words_and_blanks_around_names_change_nothing(world: World) -> None:
+    rows = world.preferences(judges=("me",), queries=4)
+    order_words = {"ab": "A-B", "ba": "Swapped "}
+    loose = [(f"{q} ", f"\u00a0{a}", b, f"{judge}\t", order_words[order], p) for q, a, b, judge, order, p in rows]
+    found = []
+    for name, written in (("plain.csv", rows), ("loose.csv", loose)):
+        world.notices.clear()
+        record, _ = world.carry_out(world.write(name, written))
+        found.append(world.parts(record, "judge", "judgments", JUDGMENT).drop_columns("judge"))
+    assert found[0].equals(found[1])
+    assert any(f"{3 * len(rows):,}" in notice for notice in world.notices)
 
 
 def test_repeats_in_different_batches_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.tables import csv_rows, formats, streams
 from anmi_ray.tables.formats import content_hash, read_batches, read_rows
-from anmi_ray.tables.preferences import ANSWERS, GAMES, PreferenceRows, read_preferences
+from anmi_ray.tables.preferences import ANSWERS, GAMES, PreferenceRows, Reading, read_preferences
 from anmi_ray.tables.rows import Rows
 
 
@@ -30,8 +30,8 @@ def test_broken_lines_of_csv_have_their_number(tmp_path: Path) -> None:
     lines = ["\ufeffquery_id,note,doc_a,doc_b,preference", 'q,"two, cells",a,b,1', "", "q,a,b", "q,,a,b,2", ",,,,"]
     read = write(tmp_path / "p.csv", "\r\n".join([*lines, "q,,a,c,.5", ""]))
     assert read.reasons() == {
-        "broken line": (1, [f"{tmp_path / 'p.csv'}:4"]),
-        "preference outside [0, 1]": (1, [f"{tmp_path / 'p.csv'}:5"]),
+        "broken line": (1, [f"{tmp_path / 'p.csv'}:4: 3 cells, the header has 5"]),
+        "preference outside [0, 1]": (1, [f"{tmp_path / 'p.csv'}:5: 2"]),
     }
     assert read.rows == 4
 
@@ -48,8 +48,10 @@ def test_broken_lines_of_jsonl_have_their_number(tmp_path: Path) -> None:
         good.replace('"b"', '"\\ud800"'),
     ]
     read = write(tmp_path / "p.jsonl", "\n".join([*lines, good[:-1] + ', "games": 2}']))
-    assert read.reasons()["broken line"][0] == 5
-    assert read.reasons()["broken line"][1] == [f"{tmp_path / 'p.jsonl'}:{n}" for n in (3, 4, 5)]
+    places = read.rejects["place"].to_pylist()
+    assert places == [f"{tmp_path / 'p.jsonl'}:{n}" for n in (3, 4, 5, 7, 6)]
+    assert read.reasons()["broken line"][0] == 4
+    assert read.reasons()["preference true or false (write 1 or 0)"] == (1, [f"{places[-1]}: true"])
     assert read.games.tolist() == [1.0, 2.0]
     assert read.query.to_pylist() == ["7", "7"]
 
@@ -101,6 +103,98 @@ def test_a_guess_of_the_encoding_is_named(tmp_path: Path, encoding: str) -> None
     assert f"iconv -f {guess} " in str(error.value.remedy)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("reading", [GAMES, ANSWERS], ids=["rate", "audit"])
+def test_errors_may_run_over_lines_and_be_long(tmp_path: Path, reading: Reading, end: str) -> None:
+    """A quoted cell with line breaks, commas and doubled quotes (RFC 4180); a page of HTML is longer than any id."""
+    errors = [f'"HTTP 500{end}upstream, ""retry"": 1,,{end}{end}"', f'"<html>{"x" * 9000}"', f'"{end}"', "timeout"]
+    rows = [f"q,a,b{number},1,{error}" for number, error in enumerate(errors)]
+    path = tmp_path / "p.csv"
+    path.write_bytes(end.join(["query_id,doc_a,doc_b,preference,error", *rows, ""]).encode())
+    read = read_preferences(path, reading)
+    assert (read.rows, read.rejects.num_rows) == (4, 0)
+    first, second, *others = read.error.to_pylist()
+    assert first == 'HTTP 500 upstream, "retry": 1,,'
+    assert second.startswith("<html>xxx")
+    assert len(second) == 200
+    assert others == [None, "timeout"]
+    assert np.isnan(read.preference).tolist() == [True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    "rest", ['"timeout\nq,a,c,1,\nq,a,d,1,\n', '"time\nq,a,c,1,\nq,a,d,,out"\n', '"x\nq,a,c,1,y"z\n']
+)
+def test_a_quote_left_open_in_an_error_swallows_nothing_silently(tmp_path: Path, rest: str) -> None:
+    with pytest.raises(DataError, match=r"p\.csv:3.*quote"):
+        write(tmp_path / "p.csv", f"query_id,doc_a,doc_b,preference,error\nq,a,b,1,\nq,b,c,,{rest}")
+
+
+ORDERS = {
+    1: [
+        "ab",
+        "AB",
+        " Ab\t",
+        "\u00a0ab\u00a0",
+        "A-B",
+        "a, b",
+        "A/B",
+        "first",
+        "First",
+        "original",
+        "not swapped",
+        "doc_a",
+    ],
+    -1: ["ba", "BA", "ba ", "b_a", "(B, A)", "second", "Swapped", "reversed", "flipped", "doc_b first"],
+}
+
+
+@pytest.mark.parametrize("reading", [GAMES, ANSWERS], ids=["rate", "audit"])
+@pytest.mark.parametrize("name", ["p.csv", "p.jsonl", "p.parquet"])
+def test_orders_in_words(tmp_path: Path, reading: Reading, name: str) -> None:
+    words = [word for shown in ORDERS for word in ORDERS[shown]]
+    bad = ["0", "1", "true", "baa", "a>b", "neither"]
+    rows = [(f"d{number}", word) for number, word in enumerate([*words, *bad])]
+    ends = {"query_id": ["q"] * len(rows), "doc_a": [doc for doc, _ in rows], "doc_b": ["other"] * len(rows)}
+    table = pa.table({**ends, "preference": [1.0] * len(rows), "order": [word for _, word in rows]})
+    formats.write_table(table, tmp_path / name)
+    read = read_preferences(tmp_path / name, reading)
+    assert read.shown.tolist() == [shown for shown in ORDERS for _ in ORDERS[shown]]
+    assert set(read.rejects["reason"].to_pylist()) == {"order neither ab nor ba"}
+    assert read.rejects["detail"].to_pylist() == bad
+    assert any("true" in place for place in read.reasons()["order neither ab nor ba"][1])
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.jsonl.gz", "p.parquet"])
+def test_blanks_around_ids_and_names_are_removed_and_counted(tmp_path: Path, name: str) -> None:
+    columns = {
+        "query_id": ["q", "q ", "\u00a0q"],
+        "doc_a": ["a", "a\t", "\ufeffa"],
+        "doc_b": ["b", "b\u200b", "b c"],
+        "judge": ["gpt ", "gpt", "\u3000"],
+        "preference": [1.0, 0.0, 0.5],
+    }
+    formats.write_table(pa.table(columns), tmp_path / name)
+    read = read_preferences(tmp_path / name, ANSWERS)
+    assert read.query.to_pylist() == ["q"] * 3
+    assert read.doc_a.to_pylist() == ["a"] * 3
+    assert read.doc_b.to_pylist() == ["b", "b", "b c"]
+    assert read.judge.to_pylist() == ["gpt", "gpt", ""]
+    assert read.stripped == 7
+
+
+@pytest.mark.parametrize("column", ["preference", "games", "tie"])
+@pytest.mark.parametrize(("name", "value"), [("p.jsonl", "true"), ("p.csv", "False"), ("p.jsonl", '"TRUE"')])
+def test_booleans_in_columns_of_numbers_are_named(tmp_path: Path, column: str, name: str, value: str) -> None:
+    cells = {"query_id": '"q"', "doc_a": '"a"', "doc_b": '"b"', "preference": "1", column: value}
+    text = ",".join(cells) + "\n" + ",".join(cells.values()) + "\n"
+    if name == "p.jsonl":
+        text = "{" + ", ".join(f'"{key}": {cell}' for key, cell in cells.items()) + "}\n"
+    read = write(tmp_path / name, text)
+    [(reason, (count, [place]))] = read.reasons().items()
+    assert (reason, count) == (f"{column} true or false (write 1 or 0)", 1)
+    assert place.endswith(f": {value.strip(chr(34))}")
+
+
 @pytest.mark.parametrize("mark", [",", "\t", ";", "|"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_what_separates_cells_and_lines_is_told_from_the_header(tmp_path: Path, mark: str, end: str) -> None:
@@ -113,7 +207,7 @@ def test_what_separates_cells_and_lines_is_told_from_the_header(tmp_path: Path, 
 
 def test_a_decimal_comma_is_named(tmp_path: Path) -> None:
     read = write(tmp_path / "p.csv", "query_id;doc_a;doc_b;preference\nq;a;b;0,5\nq;a;c;1\n")
-    assert read.reasons() == {"preference with a decimal comma (write a point)": (1, [f"{tmp_path / 'p.csv'}:2"])}
+    assert read.reasons() == {"preference with a decimal comma (write a point)": (1, [f"{tmp_path / 'p.csv'}:2: 0,5"])}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +237,11 @@ def test_a_line_that_is_too_large_is_told_from_one_that_is_broken(tmp_path: Path
     good = '{"query_id": "q", "doc_a": "a", "doc_b": "b", "preference": 1}'
     read = write(tmp_path / "p.jsonl", "\n".join([good, "{", '"' + "x" * streams.MAX_LINE + '"', good]))
     places = [f"{tmp_path / 'p.jsonl'}:{number}" for number in (2, 3)]
-    assert read.reasons() == {"broken line": (1, places[:1]), "line larger than 16 MiB": (1, places[1:])}
+    assert {reason: count for reason, (count, _) in read.reasons().items()} == {
+        "broken line": 1,
+        "line larger than 16 MiB": 1,
+    }
+    assert read.rejects["place"].to_pylist() == places
     assert read.rejects["detail"].to_pylist()[1] == f"larger than 16 MiB: {streams.MAX_LINE + 3:,} bytes"
 
 

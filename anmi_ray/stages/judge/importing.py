@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.judge import ImportedJudgeConfig, JudgeConfig
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.core.identity import id_matrix, mix
+from anmi_ray.core.identity import id_matrix, mix, normalize_id
 from anmi_ray.core.records import DOCUMENT, IMPORTED, QUERY, REJECT
 from anmi_ray.core.schema import Record
 from anmi_ray.judging import imported
@@ -32,7 +32,7 @@ from anmi_ray.store import Artifact, Flow, fingerprint
 from anmi_ray.tables import formats
 from anmi_ray.tables.preferences import ANSWERS, read_preference_batches
 
-VERSION = 2
+VERSION = 3  # 3: orders in words, ids and names without blanks
 NO_QUERY = "unknown query"
 HELD_OUT = "a test query"
 NO_DOCUMENT = "unknown document"
@@ -58,6 +58,8 @@ def bring_in(source: CompareConfig | ImportedJudgeConfig, ingest: Artifact, cont
         flows = run_buckets(context, artifact, ("preferences", IMPORTED), _gather, read["batches"])
         manifest = artifact.complete(flows, version=VERSION, inputs=inputs, **read)
     _check(manifest, path)
+    if manifest["stripped"]:
+        context.notice(f"{path}: {manifest['stripped']:,} ids or names had blanks around them, which were removed")
     return artifact
 
 
@@ -87,20 +89,25 @@ def judges(config: JudgeConfig, ingest: Artifact, context: Context) -> dict[str,
 def _chosen(config: ImportedJudgeConfig, artifact: Artifact) -> Brought:
     names: list[str] = sorted((artifact.manifest() or {})["judges"])
     listed = ", ".join(name or "(unnamed)" for name in names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
-    if config.judge is None and len(names) > 1:
+    wanted = None if config.judge is None else normalize_id(config.judge)
+    if wanted is None and len(names) > 1:
         remedy = f"set judge of judge {config.name} to one of them"
         raise ConfigError(f"holds answers of {len(names)} judges ({listed})", config.path, remedy)
-    if config.judge is not None and config.judge not in names:
+    if wanted is not None and wanted not in names:
         raise ConfigError(f"has no answers of judge {config.judge}; its judges are {listed}", config.path, "name one")
-    return Brought(artifact, names[0] if config.judge is None else config.judge)
+    return Brought(artifact, names[0] if wanted is None else wanted)
 
 
 @dataclass
 class _Read:
-    """What was read: rows, of these malformed ones by reason and those of other queries, and where the first stood."""
+    """What was read: rows, of these malformed ones by reason and those of other queries, and where the first stood.
+
+    stripped: number of ids and names that were read without the blanks around them.
+    """
 
     batches: int = 0
     rows: int = 0
+    stripped: int = 0
     malformed: Counter[str] = field(default_factory=Counter)
     strangers: Counter[str] = field(default_factory=Counter)
     judges: Counter[str] = field(default_factory=Counter)
@@ -111,7 +118,8 @@ class _Read:
         into.update(refused["reason"].to_pylist())
         for reason in pc.unique(refused["reason"]).to_pylist():
             first = refused.slice(pc.index(refused["reason"], reason).as_py(), 1).to_pylist()[0]
-            self.examples.setdefault(reason, f"{first['key']} ({first['place']})" if first["key"] else first["place"])
+            place = f"{first['place']}: {first['detail']}" if first["detail"] else first["place"]
+            self.examples.setdefault(reason, f"{first['key']} ({place})" if first["key"] else place)
 
 
 def _spread(artifact: Artifact, path: Path, ingest: Artifact, buckets: int) -> dict[str, Any]:
@@ -127,6 +135,7 @@ def _spread(artifact: Artifact, path: Path, ingest: Artifact, buckets: int) -> d
         flags_by_reason = {NO_QUERY: pc.is_null(row), HELD_OUT: pc.fill_null(found["test"], False)}
         strange = [imported.refused(table.filter(flags), reason) for reason, flags in flags_by_reason.items()]
         read.rows += table.num_rows + refused.num_rows
+        read.stripped += rows.stripped
         read.count(refused, read.malformed)
         for one in strange:
             read.count(one, read.strangers)

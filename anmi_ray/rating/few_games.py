@@ -1,0 +1,59 @@
+"""Defaults where a table has too few comparisons to estimate the dispersion or the spread of the prior.
+
+Estimated from one query of four to eight documents, the two gave 95 % intervals that covered .1 to .9 of the true
+ratings (simulated): the estimates vary too much, and the intervals know nothing of it. So the dispersion is fixed at 1,
+and the spread is not estimated but averaged over: ratings are means over several spreads, each weighted by its marginal
+likelihood, and their errors include how much the ratings vary from spread to spread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from anmi_ray.config.rate import RateConfig
+from anmi_ray.core.scale import Floats, to_latent
+from anmi_ray.rating.diagnostics import Components
+from anmi_ray.rating.games import Games
+from anmi_ray.rating.likelihood import Likelihood
+from anmi_ray.rating.prior import PriorShape, log_marginal
+
+MIN_FREEDOM = 60  # degrees of freedom; with fewer, the defaults apply
+FEW = f"default, fewer than {MIN_FREEDOM} degrees of freedom"
+SPREADS_ELO = (75.0, 150.0, 300.0, 450.0, 600.0, 800.0, 1000.0)  # sds of the prior that ratings are averaged over
+_MIDDLE = 450.0
+
+Spreads = tuple[tuple[float, float], ...]  # (sd of the prior in latent units, weight); the weights sum to 1
+
+
+def with_defaults(games: Games, config: RateConfig, parts: Components) -> RateConfig:
+    """The settings, with numbers in place of what too few comparisons cannot estimate.
+
+    The dispersion has pairs - documents + components degrees of freedom, summed over queries. The prior needs as many,
+    and as many estimable gaps, documents - components.
+    """
+    gaps = len(games.doc_ids) - int(parts.count.sum())
+    freedom = int(games.pairs()[0].max()) + 1 - gaps
+    defaults: dict[str, float] = {}
+    if isinstance(config.dispersion, str) and freedom < MIN_FREEDOM:
+        defaults["dispersion"] = 1.0
+    if isinstance(config.prior, str) and min(gaps, freedom) < MIN_FREEDOM:
+        defaults["prior"] = float(to_latent(_MIDDLE, config.model))
+    return config.model_copy(update=defaults)
+
+
+def weighted_spreads(
+    games: Games, like: Likelihood, dispersion: float, shape: PriorShape, offset: Floats | None, config: RateConfig
+) -> Spreads:
+    """The prior's possible sds, weighted by themselves times the marginal likelihood of the games.
+
+    By themselves, because Laplace's approximation of the marginal likelihood favors narrow priors where games are few:
+    equal weights covered .84 of the ratings of 20 documents in a chain of single games (truth 2 probit).
+    """
+    sds = to_latent(SPREADS_ELO, config.model)
+    m = games.answers / dispersion
+    each = (log_marginal(games, like, m, replace(shape, sigma0=sd), None, offset).value for sd in sds.tolist())
+    values = np.array(list(each))
+    weights = sds * np.exp(values - values.max())
+    return tuple(zip(sds.tolist(), (weights / weights.sum()).tolist(), strict=True))
