@@ -1,8 +1,8 @@
 """Words of scripts that a tokenizer for English does not find.
 
 Two kinds: scripts that write no spaces between words (and Korean, whose words carry particles), which are indexed by
-pairs of characters, as Lucene's CJKAnalyzer does; and the scripts of India, whose vowel signs are not `\\w` in a regular
-expression of Python and would cut every word into pieces.
+pairs of characters, as Lucene's CJKAnalyzer does; and the scripts of India, whose vowel signs do not match `\\w` in
+Python, so that a word would be cut into pieces.
 """
 
 from __future__ import annotations

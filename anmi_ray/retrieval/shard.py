@@ -223,8 +223,8 @@ class ShardIndex:
         """Pairs that may become random negatives after merging, as flat indices.
 
         Globally a query's random negatives are the `random_negatives` of smallest pair hash among documents that are
-        neither hits nor `excluded` (positives, own documents). A hit of this shard may drop out of the merged hits, so those whose hash is small
-        enough are marked too: with that, merging is exact.
+        neither hits nor `excluded` (positives, own documents). A hit of this shard may drop out of the merged hits, so
+        those whose hash is small enough are marked too: with that, merging is exact.
         """
         count = self._config.random_negatives
         documents = len(self._doc_N16)

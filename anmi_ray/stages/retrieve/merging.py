@@ -30,9 +30,10 @@ def merge_bucket(
     flows = [Flow("queries", queries.num_rows, len(served), queries.num_rows - len(served))]
     for name, answered in found.answered.items():
         flows.append(Flow(queries_of(name), queries.num_rows, answered, queries.num_rows - answered))
+    unanswered = sum(flow.rejected for flow in flows[1:])  # of each retriever alone: these have no reject rows
     exchange.publish(artifact, "wanted", bucket, found.wanted)
     parts = {"runs": (RUN, found.runs), "candidates": (CANDIDATE, found.candidates)}
-    artifact.commit_bucket(bucket, parts, flows, found.rejects)
+    artifact.commit_bucket(bucket, parts, flows, found.rejects, unanswered)
     return flows
 
 
