@@ -94,37 +94,34 @@ def find(
     return OwnDocuments(pairs.take(pa.array(own, pa.int64())), 0 if linked else len(rows) - len(own))
 
 
-def leave_out(
-    run: pa.Table,
-    names: Iterable[str],
-    rule: OwnDocument,
-    texts: Texts | None,
-    grades: pa.Table | None = None,
-    say: Callable[[str], None] | None = None,
-) -> pa.Table:
-    """A Run without own documents, its ranks counted anew; `say` receives a message if there are any.
+def find_in_run(
+    run: pa.Table, names: Iterable[str], rule: OwnDocument, texts: Texts | None, grades: pa.Table | None = None
+) -> OwnDocuments:
+    """The own documents among the rows of a Run.
 
     names: the documents of the run, by the collection's own ids. texts: reads queries and documents by id; if None, the
-    own documents are those with the id of a query if at least half of the queries have theirs in the run. `grades`:
-    Qrels that the run is measured by.
+    own documents are those with the id of a query if at least half of the queries have theirs in the run. grades: Qrels
+    that may be looked at.
     """
     ids = sorted(set(names))
     pairs = pa.table({"query_id": id_array(map(query_id, ids)), "doc_id": id_array(map(doc_id, ids))})
     there = find_rows(run.group_by(_KEY).aggregate([]), {name: pairs[name] for name in _KEY}) >= 0
     pairs = pairs.filter(pa.array(there))
     if rule == "keep" or not pairs.num_rows:
-        return run
+        return NOTHING
     if texts is not None:
         queries, documents = texts(pairs["query_id"], pairs["doc_id"])
-        own = find(queries, [documents], rule, grades)
-    elif rule == "same-text" and _answers(pairs, grades):
-        own = NOTHING
-    else:
-        most = rule == "same-id" or 2 * pairs.num_rows >= pc.count_distinct(run["query_id"]).as_py()
-        own = OwnDocuments(pairs if most else pairs.slice(0, 0), 0 if most else pairs.num_rows)
-    if say is not None and (notice := own.notice("--own-document")) is not None:
-        say(notice)
-    run = without(run, own.pairs)
+        return find(queries, [documents], rule, grades)
+    if rule == "same-text" and _answers(pairs, grades):
+        return NOTHING
+    if rule == "same-id" or 2 * pairs.num_rows >= pc.count_distinct(run["query_id"]).as_py():
+        return OwnDocuments(pairs, 0)
+    return OwnDocuments(pairs.slice(0, 0), pairs.num_rows)
+
+
+def leave_out(run: pa.Table, own: pa.Table) -> pa.Table:
+    """A Run without the pairs `own`, its ranks counted anew."""
+    run = without(run, own)
     system, query = (run[name].combine_chunks().dictionary_encode() for name in ("system", "query_id"))
     group = system.indices.to_numpy().astype(np.int64) * len(query.dictionary) + query.indices.to_numpy()
     rank = rank_within(group, run["rank"].to_numpy()) + 1

@@ -40,7 +40,7 @@ class QueryRow:
     @property
     def text_key(self) -> bytes:
         """Hash of the text with white space collapsed and case folded: what "the same query" means to the split."""
-        return identity.copy_hash(self.text)
+        return identity.text_hash(" ".join(self.text.split()).casefold())
 
 
 class Reader(ABC):

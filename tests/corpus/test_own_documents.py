@@ -10,7 +10,7 @@ import pytest
 from anmi_ray.config.corpus import OwnDocument
 from anmi_ray.core.identity import doc_id, id_array, query_id
 from anmi_ray.core.records import RUN
-from anmi_ray.corpus.own_documents import find, leave_out
+from anmi_ray.corpus.own_documents import Texts, find, find_in_run, leave_out
 from anmi_ray.corpus.reader import qrel_table
 
 ASKED = {"1": "how often is a sourdough starter fed?", "2": "sunlight that tomato plants need"}
@@ -96,33 +96,32 @@ FOUND = run(("1", "1", 1), ("1", "7", 2), ("1", "2", 3), ("2", "8", 1), ("2", "2
 NAMES = ["1", "2", "7", "8"]
 
 
-def texts_of(table: pa.Table) -> object:
+def texts_of(table: pa.Table) -> Texts:
     return lambda *_: (queries(), table)
 
 
 @pytest.mark.parametrize("with_texts", [True, False])
 def test_ranks_close_up_where_the_own_document_stood(with_texts: bool) -> None:
-    said: list[str] = []
-    texts = texts_of(SAME) if with_texts else None
-    left = leave_out(FOUND, NAMES, "same-text", texts, ELSEWHERE, said.append)  # type: ignore[arg-type]
+    own = find_in_run(FOUND, NAMES, "same-text", texts_of(SAME) if with_texts else None, ELSEWHERE)
+    assert (own.pairs.num_rows, own.kept) == (2, 0)
+    left = leave_out(FOUND, own.pairs)
     RUN.check(left, "run")
     assert left["doc_id"].to_pylist() == [doc_id(name) for name in ("7", "2", "8", "1")]
     assert left["rank"].to_pylist() == [1, 2, 1, 2]
-    assert len(said) == 1
 
 
 @pytest.mark.parametrize(
-    ("found", "texts", "grades", "messages"),
+    ("found", "texts", "grades", "kept"),
     [
-        (FOUND, texts_of(OTHERS), ELSEWHERE, 1),
+        (FOUND, texts_of(OTHERS), ELSEWHERE, 2),
         (FOUND, None, ITS_OWN, 0),
         (run(("1", "1", 1), ("2", "7", 1), ("3", "7", 1)), None, ELSEWHERE, 1),  # by accident
         (run(("1", "7", 1), ("2", "8", 1)), None, ELSEWHERE, 0),
     ],
 )
 def test_a_run_keeps_documents_that_are_not_the_query(
-    found: pa.Table, texts: object, grades: pa.Table, messages: int
+    found: pa.Table, texts: Texts | None, grades: pa.Table, kept: int
 ) -> None:
-    said: list[str] = []
-    assert leave_out(found, NAMES, "same-text", texts, grades, said.append).equals(found)  # type: ignore[arg-type]
-    assert len(said) == messages
+    own = find_in_run(found, NAMES, "same-text", texts, grades)
+    assert (own.pairs.num_rows, own.kept) == (0, kept)
+    assert leave_out(found, own.pairs).equals(found)
