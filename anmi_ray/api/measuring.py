@@ -1,18 +1,24 @@
-"""TREC runs of anyone's, measured against a collection's qrels."""
+"""Measure TREC runs against the relevance grades of a collection or a file."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import RUN
+
+if TYPE_CHECKING:
+    from anmi_ray.corpus.lookup import Grades
+    from anmi_ray.tables.trec import NamedRun
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -25,48 +31,86 @@ class Evaluation:
 
 
 def evaluate(
-    collection: Path, run_files: Sequence[Path], split: str, names: list[str], say: Callable[[str], None] | None = None
+    collection: Path | None,
+    run_files: Sequence[Path],
+    split: str,
+    measured: list[str],
+    say: Say | None = None,
+    qrels_file: Path | None = None,
 ) -> Evaluation:
-    """Measure TREC runs against `qrels/<split>.tsv`; the first system is what the others are compared with.
+    """Measure TREC runs against `qrels/<split>.tsv` of a collection, or a qrels file; the first system is the baseline.
 
     A system is a tag of a file, called by the tag, or FILE:TAG where several files have it. Scores decide, and equal
-    ones go as in trec_eval. `say` is told once of each file whose ranks contradict its scores, and of malformed
-    qrels, which are left out. Raises DataError where these are more than one in a hundred, and where a file holds no
-    ranking or none of a judged query, ConfigError where a file or a measure is given twice.
+    ones go as in trec_eval. `say` receives a message for each file whose ranks contradict its scores or whose ids are
+    not all known, and for grades that are left out: malformed ones, and those of queries and documents that the
+    collection does not have. Raises DataError where malformed grades are more than one in a hundred, or unknown ids one
+    half or more, and where a file holds no ranking or none of a judged query, ConfigError where neither grades nor a
+    collection are given, or a file or a measure is given twice.
     """
-    from anmi_ray.corpus import lookup
+    from anmi_ray.corpus import beir, lookup
+    from anmi_ray.corpus.reader import qrel_table
     from anmi_ray.evaluation import measures, significance
 
-    qrels = lookup.read_qrels(str(collection), split, say)
-    tables = _systems(run_files, say)
+    if qrels_file is not None:
+        place, grades = str(qrels_file), lookup.graded_file(qrels_file, say)
+    elif collection is not None:
+        place, grades = f"{collection}/qrels/{split}.tsv", lookup.graded_split(str(collection), split, say)
+    else:
+        raise ConfigError("neither a collection nor grades are given", "--qrels", "add --qrels FILE or --collection")
+    runs = _read_runs(run_files, say)
+    has_documents = collection is not None and beir.BeirFiles(str(collection)).find_optional("corpus.jsonl") is not None
+    if collection is not None:
+        names = {str(path): (run.queries.keys(), run.documents.keys()) for path, run in runs.items()}
+        grades = lookup.check_ids(str(collection), names, grades, say)
+    for path, run in runs.items():
+        _check_judged(run, grades, str(path), place, say, documents=not has_documents)
+    tables = _systems(runs)
     labels = list(tables)
-    judged = pc.unique(qrels["query_id"])
-    for label, table in tables.items():
-        if not pc.any(pc.is_in(table["query_id"], value_set=judged)).as_py():
-            queries = len(pc.unique(table["query_id"]))
+    metrics = measures.evaluate(pa.concat_tables(tables.values()), qrel_table(grades), measured, labels)
+    rows = [asdict(row) for name in measured for row in significance.compare(metrics, labels[0], labels, name)]
+    return Evaluation(rows, measured, labels[0])
+
+
+def _check_judged(run: NamedRun, grades: Grades, path: str, place: str, say: Say | None, documents: bool) -> None:
+    """Raise DataError if a run ranks no judged query, or no judged document (`documents`); say if ids look changed."""
+    from anmi_ray.corpus.unknown_ids import likely_change
+
+    for kind, names, judged in (
+        ("queries", run.queries.keys(), {query for query, _ in grades}),
+        ("documents", run.documents.keys(), {document for _, document in grades}),
+    )[: 1 + documents]:
+        unjudged = names - judged
+        change = likely_change(unjudged, judged - names)
+        if len(unjudged) == len(names):
             raise DataError(
-                f"none of its {queries:,} queries is judged in {collection}/qrels/{split}.tsv",
-                f"run {label}",
-                "give the collection that the run was made on, or another --split: ids must agree",
+                f"none of its {len(names):,} {kind} is judged in {place}{change and f' ({change})'}",
+                path,
+                "write the ids of the grades" if change else "give the grades or the collection that it was made on",
             )
-    metrics = measures.evaluate(pa.concat_tables(tables.values()), qrels, names, labels)
-    rows = [asdict(row) for name in names for row in significance.compare(metrics, labels[0], labels, name)]
-    return Evaluation(rows, names, labels[0])
+        if change and say is not None:
+            say(f"{path}: {len(unjudged):,} of {len(names):,} {kind} are not judged in {place} ({change})")
 
 
-def _systems(run_files: Sequence[Path], say: Callable[[str], None] | None) -> dict[str, pa.Table]:
-    """The Run table of every tag of every file, by the system's name."""
+def _read_runs(run_files: Sequence[Path], say: Say | None) -> dict[Path, NamedRun]:
+    """The run of every file."""
     from anmi_ray.tables import trec
 
-    tagged: list[tuple[Path, str, pa.Table]] = []
-    for at, path in enumerate(run_files):
-        if path.resolve() in [earlier.resolve() for earlier in run_files[:at]]:
+    runs: dict[Path, NamedRun] = {}
+    for path in run_files:
+        if path.resolve() in [earlier.resolve() for earlier in runs]:
             raise ConfigError("--run names it twice", str(path), "name each file once")
-        run = trec.read_run(path, "trec_eval", say)
-        if not run.num_rows:
+        runs[path] = trec.read_named_run(path, "trec_eval", say)
+        if not runs[path].table.num_rows:
             raise DataError("holds no ranking", str(path), "give a TREC run file")
-        tags = pc.unique(run["system"]).to_pylist()
-        tagged += [(path, tag, run.filter(pc.equal(run["system"], tag))) for tag in tags]
+    return runs
+
+
+def _systems(runs: Mapping[Path, NamedRun]) -> dict[str, pa.Table]:
+    """The Run table of every tag of every file, by the system's name."""
+    tagged: list[tuple[Path, str, pa.Table]] = []
+    for path, run in runs.items():
+        tags = pc.unique(run.table["system"]).to_pylist()
+        tagged += [(path, tag, run.table.filter(pc.equal(run.table["system"], tag))) for tag in tags]
     files = Counter(tag for _, tag, _ in tagged)
     names = [tag if files[tag] == 1 else f"{path.stem}:{tag}" for path, tag, _ in tagged]
     if len(set(names)) < len(names):

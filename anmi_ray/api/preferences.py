@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,7 +16,7 @@ from anmi_ray.config.load import validate_as
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.tables import formats, trec
+from anmi_ray.tables import formats
 from anmi_ray.tables.preferences import (
     ANSWERS,
     GAMES,
@@ -195,19 +195,21 @@ def audit(
     max_reject_fraction: float = 0.1,
     rejects: str | Path | None = None,
     columns: Mapping[str, str] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Audited:
     """Say how far to trust each judge: failures, ties, position and length bias, cycles, agreement, accuracy.
 
     Columns: query_id, doc_a, doc_b, preference (of doc_a, 0 to 1), and, if there are, judge, order, error, round,
     length_a and length_b, as of `anmi audit`. `grades` is a file of known grades (TREC qrels, or BEIR's .tsv), for the
-    accuracy; `rejects` a file for the rows that cannot be used; `columns` as of `rate`. Raises ConfigError or
-    DataError for what can be mended.
+    accuracy; `rejects` a file for the rows that cannot be used; `columns` as of `rate`; `say` receives a message if
+    grades are left out as malformed. Raises ConfigError or DataError for what can be mended.
 
     >>> table = {"query_id": ["q", "q"], "doc_a": ["x", "x"], "doc_b": ["y", "y"], "order": ["ab", "ba"],
     ...          "judge": ["me", "me"], "preference": [0.9, 0.2]}
     >>> anmi_ray.audit(table).figures["judges"]["me"]["order_inconsistent_rate"]
     1.0
     """
+    from anmi_ray.corpus import lookup
     from anmi_ray.judging import audit as measured
     from anmi_ray.judging import read_judgments
     from anmi_ray.rating.graph import count_triads
@@ -217,7 +219,7 @@ def audit(
     _check_rejects(read, rejects, max_reject_fraction)
     if not read.judgments.num_rows:
         raise DataError("holds no answer to audit", read.place, "give rows in which two documents are compared")
-    qrels = None if grades is None else trec.read_qrels(Path(grades))
+    qrels = None if grades is None else lookup.read_qrels(Path(grades), say)
     lengths = None if np.isnan(read.log_length).all() else read.log_length
     rows = {"read": read.rows, "rejected": {reason: count for reason, (count, _) in read.reasons().items()}}
     figures: dict[str, Any] = {

@@ -15,7 +15,6 @@ from anmi_ray.api import arguments
 from anmi_ray.api.runs import Run
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError, gpu_memory_named
-from anmi_ray.core.identity import doc_id
 from anmi_ray.core.records import RUN, find_rows
 from anmi_ray.store import Flow
 
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from anmi_ray.evaluation.served_fusion import ServedFusion
     from anmi_ray.models.loading import ModelSource
     from anmi_ray.models.reranker import Device, Precision, Reranker
-
-_SHOWN = 80  # characters of a document's id in a notice
+    from anmi_ray.tables.trec import NamedRun
 
 
 def rerank(
@@ -270,20 +268,24 @@ def rerank_run(
     if fusion is not None:
         fusion.check(given, "--fuse")
     calibrated = _calibrated_for(place, min_relevance, table_file, say)
-    run, names = _one_system(run_file, say)
-    run = run.filter(pc.less_equal(run["rank"], depth))
+    named = _one_system(run_file, say)
+    run = named.table.filter(pc.less_equal(named.table["rank"], depth))
+    others = {name: _one_system(path, say) for name, path in given.items()}
+    top = set(run["doc_id"].to_pylist())
+    ids = {trec.place_of(given[name]): (one.queries.keys(), one.documents.keys()) for name, one in others.items()}
+    to_rerank = {name for name, key in named.documents.items() if key in top}
+    ids |= {trec.place_of(run_file): (named.queries.keys(), to_rerank)}
+    lookup.check_ids(str(collection), ids, {}, say)
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
     asked = len(pc.unique(run["query_id"]))
     known = _known(run, queries, documents, collection, run_file)
-    if say is not None:
-        _say_strangers(run, documents, names, trec.place_of(run_file), say)
     with gpu_memory_named(_full):
         how = threads, where, precision
         loaded = _loaded(Path(source), *how) if isinstance(source, str) else load(source, *how)
         own = reranked = ranking.rerank(known, queries, documents, loaded)
     if fusion is not None:
-        said = {name: of_queries(_one_system(path, say)[0], queries) for name, path in given.items()}
-        reranked = fusion.fuse(own, known, said, depth)
+        partner_runs = {name: of_queries(one.table, queries) for name, one in others.items()}
+        reranked = fusion.fuse(own, known, partner_runs, depth)
     answered = len(pc.unique(reranked["query_id"]))
     if calibrated is not None:
         reranked = _relevant(reranked, own, calibrated, min_relevance or 0.0, say)
@@ -316,18 +318,6 @@ def _known(run: pa.Table, queries: pa.Table, documents: pa.Table, collection: Pa
     return known
 
 
-def _say_strangers(
-    run: pa.Table, documents: pa.Table, names: Sequence[str], place: str, say: Callable[[str], None]
-) -> None:
-    """Tell how many documents of `run` are not among `documents`, with the first one's name."""
-    wanted = pc.unique(run["doc_id"])
-    strangers = wanted.filter(pc.invert(pc.is_in(wanted, value_set=documents["doc_id"].combine_chunks())))
-    if len(strangers):
-        first = next(name for name in names if doc_id(name) == strangers[0].as_py())[:_SHOWN]
-        where = "not in the collection, or without a text there, and left out"
-        say(f"{place}: {len(strangers):,} of {len(wanted):,} documents to rerank are {where}, such as {first}")
-
-
 def _relevant(
     run: pa.Table, own: pa.Table, calibrated: Relevance, least: float, say: Callable[[str], None] | None
 ) -> pa.Table:
@@ -348,13 +338,13 @@ def _relevant(
     return kept.append_column("relevance", pa.array(worth(kept)))
 
 
-def _one_system(path: Path, say: Callable[[str], None] | None) -> tuple[pa.Table, list[str]]:
-    """The Run table of a file that holds one system, and its rows' documents by name. Raises DataError."""
+def _one_system(path: Path, say: Callable[[str], None] | None) -> NamedRun:
+    """The run of a file that holds one system. Raises DataError."""
     from anmi_ray.tables import trec
 
-    run, names = trec.read_named_run(path, say)
-    tags = pc.unique(run["system"]).to_pylist()
+    run = trec.read_named_run(path, say=say)
+    tags = pc.unique(run.table["system"]).to_pylist()
     if len(tags) != 1:
         what = f"holds {len(tags)} systems (tags {', '.join(tags[:3])})" if tags else "holds no ranking"
         raise DataError(what, str(path), "give a TREC run file of one tag, the last field of a line")
-    return run, names
+    return run

@@ -102,11 +102,12 @@ def _of_file(
 ) -> tuple[list[str], Mapping[str, Any]]:
     """What to say of a file's answers before the table, and the figures."""
     from anmi_ray.api import preferences
+    from anmi_ray.cli import console
     from anmi_ray.tables.preferences import ANSWERS
 
     named = columns_of(columns, ANSWERS.columns)
     audited = preferences.audit(
-        file, grades=grades, max_reject_fraction=max_reject_fraction, rejects=rejects, columns=named
+        file, grades=grades, max_reject_fraction=max_reject_fraction, rejects=rejects, columns=named, say=console.note
     )
     lines = audited.answers.said()
     if grades is not None:

@@ -13,13 +13,17 @@ from anmi_ray.core.errors import ConfigError
 
 def evaluate(
     context: typer.Context,
-    collection: Annotated[Path, typer.Option("--collection", help="folder in BEIR layout with qrels/")],
     run_files: Annotated[list[Path], typer.Option("--run", help="TREC run file, or -; may be given several times")],
-    split: Annotated[str, typer.Option("--split", help="which qrels: qrels/<split>.tsv")] = "test",
+    collection: Annotated[Path | None, typer.Option("--collection", help="folder in BEIR layout with qrels/")] = None,
+    qrels: Annotated[
+        Path | None, typer.Option("--qrels", metavar="FILE", help="grades, TREC qrels or BEIR's .tsv, or -")
+    ] = None,
+    split: Annotated[str, typer.Option("--split", help="which qrels of the collection: qrels/<split>.tsv")] = "test",
     measures: Annotated[str, typer.Option("--measures", help="comma-separated")] = "nDCG@10,MRR@10,Recall@100",
 ) -> None:
     """Measure TREC runs, with intervals; several systems are compared with the first by a paired test.
 
+    Grades come from --qrels, or from qrels/<split>.tsv of the collection, against whose ids those of runs are checked.
     A system is a tag of a file, called by the tag, or FILE:TAG where several files have it. Scores decide, not the
     written ranks; equal scores go as in trec_eval: read as 32 bits, by document id, the last first.
     """
@@ -31,7 +35,7 @@ def evaluate(
     if not names:
         raise ConfigError("--measures names none", COMMAND_LINE, "name some, such as nDCG@10,AP, or leave it out")
     with working("measures"):
-        result = measuring.evaluate(collection, run_files, split, names, console.note)
+        result = measuring.evaluate(collection, run_files, split, names, console.note, qrels)
     if wants_json(context):
         facts = {"measures": result.measures, "baseline": result.baseline, "systems": result.comparisons}
         print(as_json(facts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -16,7 +17,7 @@ _ONLY = {
     "queries": ("trec", "table"),
     "qrels": ("trec", "table"),
     "topic_fields": ("trec",),
-    "encoding": ("trec",),
+    "encoding": ("beir", "trec", "table"),
     "columns": ("table",),
     "datasets": ("ir_datasets",),
     "packages": ("pydocs",),
@@ -145,8 +146,10 @@ class CorpusConfig(Settings):
     topic_fields: tuple[Topic, ...] = Field(
         default=("title",), min_length=1, description="trec: what of a <top> is the query, joined in this order"
     )
-    encoding: Literal["utf-8", "latin-1", "cp1252"] = Field(
-        default="utf-8", description="trec: of documents and topics (TREC's old disks hold latin-1)"
+    encoding: str = Field(
+        default="utf-8",
+        description="beir, trec, table: of all its text files, by any name that Python knows, such as latin-1, cp1252, "
+        "utf-16, gb18030 or shift_jis",
     )
     columns: Columns = Field(default=Columns(), description="table: which column is what")
     datasets: Splits[Names] | None = Field(
@@ -203,6 +206,16 @@ class CorpusConfig(Settings):
         if len(set(packages)) < len(packages):
             raise ValueError("a package is named twice")
         return tuple(sorted(packages))
+
+    @field_validator("encoding")
+    @classmethod
+    def _text_encoding(cls, name: str) -> str:
+        try:
+            "".encode(name)
+            codecs.getincrementaldecoder(name)
+        except LookupError:
+            raise ValueError(f"Python has no text encoding {name!r}; name one such as latin-1 or gb18030") from None
+        return "utf-8" if codecs.lookup(name).name == "utf-8" else name
 
     @field_validator("labels")
     @classmethod

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 ID_BYTES = 16
 ID = pa.binary(ID_BYTES)
+# Stripped from the ends of ids and names: all Unicode white space, zero-width characters, and the byte-order mark.
+BLANKS = "".join(c for c in map(chr, range(0x3001)) if c.isspace()) + "\u200b\u200c\u200d\u2060\ufeff"
 # In the place of a second document, where a question is about one alone: no collection has it, and it sorts last.
 NOTHING = b"\xff" * ID_BYTES
 
@@ -31,6 +33,15 @@ def digest(kind: str, *parts: str | bytes | int) -> bytes:
         h.update(len(raw).to_bytes(8, "little"))
         h.update(raw)
     return h.digest()
+
+
+def normalize_id(text: str) -> str:
+    """Strip white space and invisible characters from both ends of an id or a name.
+
+    >>> normalize_id(" d1\\u00a0\\u200b")
+    'd1'
+    """
+    return text.strip(BLANKS)
 
 
 def doc_id(external_id: str) -> bytes:

@@ -18,11 +18,9 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.corpus import parsing, sources
 from anmi_ray.corpus.judged import JudgedReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
-from anmi_ray.tables.rows import misread, whole_of
+from anmi_ray.corpus.qrels import judged_lines
 
 _SUFFIXES = ("", ".gz", ".zst")
-_SHOWN = 200  # characters of a header that a message quotes
-_COLUMNS = ("query-id", "corpus-id", "score")
 _LAYOUT = "a BEIR folder holds corpus.jsonl, queries.jsonl and perhaps qrels/{train,dev,test}.tsv, also as .gz or .zst"
 _QREL_FILES = tuple(f".tsv{suffix}" for suffix in _SUFFIXES)
 
@@ -30,7 +28,8 @@ _QREL_FILES = tuple(f".tsv{suffix}" for suffix in _SUFFIXES)
 class BeirFiles:
     """The files of a BEIR folder, each plain, .gz or .zst. Raises DataError where one is missing."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, encoding: str = "utf-8") -> None:
+        self._encoding = encoding
         self.place = f"corpus {redaction.scrub(as_written(path))}"  # for messages
         self._fs, self._root, kind = sources.opened(path, "path")
         if kind != fs.FileType.Directory:
@@ -52,20 +51,9 @@ class BeirFiles:
         return (row for _, row in self.judged(name) if not isinstance(row, LineError))
 
     def judged(self, name: str) -> Iterator[tuple[str, Judged | LineError]]:
-        """(place, judged pair) of every line of a qrels file, its header aside. DataError where columns are missing."""
-        columns: list[int] = []
-        for place, line in self.file(name).lines():
-            if isinstance(line, LineError):
-                yield place, line
-                continue
-            if not columns:
-                columns, is_header = self._columns(line, name)
-                if is_header:
-                    continue
-            try:
-                yield place, _grade(line, columns)
-            except LineError as error:
-                yield place, error
+        """(place, judged pair) of every line of a qrels file. DataError if its header lacks a column."""
+        file = self.file(name)
+        return judged_lines(file.lines(), file.place)
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder of the collection, sorted."""
@@ -91,21 +79,8 @@ class BeirFiles:
 
     def file(self, name: str) -> sources.File:
         """The file of this name, to be read."""
-        return sources.File(self._fs, str(PurePosixPath(self._root) / name), name, f"{self.place}/{name}")
-
-    def _columns(self, line: bytes, name: str) -> tuple[list[int], bool]:
-        """Where query, document and grade stand, from the first line; and whether that line is a header."""
-        fields = [field.strip() for field in line.decode("utf-8", "replace").split("\t")]
-        if all(column in fields for column in _COLUMNS) and len(fields) == len(_COLUMNS):
-            return [fields.index(column) for column in _COLUMNS], True
-        if len(fields) == len(_COLUMNS) and whole_of(fields[2]) is not None:
-            return [0, 1, 2], False
-        shown = ", ".join(repr(field) for field in fields)[:_SHOWN]
-        found = misread(line.decode("utf-8", "replace"), "\t")
-        raise DataError(
-            f"columns are {shown}; must be {', '.join(_COLUMNS)}{found}",
-            f"{self.place}/{name}:1",
-            "write a tab-separated header query-id, corpus-id, score (TREC's four columns: corpus.reader: trec)",
+        return sources.File(
+            self._fs, str(PurePosixPath(self._root) / name), name, f"{self.place}/{name}", self._encoding
         )
 
 
@@ -114,7 +89,7 @@ class BeirReader(JudgedReader):
 
     def __init__(self, config: CorpusConfig, documents_alone: bool = False) -> None:
         super().__init__(config)
-        self._files = BeirFiles(config.path or "")
+        self._files = BeirFiles(config.path or "", config.encoding)
         self._corpus = self._files.find("corpus.jsonl")
         if documents_alone:
             return
@@ -162,11 +137,3 @@ def query(line: bytes) -> Query:
     value = parsing.json_object(line)
     key = parsing.key_of(value, "_id")
     return parsing.query_of(key, parsing.text_of(value, "text", key))
-
-
-def _grade(line: bytes, columns: list[int]) -> Judged:
-    fields = parsing.decode(line).split("\t")
-    if len(fields) != len(_COLUMNS):
-        raise LineError("wrong number of columns", detail=f"{len(fields)} columns, must be 3 (tab-separated)")
-    query_id, doc_id, grade = (fields[column].strip() for column in columns)
-    return parsing.judged_of(query_id, doc_id, grade)

@@ -29,7 +29,8 @@ class CollectionCounts:
 
     labelled: empty where nobody counted. left_out: unlabelled queries that are no part of the collection. unread: names
     of relevance grades that are there and were not read. hidden: grades that only a simulated panel may be told.
-    over_maximum: by split the queries that its maximum leaves out.
+    over_maximum: by split the queries that its maximum leaves out. repeated: repeats of queries in logs without ids.
+    trimmed: by kind, ids that had white space or invisible characters around them.
     """
 
     documents: int
@@ -39,6 +40,8 @@ class CollectionCounts:
     unread: tuple[str, ...] = ()
     hidden: int = 0
     over_maximum: Mapping[str, int] = field(default_factory=dict[str, int])
+    repeated: int = 0
+    trimmed: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def in_words(self) -> str:
@@ -57,6 +60,10 @@ class CollectionCounts:
             yield f"{self.hidden:,} relevance grades are kept for the simulated panel alone (corpus.labels)"
         if self.left_out:
             yield f"{self.left_out:,} unlabelled queries are left out (corpus.unlabelled)"
+        if self.repeated:
+            yield f"{self.repeated:,} lines repeat another query without an id, and are read once"
+        for kind, count in self.trimmed.items():
+            yield f"white space or invisible characters around {count:,} ids of {kind} were removed"
         for split, count in self.over_maximum.items():
             yield f"{count:,} {split} queries are left out (corpus.max_{split}_queries)"
         if not self.labelled:
@@ -87,7 +94,7 @@ def counted(reader: Reader, documents: int, queries: pa.Table, qrels: pa.Table, 
     relevant = qrels.filter(pc.greater(qrels["grade"], 0))["query_id"]
     labelled = queries.filter(pc.is_in(queries["query_id"], value_set=relevant.combine_chunks()))
     splits = _by_split(queries)
-    known = (reader.left_out, reader.unread, hidden.num_rows, reader.over_maximum)
+    known = (reader.left_out, reader.unread, hidden.num_rows, reader.over_maximum, reader.repeated, reader.trimmed)
     return CollectionCounts(documents, splits, _by_split(labelled), *known)
 
 
@@ -102,6 +109,8 @@ def of_manifest(manifest: Mapping[str, Any]) -> CollectionCounts:
         unread=tuple(manifest.get("unread", ())),
         hidden=manifest.get("hidden", 0),
         over_maximum=manifest.get("over_maximum", {}),
+        repeated=manifest.get("repeated", 0),
+        trimmed=manifest.get("trimmed", {}),
     )
 
 

@@ -11,6 +11,7 @@ import itertools
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from anmi_ray.corpus import sources
 from anmi_ray.corpus.doc_ids import SeenIds
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query
 from anmi_ray.corpus.reader import SPLITS_BY_RANK, QueryRow, Reader, dev_by_group, qrel_table
+from anmi_ray.corpus.unknown_ids import report_unknown
 
 _NAMED = 3  # files in a message
 _BLOCK = 256  # documents whose ids are looked up at once
@@ -52,6 +54,7 @@ class JudgedReader(Reader):
         self._split_of: dict[str, str] = {}  # of judged queries: test before dev before train
         self._kept: set[str] = set()
         self._known: set[str] = set()  # every query id met, kept or not
+        self._unknown: dict[str, list[str]] = {"queries": [], "documents": []}  # of grades, by what they name
 
     @property
     @abstractmethod
@@ -76,8 +79,9 @@ class JudgedReader(Reader):
         for place, row in self._new_documents():
             self._seen["documents"] += 1
             if isinstance(row, LineError):
-                self._refuse("documents", place, row.key, row.reason, row.detail)
+                self._refuse_line("documents", place, row)
                 continue
+            self._count_trimmed("documents", row[0])
             rows.append(row)
             if len(rows) == self.config.shard_documents:
                 yield _document_table(rows)
@@ -171,9 +175,10 @@ class JudgedReader(Reader):
                 key, text = row
                 if key in texts:
                     raise LineError("duplicate id", key)
+                self._count_trimmed("queries", key)
                 texts[key] = (text, place)
             except LineError as error:
-                self._refuse("queries", place, error.key, error.reason, error.detail)
+                self._refuse_line("queries", place, error)
         self._known = set(texts)
         self._check_fraction("queries")
         return texts
@@ -183,23 +188,40 @@ class JudgedReader(Reader):
         for split in self._labelled_splits if self._known else ():  # else each grade would be refused for that reason
             for place, row in self._qrel_records(split):
                 self._seen["qrels"] += 1
-                try:
-                    rows.append(self._qrel(row, split, place))
-                except LineError as error:
-                    self._refuse("qrels", place, error.key, error.reason, error.detail)
+                if isinstance(row, LineError):
+                    self._refuse_line("qrels", place, row)
+                    continue
+                query, document, grade = row
+                self._count_trimmed("qrels", query, document)
+                if query not in self._known:
+                    self._refuse("qrels", place, f"{query} {document}", "unknown query", malformed=False)
+                    self._unknown["queries"].append(query)
+                elif identity.doc_id(document) not in self._documents:
+                    self._refuse("qrels", place, f"{query} {document}", "unknown document", malformed=False)
+                    self._unknown["documents"].append(document)
+                else:
+                    rows.append(QrelRow(query, document, grade, split, place))
         self._check_fraction("qrels")
+        self._check_unknown()
         return rows
 
-    def _qrel(self, row: Judged | LineError, split: str, place: str) -> QrelRow:
-        if isinstance(row, LineError):
-            raise row
-        query, document, grade = row
-        key = f"{query} {document}"
-        if query not in self._known:
-            raise LineError("unknown query", key)
-        if identity.doc_id(document) not in self._documents:
-            raise LineError("unknown document", key)
-        return QrelRow(query, document, grade, split, place)
+    def _check_unknown(self) -> None:
+        """Raise DataError if half of the grades or more are about queries or documents that the collection lacks.
+
+        A larger max_reject_fraction allows more.
+        """
+        usable = self._seen["qrels"] - self._malformed["qrels"]
+        if self._seen["documents"] == self._malformed["documents"]:
+            return  # `counted` reports that there are no documents
+        for kind, unknown in self._unknown.items():
+            if 2 * len(unknown) >= usable and len(unknown) > self.config.max_reject_fraction * usable:
+                what = f"grades are about {kind} that"
+                ids = partial(self._ids, kind)
+                report_unknown(set(unknown), len(unknown), usable, what, self._place(), ids)
+
+    def _ids(self, kind: str) -> Iterator[str]:
+        records = self._query_records() if kind == "queries" else self._document_records()
+        return (row[0] for _, row in records if not isinstance(row, LineError))
 
     def _carve_dev(self, rows: list[QueryRow]) -> list[QueryRow]:
         """Where the collection has no dev split, a share of its judged train queries, chosen by hash, becomes one.
@@ -222,20 +244,23 @@ class JudgedReader(Reader):
 class FilesReader(JudgedReader):
     """A collection in the files that `documents`, `queries` and `qrels` name, each list sorted by path.
 
-    Raises DataError where one is missing, or of none of the `kinds` that the layout has.
+    Raises DataError where one is missing, or of none of the `kinds` that the layout has. Qrels may be of any kind.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ()  # suffixes; none: any
+    query_kinds: ClassVar[tuple[str, ...]] = ()  # those of queries besides
 
     def __init__(self, config: CorpusConfig, documents_alone: bool = False) -> None:
         super().__init__(config)
-        self._document_files = sources.files_of(config.documents, "documents", self.kinds)
+        encoding = config.encoding
+        self._document_files = sources.files_of(config.documents, "documents", self.kinds, encoding)
         if documents_alone:
             return
-        self._query_files = sources.files_of(config.queries, "queries", self.kinds)
+        kinds = self.kinds + self.query_kinds
+        self._query_files = sources.files_of(config.queries, "queries", kinds, encoding)
         places = config.qrels.named if config.qrels is not None else {}
         self._qrel_files = {
-            split: sources.files_of(names, f"qrels.{split}", self.kinds)
+            split: sources.files_of(names, f"qrels.{split}", self.kinds, encoding, any_file=True)
             for split, names in places.items()
             if split in (*config.labels, *config.hidden)
         }

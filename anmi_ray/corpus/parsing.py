@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from anmi_ray.core.identity import normalize_id
 from anmi_ray.tables.rows import whole_of
 from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE
 
@@ -14,22 +15,37 @@ Document = tuple[str, str, str]  # id, title, text
 Query = tuple[str, str]  # id, text
 Judged = tuple[str, str, int]  # query, document, grade
 
+ENCODING = "corpus.encoding"
+NOT_TEXT = f"not UTF-8, see {ENCODING}"
 _UNFIT = re.compile(r"[\x00-\x20\x7f-\x9f\u2028\u2029]")
 _UNFIT_ID = "white space or control characters in an id: write _ or %20 in their place, in the labels too"
-_LIMIT = 10**9  # grades are int32
 _SHOWN = 200  # characters of a record that a reject quotes
 Raw = TypeVar("Raw")
 Row = TypeVar("Row")
 
 
 class LineError(Exception):
-    """Why one record cannot be used; caught where records are read, and turned into a reject."""
+    """Why one record cannot be used; caught where records are read, and turned into a reject.
 
-    def __init__(self, reason: str, key: str = "", detail: str = "") -> None:
+    sample: of a record that is not UTF-8, bytes by which its encoding may be guessed.
+    """
+
+    def __init__(self, reason: str, key: str = "", detail: str = "", sample: bytes = b"") -> None:
         super().__init__(reason)
         self.reason = reason
         self.key = key
         self.detail = detail
+        self.sample = sample
+
+
+class TrimmedId(str):
+    """An id that was written with white space or invisible characters around it; these are removed, and counted."""
+
+
+def trimmed(text: str) -> str:
+    """An id without white space and invisible characters at its ends, a TrimmedId if it had some."""
+    clean = normalize_id(text)
+    return text if clean == text else TrimmedId(clean)
 
 
 def parsed(
@@ -51,13 +67,12 @@ def too_large(size: int) -> LineError:
     return LineError(TOO_LARGE, detail=f"{size:,} bytes")
 
 
-def decode(line: bytes, encoding: str = "utf-8", setting: str = "") -> str:
-    """The text of bytes. LineError where they are none in this encoding, which names the setting that chose it."""
+def decode(line: bytes) -> str:
+    """The text of bytes. LineError if they are not UTF-8, which lines in another encoding were converted to."""
     try:
-        return line.decode(encoding)
+        return line.decode()
     except UnicodeDecodeError as error:
-        name = {"utf-8": "UTF-8"}.get(encoding, encoding)
-        raise LineError(f"not {name}{setting and f', see {setting}'}", detail=f"byte {error.start}") from None
+        raise LineError(NOT_TEXT, detail=f"byte {error.start}", sample=line) from None
 
 
 def json_object(line: bytes) -> dict[str, object]:
@@ -72,15 +87,17 @@ def json_object(line: bytes) -> dict[str, object]:
 
 
 def key_of(value: Mapping[str, object], name: str) -> str:
-    """The id under `name`: a text without white space and control characters, or a whole number; else LineError.
+    """The id under `name`: a whole number, or a text without white space and control characters; else LineError.
 
-    White space separates the fields of the run files that are written in the end, and whoever reads an id on a terminal
-    is to see what it is.
+    White space separates the fields of run files, and an id must be visible on a terminal. At its ends it is removed.
     """
     key = value.get(name)
     if isinstance(key, int) and not isinstance(key, bool):
         key = str(key)
-    if not isinstance(key, str) or not key.strip():
+    if key is not None and not isinstance(key, str):
+        raise LineError(f"{name} is not text or a whole number", detail=json.dumps(key, default=str)[:_SHOWN])
+    key = trimmed(key or "")
+    if not key:
         raise LineError(f"missing {name}", detail=", ".join(value)[:_SHOWN])
     if _UNFIT.search(key):
         raise LineError(_UNFIT_ID, key, repr(key)[:_SHOWN])
@@ -117,14 +134,15 @@ def query_of(key: str, text: str) -> Query:
 
 
 def judged_of(query: str, document: str, grade: object) -> Judged:
-    """A judged pair. LineError where its grade is no whole number of at most nine digits (2.0 is one, 1.5 is not)."""
-    if isinstance(grade, float) and grade.is_integer():
-        grade = int(grade)
-    if isinstance(grade, str) and (number := whole_of(grade)) is not None:
-        grade = number
-    if not isinstance(grade, int) or isinstance(grade, bool) or abs(grade) >= _LIMIT:
+    """A judged pair. LineError if an id is missing, or the grade is not a whole number (2.0 is one, 1.5 is not)."""
+    query = trimmed(query)
+    document = trimmed(document)
+    if not query or not document:
+        raise LineError("missing id of the query or the document", f"{query} {document}")
+    number = None if isinstance(grade, bool) else whole_of(str(grade))
+    if number is None:
         raise LineError("grade is not an integer", f"{query} {document}", str(grade)[:_SHOWN])
-    return query, document, grade
+    return query, document, number
 
 
 def _checked(text: str, key: str) -> str:

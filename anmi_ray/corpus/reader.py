@@ -21,9 +21,13 @@ from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import identity, redaction
 from anmi_ray.core.errors import DataError, visible
 from anmi_ray.core.records import QREL, QUERY, REJECT
+from anmi_ray.corpus.parsing import ENCODING, NOT_TEXT, LineError, TrimmedId
+from anmi_ray.tables.streams import guessed_encoding
 
 KINDS = ("documents", "queries", "qrels")
 _SHOWN = 3  # malformed rows that a message names
+_DETAIL = 80  # characters of a reject's detail that a message shows
+_SAMPLE = 1 << 14  # bytes by which the encoding of a collection is guessed
 _TOO_MANY = 50_000  # malformed rows at which, and at every so many more, their share is looked at before the end
 SPLITS_BY_RANK = ("test", "dev", "train")  # a text found in two splits stays in the first of these
 
@@ -39,8 +43,13 @@ class QueryRow:
 
     @property
     def text_key(self) -> bytes:
-        """Hash of the text with white space collapsed and case folded: what "the same query" means to the split."""
-        return identity.text_hash(" ".join(self.text.split()).casefold())
+        """What identifies the same query in any spelling."""
+        return text_key(self.text)
+
+
+def text_key(text: str) -> bytes:
+    """Hash of a query's text with white space collapsed and case folded."""
+    return identity.text_hash(" ".join(text.split()).casefold())
 
 
 class Reader(ABC):
@@ -52,7 +61,10 @@ class Reader(ABC):
         self._malformed: Counter[str] = Counter()
         self._examples: dict[str, list[str]] = {kind: [] for kind in KINDS}  # of what is malformed
         self._rejects: list[tuple[str, str, str, str]] = []
+        self._sample = b""  # of records that are not UTF-8
         self._left_out = 0
+        self._repeated = 0
+        self._trimmed: Counter[str] = Counter()
         self._beyond: dict[str, str] = {}  # queries beyond a maximum of the settings, with their split
         self._grades_beyond = 0  # of these
 
@@ -65,6 +77,16 @@ class Reader(ABC):
     def left_out(self) -> int:
         """Unlabelled queries that were met and left out, as `unlabelled` says; complete after `queries()`."""
         return self._left_out
+
+    @property
+    def repeated(self) -> int:
+        """Repeats of queries in logs without ids, which are read once; complete after `queries()`."""
+        return self._repeated
+
+    @property
+    def trimmed(self) -> dict[str, int]:
+        """By kind, ids that had white space or invisible characters around them; complete after `qrels()`."""
+        return {kind: count for kind, count in self._trimmed.items() if count}
 
     @property
     def over_maximum(self) -> dict[str, int]:
@@ -108,6 +130,15 @@ class Reader(ABC):
         passed = {"queries": self._left_out + len(self._beyond), "qrels": self._grades_beyond}
         return {kind: self._seen[kind] - passed.get(kind, 0) for kind in KINDS}
 
+    def _refuse_line(self, kind: str, where: str, error: LineError) -> None:
+        """Record a record that cannot be used."""
+        self._sample += error.sample[: max(0, _SAMPLE - len(self._sample))]
+        self._refuse(kind, where, error.key, error.reason, error.detail)
+
+    def _count_trimmed(self, kind: str, *ids: str) -> None:
+        """Count ids that were written with white space or invisible characters around them."""
+        self._trimmed[kind] += sum(isinstance(one, TrimmedId) for one in ids)
+
     def _refuse(self, kind: str, where: str, key: str, reason: str, detail: str = "", malformed: bool = True) -> None:
         """Record a reject; only `malformed` ones count towards max_reject_fraction."""
         place = f"{kind} {where}"
@@ -116,7 +147,8 @@ class Reader(ABC):
             return
         self._malformed[kind] += 1
         if len(self._examples[kind]) < _SHOWN:
-            self._examples[kind].append(f"{where} ({reason})")
+            shown = f": {_valid(detail)[:_DETAIL]}" if detail else ""
+            self._examples[kind].append(f"{where} ({reason}{shown})")
         if self._malformed[kind] % _TOO_MANY == 0:  # rather than to remember each line of a file that is none of ours
             self._check_fraction(kind, "the first ")
 
@@ -130,11 +162,13 @@ class Reader(ABC):
         if seen and bad > limit * seen:
             share = bad / seen
             examples = "; ".join(self._examples[kind])
+            guess = guessed_encoding(self._sample) if NOT_TEXT in examples else ""
             others = f", or set corpus.max_reject_fraction to {_round_up(share)} to leave them out"
+            remedy = f"correct these rows{others if of or bad < seen else '; no others are left'}"
             raise DataError(
                 f"{bad} of {of}{seen} {kind} are malformed ({share:.1%}, allowed {limit:.1%}): {examples}",
                 self._place(),
-                f"mend these rows{others if of or bad < seen else '; no others are left'}",
+                f"set {ENCODING}: {guess}, the likely encoding" if guess else remedy,
             )
 
     def _held_out(self, text_keys: Mapping[str, bytes], labelled: Container[str]) -> dict[str, str]:

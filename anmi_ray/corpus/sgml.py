@@ -16,7 +16,6 @@ from anmi_ray.corpus import parsing
 from anmi_ray.corpus.parsing import Document, LineError, Query
 from anmi_ray.tables.streams import MAX_LINE
 
-SETTING = "corpus.encoding"
 _TAG = r"<[!?][^<>]*>|<(?P<close>/?)(?P<name>[A-Za-z][\w.:-]*)(?:\s[^<>]*)?/?>"
 _BYTES_TAG = rb"<[!?/]?[A-Za-z][^<>]*>"
 # Before the last end of a comment, and behind it, where one that opens would be looked for to the end in vain.
@@ -95,24 +94,24 @@ class _Inside:
         return parsing.too_large(self._size) if self._size > MAX_LINE else b"".join(self._pieces)
 
 
-def document(content: bytes, encoding: str) -> Document:
+def document(content: bytes) -> Document:
     """The document in <DOC>: its DOCNO, its titles (TITLE, HEADLINE, HL, TI), and the text of all other tags.
 
     Each stretch of text between tags is stripped and becomes a line; white space inside a title is collapsed; entities
     that HTML knows are unescaped. LineError where it cannot be used.
     """
-    parts = _parts(parsing.decode(content, encoding, SETTING))
+    parts = _parts(parsing.decode(content))
     key = parsing.key_of({"DOCNO": " ".join(parts["docno"])}, "DOCNO")
     return parsing.document_of(key, " ".join(" ".join(parts["title"]).split()), "\n".join(parts["text"]))
 
 
-def topic(content: bytes, encoding: str, fields: Iterable[str]) -> Query:
+def topic(content: bytes, fields: Iterable[str]) -> Query:
     """The query in <top>: its num, and `fields` (title, desc, narr) joined by a space, white space collapsed.
 
     TREC's labels (Number:, Topic:, Description:, Narrative:) are taken off. LineError where num or a field is missing.
     """
     stretches: dict[str, list[str]] = {}
-    text = parsing.decode(content, encoding, SETTING)
+    text = parsing.decode(content)
     field = ""
     at = 0
     for tag in chain(_tags(text), [None]):

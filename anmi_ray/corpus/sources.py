@@ -9,6 +9,7 @@ import os
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
@@ -16,20 +17,45 @@ from pyarrow import fs
 from anmi_ray.config.paths import as_written
 from anmi_ray.core import redaction
 from anmi_ray.core.errors import DataError, from_os_error
-from anmi_ray.corpus.parsing import LineError, too_large
-from anmi_ray.tables.streams import COMPRESSIONS, bounded_lines, check_head
+from anmi_ray.corpus.parsing import ENCODING, LineError, too_large
+from anmi_ray.tables.streams import COMPRESSIONS, bounded_lines, check_head, json_records
 
 _BLOCK = 1 << 22
+_JSON = (".jsonl", ".json")
+_UNREADABLE = "\udcff"  # in place of bytes that are not text; it becomes a byte 0xff, which UTF-8 never holds
+codecs.register_error("anmi_unreadable", lambda error: (_UNREADABLE, error.end))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class _AsUtf8(io.RawIOBase):
+    """Text in another encoding, read as UTF-8; a character that cannot be decoded becomes a byte 0xff."""
+
+    def __init__(self, source: pa.NativeFile, encoding: str) -> None:
+        self._source = source
+        self._decoder = codecs.getincrementaldecoder(encoding)("anmi_unreadable")
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = b"more"
+        while piece and not self._left:
+            piece = self._source.read(len(buffer))
+            self._left = self._decoder.decode(piece, not piece).encode("utf-8", "surrogateescape")
+        size = min(len(buffer), len(self._left))
+        buffer[:size], self._left = self._left[:size], self._left[size:]
+        return size
 
 
 @dataclass(frozen=True)
 class File:
-    """One file. `name` is short, for rejects; `place` is whole, for errors."""
+    """One file. `name` is short, for rejects; `place` is whole, for errors; `encoding` is that of its text."""
 
     filesystem: fs.FileSystem = field(repr=False)
     path: str
     name: str
     place: str
+    encoding: str = "utf-8"
 
     @property
     def kind(self) -> str:
@@ -51,19 +77,27 @@ class File:
             raise from_os_error(error, self.place) from error
 
     def lines(self, blank: bool = False) -> Generator[tuple[str, bytes | LineError]]:
-        """("corpus.jsonl:17", line) of every line, with `blank` also of the blank ones; .gz and .zst are unpacked.
+        """("corpus.jsonl:17", line as UTF-8) of every line, with `blank` also of blank ones; .gz and .zst are unpacked.
 
-        In the place of a line that is larger than MAX_LINE stands a LineError: it is never in memory. Raises DataError
-        where the file ends too early or cannot be unpacked, StoreError where it cannot be opened.
+        The elements of a JSON array count as lines. A line larger than MAX_LINE, or that cannot be decoded by
+        `encoding`, is a LineError: the former is never in memory. Raises DataError if the file ends too early or cannot
+        be unpacked, StoreError if it cannot be opened.
         """
         compression = COMPRESSIONS.get(PurePosixPath(self.path).suffix.lower())
-        with self.open(compression) as raw, io.BufferedReader(raw, 1 << 20) as file:  # pyright: ignore[reportArgumentType]
+        is_utf8 = self.encoding == "utf-8"
+        with (
+            self.open(compression) as raw,
+            io.BufferedReader(raw if is_utf8 else _AsUtf8(raw, self.encoding), 1 << 20) as file,  # pyright: ignore[reportArgumentType]
+        ):
             try:
-                for number, line in bounded_lines(file):
-                    if number == 1 and not isinstance(line, int):
-                        check_head(line, self.place)
+                check_head(file.peek(64), self.place, f"set {ENCODING}: utf-16, or another that fits")
+                records = json_records(file, self.place) if self.kind in _JSON else bounded_lines(file)
+                for number, line in records:
                     if isinstance(line, int):
                         yield f"{self.name}:{number}", too_large(line)
+                        continue
+                    if not is_utf8 and b"\xff" in line:
+                        yield f"{self.name}:{number}", LineError(f"not {self.encoding}, see {ENCODING}")
                         continue
                     line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                     if blank or line.strip():
@@ -96,12 +130,14 @@ def opened(place: str, setting: str) -> tuple[fs.FileSystem, str, fs.FileType]:
         raise DataError(message, f"corpus {redaction.scrub(as_written(place))}", f"check corpus.{setting}") from None
 
 
-def files_of(places: Iterable[str], setting: str, kinds: tuple[str, ...] = ()) -> list[File]:
+def files_of(
+    places: Iterable[str], setting: str, kinds: tuple[str, ...] = (), encoding: str = "utf-8", any_file: bool = False
+) -> list[File]:
     """The files that `places` (files and folders) stand for, sorted by path, whatever the order of the places.
 
     A folder stands for the files below it whose suffix is among `kinds` (all without `kinds`), those with a leading
-    dot or underscore left out. Names are relative to the folder that holds everything. Raises DataError where a place
-    is missing, empty, of another kind or named twice.
+    dot or underscore left out; a file must be of these kinds too, unless `any_file`. Names are relative to the folder
+    that holds everything. Raises DataError where a place is missing, empty, of another kind or named twice.
     """
     found: dict[tuple[str, str], tuple[fs.FileSystem, str]] = {}
     bases = []
@@ -114,7 +150,7 @@ def files_of(places: Iterable[str], setting: str, kinds: tuple[str, ...] = ()) -
         elif type_ == fs.FileType.File:
             below = [path]
             folder = str(PurePosixPath(path).parent)
-            _check_kind(path, shown, setting, kinds)
+            _check_kind(path, shown, setting, () if any_file else kinds)
         else:
             raise DataError("no such file or folder", f"corpus {shown}", f"check corpus.{setting}")
         bases.append(folder)
@@ -125,7 +161,7 @@ def files_of(places: Iterable[str], setting: str, kinds: tuple[str, ...] = ()) -
             relative = one.removeprefix(path.rstrip("/"))
             found[key] = filesystem, f"corpus {shown}{relative}"
     common = _common(bases)
-    named = [File(one[0], key[1], _relative(key[1], common), one[1]) for key, one in found.items()]
+    named = [File(one[0], key[1], _relative(key[1], common), one[1], encoding) for key, one in found.items()]
     return sorted(named, key=lambda file: file.path)
 
 

@@ -1,15 +1,16 @@
-"""Collections as tables: Parquet, JSON lines (.jsonl, .json), csv or tsv with a header, the text ones also .gz or .zst.
+"""Collections as tables: Parquet, JSON (lines or one array), csv or tsv with a header, the text ones also .gz or .zst.
 
 Documents, queries and qrels are files or folders on any filesystem that pyarrow knows. Files are read one after the
 other, sorted by path, and a Parquet file page by page, so memory is that of a shard of documents. Rows that cannot be
-used become rejects with file and row; too many of them are an error.
+used become rejects with file and row; too many of them are an error. Queries may lack ids, as in a log, and be lines of
+a .txt file; qrels may also be lines in TREC's or BEIR's form.
 """
 
 from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import closing
 from itertools import chain, islice
 
@@ -20,10 +21,12 @@ from anmi_ray.core.errors import DataError, visible
 from anmi_ray.corpus import parsing
 from anmi_ray.corpus.judged import FilesReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
+from anmi_ray.corpus.qrels import holds_grades, judged_lines
+from anmi_ray.corpus.reader import text_key
 from anmi_ray.corpus.sources import File
 from anmi_ray.tables import parquet_rows
 from anmi_ray.tables.rows import DELIMITERS, delimiter_of, is_text
-from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE
+from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE, separator_of
 
 # By role, a setting of corpus.columns, the names that a column usually has.
 _USUAL = {
@@ -42,6 +45,7 @@ _QUERY = ("query_id", "query")
 _QREL = ("qrels_query_id", "qrels_doc_id", "grade")
 _ROWS = 256  # of Parquet that are read at once
 _LOOKED_AT = 100  # lines of JSON that say which columns there are
+_TEXT_ID = 16  # hexadecimal digits of an id that is a hash of the query's text
 
 Record = dict[str, object]  # values by role
 Choose = Callable[[tuple[str, ...]], dict[str, str]]  # of the columns that there are, those to read, by role
@@ -51,6 +55,7 @@ class TableReader(FilesReader):
     """Reads tables. Raises DataError where a file or column is missing, or a file is broken, naming what is there."""
 
     kinds = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
+    query_kinds = (".txt",)
 
     def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
         return parsed(self._titled(self._records(self._document_files, _DOCUMENT)), _document)
@@ -69,22 +74,44 @@ class TableReader(FilesReader):
             raise DataError(f"no document has a {title}", self._place(), "mend corpus.columns.title, or leave it out")
 
     def _query_records(self) -> Iterator[tuple[str, Query | LineError]]:
-        return parsed(self._records(self._query_files, _QUERY), _query)
+        """A query without an id is one with its text's hash as id, however often it occurs."""
+        optional = {"query_id"} if not self._qrel_files else set[str]()
+        seen: set[str] = set()
+        for place, row in parsed(self._records(self._query_files, _QUERY, optional), _query):
+            if not isinstance(row, LineError) and row[0] == _id_of_text(row[1]):
+                if row[0] in seen:
+                    self._repeated += 1
+                    continue
+                seen.add(row[0])
+            yield place, row
 
     def _qrel_records(self, split: str) -> Iterator[tuple[str, Judged | LineError]]:
-        return parsed(self._records(self._qrel_files[split], _QREL), _judged)
+        for file in self._qrel_files[split]:
+            is_delimited = file.kind in (".csv", ".tsv")
+            if file.kind not in self.kinds or (is_delimited and holds_grades(_first_line(file))):
+                yield from judged_lines(file.lines(), file.place)
+            else:
+                yield from parsed(self._records([file], _QREL), _judged)
 
-    def _records(self, files: Iterable[File], roles: tuple[str, ...]) -> Iterator[tuple[str, Record | LineError]]:
+    def _records(
+        self, files: Iterable[File], roles: tuple[str, ...], optional: Set[str] = frozenset()
+    ) -> Iterator[tuple[str, Record | LineError]]:
         for file in files:
-            read = {".parquet": _parquet, ".csv": _delimited, ".tsv": _delimited}.get(file.kind, _json)
-            yield from read(file, _chooser(file, self.config.columns, roles))
+            readers = {".parquet": _parquet, ".csv": _delimited, ".tsv": _delimited, ".txt": _text_lines}
+            yield from readers.get(file.kind, _json)(file, _chooser(file, self.config.columns, roles, optional))
 
 
-def _chooser(file: File, columns: Columns, roles: tuple[str, ...]) -> Choose:
+def _text_lines(file: File, _: Choose) -> Iterator[tuple[str, Record | LineError]]:
+    """Every line is a query."""
+    for place, line in file.lines():
+        yield place, line if isinstance(line, LineError) else {"query": line}
+
+
+def _chooser(file: File, columns: Columns, roles: tuple[str, ...], optional: Set[str]) -> Choose:
     """What picks the columns of a file: the one that the settings name, else the only usual one.
 
-    It raises DataError where one is missing, stands twice, or several may be meant. The title may be missing: where
-    nobody named it, and in JSON, whose lines may lack what others have, so that each is looked into.
+    It raises DataError where one is missing, stands twice, or several may be meant. `optional` ones may be missing if
+    the settings do not name them, and so may the title; in JSON some lines may lack it, so every line is searched.
     """
     lacking = file.kind in (".jsonl", ".json")
 
@@ -97,7 +124,7 @@ def _chooser(file: File, columns: Columns, roles: tuple[str, ...]) -> Choose:
                 chosen[role] = found[0]
             elif not found and role in _OPTIONAL and lacking:
                 chosen[role] = given or _USUAL[role][0]
-            elif found or given is not None or role not in _OPTIONAL:
+            elif found or given is not None or role not in _OPTIONAL | optional:
                 raise DataError(
                     _wrong(role, given, found),
                     f"{file.place}, columns {visible(', '.join(names))[:200]}",
@@ -176,16 +203,29 @@ def _json(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]
 def _delimited(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]:
     """A file whose header holds but one sign that separates cells is read by it, whatever the file is called."""
     usual = "\t" if file.kind == ".tsv" else ","
-    with closing(file.lines()) as lines:
-        header = next((line for _, line in lines if isinstance(line, bytes)), b"")
-    delimiter = delimiter_of(header.decode("utf-8", "replace"), usual)
+    header = _first_line(file)
+    delimiter = separator_of(header.encode()) or delimiter_of(header, usual)
     return _tsv(file, choose) if delimiter == "\t" else _csv(file, choose, delimiter)
+
+
+def _first_line(file: File) -> str:
+    with closing(file.lines()) as lines:
+        return next((line for _, line in lines if isinstance(line, bytes)), b"").decode("utf-8", "replace")
+
+
+def _below_separator(
+    lines: Iterable[tuple[str, bytes | LineError]],
+) -> Iterator[tuple[str, bytes | LineError]]:
+    """The lines without a first one `sep=;`."""
+    rest = iter(lines)
+    first = list(islice(rest, 1))
+    return chain((row for row in first if isinstance(row[1], LineError) or not separator_of(row[1])), rest)
 
 
 def _tsv(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]:
     names: tuple[str, ...] = ()
     chosen: dict[str, str] = {}
-    for place, line in file.lines():
+    for place, line in _below_separator(file.lines()):
         if isinstance(line, LineError):
             if not names:
                 raise DataError(f"its header is {line.reason}", file.place, "write the columns' names there")
@@ -217,7 +257,7 @@ def _csv(file: File, choose: Choose, delimiter: str) -> Iterator[tuple[str, Reco
             names = tuple(cell.strip() for cell in cells)
             chosen = choose(names)
         elif len(cells) != len(names):
-            detail = f"{len(cells)} columns, must be {len(names)}, separated by {DELIMITERS[delimiter]}"
+            detail = f"{len(cells)} columns, must be {len(names)}, separated by {DELIMITERS.get(delimiter, delimiter)}"
             yield place, LineError("not as many columns as the header", detail=detail)
         else:
             # Back to bytes: those that are no UTF-8 went through the parser as lone surrogates.
@@ -238,7 +278,7 @@ def _csv_rows(file: File, delimiter: str) -> Iterator[list[str] | LineError]:
 
     def lines() -> Iterator[str]:
         nonlocal size, refused
-        for _, line in file.lines(blank=True):
+        for _, line in _below_separator(file.lines(blank=True)):
             if isinstance(line, LineError):
                 refused = line
                 line = b""
@@ -280,8 +320,13 @@ def _document(row: Record) -> Document:
 
 def _query(row: Record) -> Query:
     value = _decoded(row)
-    key = parsing.key_of(value, "query_id")
-    return parsing.query_of(key, parsing.text_of(value, "query", key))
+    text = parsing.text_of(value, "query", "")
+    return parsing.query_of(parsing.key_of(value, "query_id") if "query_id" in row else _id_of_text(text), text)
+
+
+def _id_of_text(text: str) -> str:
+    """The id of a query that has none: the same text has the same id in any file."""
+    return text_key(text).hex()[:_TEXT_ID]
 
 
 def _judged(row: Record) -> Judged:

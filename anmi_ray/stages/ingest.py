@@ -41,10 +41,11 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: IngestConfig
     facts = {"shards": shards, "splits": counts.queries}
     facts |= {"labelled": counts.labelled, "left_out": counts.left_out, "unread": counts.unread}
     facts |= {"hidden": counts.hidden} if config.hidden else {}
-    facts |= {"over_maximum": counts.over_maximum} if counts.over_maximum else {}
+    others = {"over_maximum": counts.over_maximum, "repeated": counts.repeated, "trimmed": counts.trimmed}
+    others |= {"own_documents": own.pairs.num_rows}
+    facts |= {name: count for name, count in others.items() if count}
     if (found := own.notice()) is not None:
         context.notice(found)
-        facts |= {"own_documents": own.pairs.num_rows}
     return {"flows": flows, **facts, "buckets": context.buckets}
 
 
@@ -165,9 +166,12 @@ def config_of(experiment: Experiment) -> IngestConfig:
     return IngestConfig.of(experiment.corpus, experiment.simulated is not None or assessed)
 
 
-def _content(_: IngestConfig, __: Experiment, content: str) -> dict[str, str]:
-    """What it reads is told by its content's hash, wherever it lies."""
-    return {"content": content}
+def _content(config: IngestConfig, _: Experiment, content: str) -> dict[str, str]:
+    """The hash of what is read, wherever it lies, and for collections of files the version of their readers.
+
+    2: ids without white space at their ends; headers of tsv files are not rows; grades written 1.0; unknown ids.
+    """
+    return {"content": content} | ({} if config.reader == "pydocs" else {"readers": "2"})
 
 
 def _cost(load: Workload) -> StageCost:

@@ -18,29 +18,33 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.tables.rows import Rows, delimiter_of, refused_lines
-from anmi_ray.tables.streams import BLOCK, MAX_LINE, check_head
+from anmi_ray.tables.streams import BLOCK, MAX_LINE, check_head, recoding, separator_of
 
 Broken = dict[int, tuple[str, str]]  # by number, a record's text and what is wrong with it
 
 
 def batches(path: Path, compression: str | None, usual: str, columns: Sequence[str]) -> Iterator[Rows]:
-    """All columns as text; `usual` separates cells unless the header says otherwise.
+    """All columns as text; `usual` separates cells unless the header, or a line `sep=` above it, says otherwise.
 
     A line with another number of cells than the header is a reject.
     """
     with pa.input_stream(str(path), compression=compression) as stream, io.BufferedReader(stream) as lines:  # type: ignore[arg-type]
         header = lines.readline(MAX_LINE)
-    check_head(header, str(path))
+        separator = separator_of(header)
+        check_head(header, str(path))
+        header = lines.readline(MAX_LINE) if separator else header
     _check_utf8(path, compression)
-    found, wanted, delimiter = _header(header, usual, columns, path)
+    above = 2 if separator else 1  # lines above the first record
+    found, wanted, delimiter = _header(header, usual, columns, path, separator)
     if not wanted:
         yield Rows(pa.table({}), str(path), found=found)  # refused where the columns are checked
         return
     broken: Broken = {}
-    number = 2
+    number = above + 1
     read = 0
     options = _options(wanted, broken, delimiter)
     options["read_options"].block_size = BLOCK
+    options["read_options"].skip_rows = above - 1
     with pa.input_stream(str(path), compression=compression) as stream, _errors(path, lambda: number):
         for batch in pacsv.open_csv(stream, **options):
             # Rows are parsed ahead of the batch, so all that is broken before its end is known.
@@ -55,12 +59,14 @@ def batches(path: Path, compression: str | None, usual: str, columns: Sequence[s
         yield _rows(table, np.zeros(0, np.int64), broken, path, found)
 
 
-def _header(line: bytes, usual: str, columns: Sequence[str], path: Path) -> tuple[tuple[str, ...], list[str], str]:
-    """All columns, those to read (none where one of them stands twice), and what separates cells."""
+def _header(
+    line: bytes, usual: str, columns: Sequence[str], path: Path, separator: str
+) -> tuple[tuple[str, ...], list[str], str]:
+    """All columns, those to read (none if one of them occurs twice), and the separator, which may be declared."""
     if b"\0" in line:
         raise DataError("its first line is no header of CSV", f"{path}:1", "write the columns' names there")
     header = line.decode("utf-8-sig", "replace").partition("\n")[0].partition("\r")[0]
-    delimiter = delimiter_of(header, usual)
+    delimiter = separator or delimiter_of(header, usual)
     csv.field_size_limit(MAX_LINE)  # of the whole process
     try:
         found = next(csv.reader([header], delimiter=delimiter), [])
@@ -81,9 +87,7 @@ def _check_utf8(path: Path, compression: str | None) -> None:
                 decoder.decode(piece, final=not piece)
             except UnicodeDecodeError as error:
                 line += error.object.count(b"\n", 0, error.start)
-                raise DataError(
-                    "is not UTF-8", f"{path}:{line}", "convert it: iconv -f <its encoding> -t utf-8"
-                ) from None
+                raise DataError("is not UTF-8", f"{path}:{line}", recoding(error.object)) from None
             if not piece:
                 return
             line += piece.count(b"\n")

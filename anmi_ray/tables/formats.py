@@ -27,17 +27,20 @@ from anmi_ray.tables.rows import Rows, refused_lines
 from anmi_ray.tables.streams import COMPRESSIONS, STANDARD
 
 KNOWN = ".csv, .tsv, .jsonl (each also .gz or .zst) or .parquet"
+_ARRAY = ".json"  # read like .jsonl, not written
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _FORMATS = (*_SEPARATORS, ".jsonl", ".parquet")
 _WHOLE = 1 << 28  # bytes of a file that is no table of rows
 _BATCH = 1 << 17  # rows of Parquet that are read at once
 
 
-def format_of(path: Path) -> tuple[str, str | None]:
+def format_of(path: Path, reading: bool = False) -> tuple[str, str | None]:
     """(One of _FORMATS, compression or None) of a file by its name; ConfigError on any other."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compression = COMPRESSIONS.get(suffixes[-1]) if suffixes else None
     kind = (suffixes[:-1] if compression else suffixes)[-1:]
+    if reading and kind == [_ARRAY]:
+        return ".jsonl", compression
     if not kind or kind[0] not in _FORMATS or (compression and kind[0] == ".parquet"):
         raise ConfigError("its format cannot be told from its name", str(path), f"name it {KNOWN}")
     return kind[0], compression
@@ -87,15 +90,15 @@ def read_batches(
 
     `texts` hold ids or words, `numbers` numbers; `defaults` is what a JSON object without a key means, where others
     have it (null if not told). In CSV a record whose quoted cell runs over several lines counts as one line; records
-    without content are skipped. At least one batch, empty where the file is. `-` is standard input. DataError or
-    StoreError where the file cannot be read.
+    without content are skipped; elements of a file that is one JSON array count as its lines. At least one batch, empty
+    where the file is. `-` is standard input. DataError or StoreError where the file cannot be read.
     """
     if path == STANDARD:
         with streams.spooled() as file:
             for rows in read_batches(file, texts, numbers, defaults):
                 yield rows.at(str(file), streams.INPUT)
         return
-    kind, compression = format_of(path)
+    kind, compression = format_of(path, reading=True)
     with _reading(path, compression):
         if kind == ".parquet":
             batches = _parquet_batches(path, (*texts, *numbers))
@@ -131,7 +134,7 @@ def read_bytes(path: Path) -> bytes:
 
 def identity_of(path: Path) -> str:
     """What a file holds, and as what it is read: files may change under the same path."""
-    return "".join(filter(None, (content_hash(path), *format_of(path))))
+    return "".join(filter(None, (content_hash(path), *format_of(path, reading=True))))
 
 
 def content_hash(path: Path) -> str:
@@ -302,13 +305,12 @@ def _line_blocks(path: Path, compression: str | None) -> Iterator[tuple[int, byt
     broken: list[tuple[int, str]] = []
     size = 0
     with _unpacked(path, compression) as file:
-        for number, line in streams.bounded_lines(file):
-            if number == 1 and not isinstance(line, int):
-                streams.check_head(line, str(path))
+        streams.check_head(file.peek(64), str(path))
+        for number, line in streams.json_records(file, str(path)):
             if isinstance(line, int):
                 broken.append((number, f"{streams.TOO_LARGE}: {line:,} bytes"))
                 line = b"\n"
-            lines.append(line)
+            lines.append(line if line.endswith(b"\n") else line + b"\n")
             size += len(line)
             if size >= streams.BLOCK:
                 yield first, b"".join(lines).removesuffix(b"\n"), broken

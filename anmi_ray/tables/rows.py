@@ -24,7 +24,7 @@ from anmi_ray.tables.streams import TOO_LARGE
 # What a number may look like, to Python and to Arrow alike: ASCII digits, a point, no "1_0", "1,5", "0x10".
 _DECIMAL = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 _REAL = re.compile(_DECIMAL)
-_WHOLE = re.compile(r"[+-]?[0-9]{1,9}")  # as many digits as an int32 holds whatever they are
+_LARGEST = 10**9  # whole numbers below it fit an int32
 _NUMBER = rf"^({_DECIMAL}|[+-]?(?i:nan|inf|infinity))$"  # of a column, whose checks name what is not finite
 _DECIMAL_COMMA = r"^[+-]?[0-9]*,[0-9]+$"
 DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
@@ -49,13 +49,13 @@ def real_of(text: str) -> float | None:
 
 
 def whole_of(text: str) -> int | None:
-    """The whole number of at most nine digits that a text is, blanks around it aside; None where it is none.
+    """The whole number of at most nine digits in a text, also as a float (`2.0`); None if it is another text.
 
-    >>> whole_of("+2"), whole_of("2.0"), whole_of("1_0"), whole_of("10000000000")
-    (2, None, None, None)
+    >>> whole_of("+2"), whole_of("2.0"), whole_of("1.5"), whole_of("1_0"), whole_of("10000000000")
+    (2, 2, None, None, None)
     """
-    number = text.strip(_BLANKS)
-    return int(number) if _WHOLE.fullmatch(number) else None
+    value = real_of(text)
+    return int(value) if value is not None and value.is_integer() and abs(value) < _LARGEST else None
 
 
 def is_text(kind: pa.DataType) -> bool:

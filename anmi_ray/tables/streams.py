@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import io
+import json
+import re
 import shutil
 import sys
 import tempfile
@@ -10,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
@@ -25,13 +28,21 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 MAX_LINE = 16 << 20  # bytes of a line, or of any other record, that are held in memory: longer ones are refused
 TOO_LARGE = f"larger than {MAX_LINE >> 20} MiB"
 BLOCK = 1 << 23  # bytes of text that are read at once
+_PIECE = 1 << 20  # bytes of a JSON array that are read at once
+_SPACE = re.compile(r"[ \t\r\n]*")
+_SEPARATOR = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=(.)"?\r?\n?', re.IGNORECASE)
+# What an encoding is guessed among: every other one that a library knows would be a less likely guess.
+_ENCODINGS = (
+    *("utf_16", "utf_16_le", "utf_16_be", "gb18030", "big5", "cp932", "euc_jp", "cp949"),
+    *("cp1250", "cp1251", "koi8_r", "cp1253", "cp1254", "cp1255", "cp1256", "cp1252"),
+)
 
 
 @contextmanager
 def spooled() -> Iterator[Path]:
-    """A file that holds what standard input does while inside, named as what that begins like.
+    """A file with the content of standard input, named by how it begins.
 
-    Parquet begins with PAR1 and an object of JSON lines with {; anything else is CSV. Errors name standard input.
+    Parquet begins with PAR1, JSON with { or [; anything else is CSV. Errors name standard input.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "input"
@@ -56,7 +67,7 @@ def _suffix(file: Path) -> str:
             text = source.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
     except OSError as error:
         raise DataError(f"cannot be unpacked: {error}", INPUT, "send the whole file, or send it unpacked") from None
-    return (".jsonl" if text.startswith(b"{") else ".csv") + packed
+    return (".jsonl" if text.startswith((b"{", b"[")) else ".csv") + packed
 
 
 def bounded_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | int]]:
@@ -75,13 +86,91 @@ def bounded_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | int]]:
         yield number, size
 
 
-def check_head(head: bytes, place: str) -> None:
-    """Raise DataError where text that is to be UTF-8 begins like something else."""
+def json_records(file: io.BufferedReader[Any], place: str) -> Iterator[tuple[int, bytes | int]]:
+    """(number, JSON) of every line, as `bounded_lines`; of a file that is one array, of every element."""
+    head = file.peek(64).removeprefix(codecs.BOM_UTF8).lstrip()
+    return _elements(file, place) if head.startswith(b"[") else bounded_lines(file)
+
+
+def _elements(file: BinaryIO, place: str) -> Iterator[tuple[int, bytes]]:
+    """(number from 1, JSON on one line) of every element of an array; memory is that of the largest element.
+
+    Raises DataError for an element that is broken or larger than MAX_LINE: where the next one begins is unknown.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    scan = json.JSONDecoder().raw_decode
+    text = ""
+    at = 0
+    number = 0  # of complete elements
+    fault = "it ends before the array does"
+    remedy = "check the file there, or write one object per line (.jsonl)"
+    while True:
+        try:
+            piece = file.read(_PIECE)
+            text = text[at:] + decoder.decode(piece, final=not piece)
+        except UnicodeDecodeError as error:
+            raise DataError(f"element {number + 1} is not UTF-8", place, recoding(error.object)) from None
+        at = 0 if number else max(at, text.find("[") + 1)
+        while (start := _space(text, at)) < len(text) and text[start] != "]":
+            try:
+                end = _space(text, scan(text, start)[1])
+            except (ValueError, RecursionError) as error:
+                fault = getattr(error, "msg", str(error))  # whose position would be that in the buffer
+                break
+            if end == len(text):
+                break
+            if text[end] not in ",]":
+                raise DataError(f"element {number + 1} is followed by {text[end]!r}", place, remedy)
+            number += 1
+            yield number, text[start:end].replace("\n", " ").replace("\r", " ").encode()
+            at = end + (text[end] == ",")
+        if text[start : start + 1] == "]":
+            if text[start + 1 :].strip() or file.read(_PIECE).strip():
+                raise DataError(f"text follows the array of {number:,} elements", place, remedy)
+            return
+        if len(text) - at > MAX_LINE:
+            fault = TOO_LARGE
+        if not piece or fault == TOO_LARGE:
+            raise DataError(f"element {number + 1} of its JSON array cannot be read: {fault}", place, remedy)
+
+
+def _space(text: str, at: int) -> int:
+    """The end of the white space that begins at `at`."""
+    found = _SPACE.match(text, at)
+    assert found is not None
+    return found.end()
+
+
+def separator_of(line: bytes) -> str:
+    r"""The separator that a first line `sep=;`, as Excel reads and writes it, declares; "" for any other line.
+
+    >>> separator_of(b"sep=;\r\n"), separator_of(b"id;text\n")
+    (';', '')
+    """
+    found = _SEPARATOR.fullmatch(line)
+    return found[1].decode("latin-1") if found else ""
+
+
+def guessed_encoding(sample: bytes) -> str:
+    """The likely encoding of text that is not UTF-8; "" if none fits."""
+    import charset_normalizer
+
+    best = charset_normalizer.from_bytes(sample, cp_isolation=list(_ENCODINGS)).best()
+    return "" if best is None else best.encoding.replace("_", "-")
+
+
+def recoding(sample: bytes) -> str:
+    """The remedy for a file that is not UTF-8, with a guess at its encoding from a part of it."""
+    return f"convert it: iconv -f {guessed_encoding(sample[:BLOCK]) or 'ITS-ENCODING'} -t UTF-8"
+
+
+def check_head(head: bytes, place: str, remedy: str = "convert it: iconv -f UTF-16 -t UTF-8") -> None:
+    """Raise DataError if text that should be UTF-8 begins like something else."""
     for magic, suffix in _PACKED.items():
         if head.startswith(magic):
             raise DataError("is compressed, and its name does not say so", place, f"end its name with {suffix}")
     if head.startswith(_WIDE) or b"\0" in head[:4]:
-        raise DataError("is UTF-16 or UTF-32 text, or no text", place, "write it as UTF-8: iconv -f UTF-16 -t UTF-8")
+        raise DataError("is UTF-16 or UTF-32 text, or no text", place, remedy)
 
 
 def decoded_lines(file: BinaryIO, place: str) -> Iterator[str]:
@@ -95,5 +184,4 @@ def decoded_lines(file: BinaryIO, place: str) -> Iterator[str]:
         try:
             yield line.decode().removesuffix("\n")
         except UnicodeDecodeError:
-            remedy = "convert it: iconv -f ITS-ENCODING -t UTF-8"
-            raise DataError("not UTF-8 text", f"{place}:{number}", remedy) from None
+            raise DataError("not UTF-8 text", f"{place}:{number}", recoding(line)) from None

@@ -1,14 +1,14 @@
-"""Runs and judgments in TREC's text formats, the tongue that retrieval tools share; ids are the collection's own.
+"""Runs in TREC's text format, which retrieval tools share; ids are the collection's own.
 
-A run line is `qid Q0 docid rank score tag`, a qrels line `qid 0 docid grade`; the tag is the system.
+A line is `qid Q0 docid rank score tag`; the tag is the system.
 """
 
 from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, pairwise
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -16,13 +16,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.core.errors import DataError
-from anmi_ray.core.identity import doc_id, query_id
-from anmi_ray.core.records import QREL, RUN
+from anmi_ray.core.identity import doc_id, normalize_id, query_id
+from anmi_ray.core.records import RUN
 from anmi_ray.tables import formats, streams
 from anmi_ray.tables.rows import misread, real_of, whole_of
 
-BEIR_QRELS = ("query-id", "corpus-id", "score")
 FIELD = re.compile(r"[^ \t\r\n\f]+")  # not str.split: a no-break space may be part of an id
+# Names of columns, in lower case, by which a first line is recognised as a header.
+QUERY_COLUMNS = frozenset({"query-id", "query_id", "queryid", "query", "qid", "q_id", "topic", "topic_id", "topic-id"})
+DOC_COLUMNS = frozenset(
+    {"corpus-id", "corpus_id", "doc-id", "doc_id", "docid", "doc", "docno", "document", "document_id", "did", "pid"}
+    | {"passage_id", "passage-id", "passage"}
+)
+_RUN_HEADER = (
+    QUERY_COLUMNS,
+    frozenset({"q0", "iter", "iteration"}),
+    DOC_COLUMNS,
+    frozenset({"rank"}),
+    frozenset({"score", "sim", "similarity"}),
+    frozenset({"tag", "system", "run", "runid", "run_id", "run-id", "run_name", "runtag", "run_tag", "name"}),
+)
 # How equal scores go: by the written rank, then by document id; or as in trec_eval, which reads scores as 32 bits, by
 # document id, the last in the order of bytes first.
 Ties = Literal["rank", "trec_eval"]
@@ -51,6 +64,18 @@ def format_run(run: pa.Table, queries: pa.Table, documents: pa.Table) -> str:
     return "\n".join(lines.to_pylist()) + "\n"
 
 
+class NamedRun(NamedTuple):
+    """A run as it was read.
+
+    table: Run rows.
+    queries, documents: internal ids by the ids in the file.
+    """
+
+    table: pa.Table
+    queries: Mapping[str, bytes]
+    documents: Mapping[str, bytes]
+
+
 class _Line(NamedTuple):
     """What a line of a run file says, and its number."""
 
@@ -67,25 +92,34 @@ def parse_run(
 ) -> pa.Table:
     """Run table of TREC lines, ids hashed from the external ones: a system for each tag, in the order of the file.
 
-    Ranks are 1..n by falling score; `ties` says how equal scores go. `say` is told once where the written ranks
-    contradict the scores. Raises DataError naming `place` and line for a line without six fields, a rank or score that
-    is no number, and a document that occurs twice.
+    Ranks are 1..n by falling score; `ties` decides how equal scores are ordered. A first line that names the columns is
+    skipped. `say` receives a message if written ranks contradict the scores, or ids had blanks around them, which are
+    removed. Raises DataError naming `place` and line for a line without six fields, a rank or score that is not a
+    number, and a document that occurs twice.
     """
-    return _run_table(_ordered(lines, place, ties, say))
+    return _named_run(_ordered(lines, place, ties, say)).table
 
 
 def _ordered(lines: Iterable[str], place: str, ties: Ties, say: Callable[[str], None] | None) -> list[_Line]:
     """The lines of a run file by system and query, each ranking in its order."""
     found: dict[tuple[str, str, str], _Line] = {}
-    for number, line, fields in _fields(lines):
+    trimmed = 0
+    for at, (number, line, fields) in enumerate(_fields(lines)):
         here = f"{place}:{number}"
+        if not at and is_header(fields, _RUN_HEADER):
+            continue
         if len(fields) != 6:
             raise DataError(
                 f"{len(fields)} fields, must be 6{misread(line, ' ')}",
                 here,
                 "write each line as: qid Q0 docid rank score tag",
             )
-        query, _, doc, rank, score, tag = fields
+        written = fields[0], fields[2], fields[5]
+        query, doc, tag = names = tuple(map(normalize_id, written))
+        trimmed += names != written
+        rank, score = fields[3:5]
+        if not all(names):
+            raise DataError("an id or the tag is blank", here, "write each line as: qid Q0 docid rank score tag")
         line = _Line(tag, query, doc, _integer(rank, "rank", here), _number(score, "score", here), number)
         first = found.setdefault((tag, query, doc), line)
         if first is not line:
@@ -93,6 +127,8 @@ def _ordered(lines: Iterable[str], place: str, ties: Ties, say: Callable[[str], 
             raise DataError(what, here, "keep one of the lines")
     tags = {line.tag: at for at, line in enumerate(reversed(found.values()))}
     ordered = sorted(found.values(), key=lambda line: (-tags[line.tag], line.query, -line.score, line.rank, line.doc))
+    if say is not None and trimmed:
+        say(f"{place}: invisible characters around the ids of {trimmed:,} lines were removed")
     if say is not None:
         _say_contradictions(ordered, place, say)
     if ties == "trec_eval":
@@ -101,14 +137,14 @@ def _ordered(lines: Iterable[str], place: str, ties: Ties, say: Callable[[str], 
     return ordered
 
 
-def _run_table(ordered: list[_Line]) -> pa.Table:
-    """The Run table of lines in order."""
+def _named_run(ordered: list[_Line]) -> NamedRun:
+    """The run of lines in order."""
     ranks: list[int] = []
     for i, line in enumerate(ordered):
         ranks.append(ranks[-1] + 1 if i and ordered[i - 1][:2] == line[:2] else 1)
     query_ids = {name: query_id(name) for name in {line.query for line in ordered}}
     doc_ids = {name: doc_id(name) for name in {line.doc for line in ordered}}
-    return RUN.table(
+    table = RUN.table(
         {
             "query_id": [query_ids[line.query] for line in ordered],
             "doc_id": [doc_ids[line.doc] for line in ordered],
@@ -117,6 +153,7 @@ def _run_table(ordered: list[_Line]) -> pa.Table:
             "score": [line.score for line in ordered],
         }
     )
+    return NamedRun(table, query_ids, doc_ids)
 
 
 def _say_contradictions(ordered: list[_Line], place: str, say: Callable[[str], None]) -> None:
@@ -127,28 +164,6 @@ def _say_contradictions(ordered: list[_Line], place: str, say: Callable[[str], N
         some = "1 ranking" if count == 1 else f"{count:,} rankings"
         first = min(line.number for line in odd)
         say(f"{place}:{first}: the written ranks of {some} contradict the scores: the scores decide")
-
-
-def parse_qrels(lines: Iterable[str], place: str) -> pa.Table:
-    """Qrel table of TREC lines, or of BEIR's three columns under their header, sorted as written.
-
-    Raises DataError naming `place` and line, as `parse_run`.
-    """
-    grades: dict[tuple[str, str], int] = {}
-    seen: dict[tuple[str, str], int] = {}
-    for number, query, doc, grade in _graded(lines, place):
-        here = f"{place}:{number}"
-        if (first := seen.setdefault((query, doc), number)) != number:
-            what = f"document {doc!r} is judged twice for query {query!r}: first in line {first}"
-            raise DataError(what, here, "keep one of the lines")
-        grades[query, doc] = _integer(grade, "grade", here)
-    return QREL.table(
-        {
-            "query_id": [query_id(query) for query, _ in grades],
-            "doc_id": [doc_id(doc) for _, doc in grades],
-            "grade": list(grades.values()),
-        }
-    )
 
 
 def named(run: pa.Table, queries: pa.Table, documents: pa.Table) -> pa.Table:
@@ -163,18 +178,18 @@ def read_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] |
 
     StoreError if it cannot be read, DataError if it is malformed.
     """
-    return parse_run(formats.text_lines(Path(path)), place_of(path), ties, say)
+    return read_named_run(path, ties, say).table
 
 
-def read_named_run(path: str | Path, say: Callable[[str], None] | None = None) -> tuple[pa.Table, list[str]]:
-    """As `read_run`, with the documents' names of its rows as they stand in the file."""
-    ordered = _ordered(formats.text_lines(Path(path)), place_of(path), "rank", say)
-    return _run_table(ordered), [line.doc for line in ordered]
+def read_named_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] | None = None) -> NamedRun:
+    """As `read_run`, with the ids as they are written in the file."""
+    return _named_run(_ordered(formats.text_lines(Path(path)), place_of(path), ties, say))
 
 
-def read_qrels(path: str | Path) -> pa.Table:
-    """The Qrel table of a qrels file, TREC's or BEIR's; errors as `read_run`."""
-    return parse_qrels(formats.text_lines(Path(path)), place_of(path))
+def is_header(cells: Sequence[str], names: Sequence[Collection[str]]) -> bool:
+    """Whether a first line consists of names of columns alone, each among the known ones of its column."""
+    words = (normalize_id(cell).strip('"').lower() for cell in cells)
+    return len(cells) == len(names) and all(word in known for word, known in zip(words, names, strict=True))
 
 
 def place_of(path: str | Path) -> str:
@@ -185,27 +200,6 @@ def place_of(path: str | Path) -> str:
 def _fields(lines: Iterable[str]) -> Iterable[tuple[int, str, list[str]]]:
     """(line number from 1, line, fields) of the lines that are not blank."""
     return ((number, line, fields) for number, line in enumerate(lines, 1) if (fields := FIELD.findall(line)))
-
-
-def _graded(lines: Iterable[str], place: str) -> Iterator[tuple[int, str, str, str]]:
-    """(line number, query, document, grade) of qrels in either format."""
-    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-    first = next(numbered, (0, ""))
-    names = [name.strip() for name in first[1].removeprefix("\ufeff").split("\t")]
-    beir = sorted(names) == sorted(BEIR_QRELS)
-    wanted, remedy = (3, "query-id, corpus-id, score, tab-separated") if beir else (4, "qid 0 docid grade")
-    columns = [names.index(name) for name in BEIR_QRELS] if beir else [0, 2, 3]
-    for number, line in numbered if beir else chain([first], numbered):
-        fields = [field.strip() for field in line.split("\t")] if beir else FIELD.findall(line)
-        if not fields:
-            continue
-        if len(fields) != wanted:
-            here = f"{place}:{number}"
-            raise DataError(
-                f"{len(fields)} fields, must be {wanted}{misread(line, ' ')}", here, f"write each line as: {remedy}"
-            )
-        query, doc, grade = (fields[column] for column in columns)
-        yield number, query, doc, grade
 
 
 def _named(ids: pa.ChunkedArray, table: pa.Table, key: str) -> pa.ChunkedArray:

@@ -92,23 +92,25 @@ def test_an_installed_embedder_reranks_and_a_model_without_a_head_does_not(folde
 
 @pytest.mark.parametrize("piped", [False, True])
 def test_documents_that_are_left_out_are_told_of(folder: Path, piped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two that the collection does not have and one without a text, of two queries; what lies below --depth is none."""
-    documents = [{"_id": "a", "text": "open a file"}, {"_id": "bare", "title": "", "text": ""}]
+    """One that the collection lacks and one without a text, of two queries; what lies below --depth is not counted."""
+    documents = [{"_id": name, "text": f"open file {name}"} for name in "abc"]
+    documents.append({"_id": "bare", "title": "", "text": ""})
     (folder / "corpus.jsonl").write_text("\n".join(map(json.dumps, documents)))
     (folder / "queries.jsonl").write_text('{"_id": "q", "text": "open"}\n{"_id": "r", "text": "file"}\n')
-    ranked = ("unknown", "other", "a", "bare", "below")
+    ranked = ("unknown", "a", "b", "bare", "c", "below")
     rows = "".join(f"{query} Q0 {doc} {at} {-at} x\n" for query in "qr" for at, doc in enumerate(ranked, 1))
     (folder / "run.trec").write_text(rows)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(rows.encode())))
     BiEncoder.load(str(write_tiny_bert(folder / "base"))).export(folder / "model")
     command = ("rerank", "--model", "model", "--collection", ".", "--out", "out.trec", "--run")
     name = "-" if piped else "run.trec"
-    done = anmi(*command, name, "--depth", "4")
-    said = "3 of 4 documents to rerank are not in the collection, or without a text there, and left out, such as "
-    assert done.stderr == f"{'standard input' if piped else name}: {said}unknown\n"
+    done = anmi(*command, name, "--depth", "5")
+    assert done.stderr.startswith(f"{'standard input' if piped else name}: 2 of 5 documents are not in the collection")
     assert done.stdout == "2 queries, 2 reranked, 0 rejected -> out.trec\n"
-    assert [line.split()[2] for line in (folder / "out.trec").read_text().splitlines()] == ["a", "a"]
+    assert [line.split()[2] for line in (folder / "out.trec").read_text().splitlines()].count("a") == 2
     if not piped:
+        (folder / "run.trec").write_text("q Q0 A 1 2 x\nq Q0 b 2 1 x\n")
+        assert "A is a there" in refused(*command, name)
         (folder / "run.trec").write_text("q Q0 a 1 2 x\n")
         assert anmi(*command, name).stderr == ""
 

@@ -235,3 +235,9 @@ def test_id_matrix_refuses_nulls() -> None:
 def test_id_matrix_copies_nothing() -> None:
     array = identity.id_array([b"x" * 16, b"y" * 16])
     assert identity.id_matrix(array).ctypes.data == array.buffers()[1].address
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "\r\n", "\u00a0", "\u2003", "\u3000", "\u200b", "\u2060", "\ufeff"])
+def test_blanks_around_an_id_are_stripped(blank: str) -> None:
+    assert identity.normalize_id(f"{blank} d{blank}1 {blank}{blank}") == f"d{blank}1"
+    assert identity.normalize_id(blank) == ""

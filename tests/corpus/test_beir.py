@@ -120,7 +120,7 @@ def test_shards_hold_at_most_so_many_documents(write: Write) -> None:
         (b'{"_id": "x", "title": 3, "text": "a"}', "missing title"),
         (b'{"_id": "x", "title": " ", "text": "\\n"}', "empty document"),
         (b'{"_id": "d3", "text": "again"}', "duplicate id"),
-        (b'{"_id": "x", "text": "\xff\xfe"}', "not UTF-8"),
+        (b'{"_id": "x", "text": "\xff\xfe"}', "not UTF-8, see corpus.encoding"),
         (b'{"_id": "x", "text": "half a pair \\ud800"}', "not valid Unicode"),
     ],
 )
@@ -149,15 +149,15 @@ def test_a_bad_query_is_a_reject_with_file_and_line(write: Write, line: bytes, r
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (b"q0\td5\n", "wrong number of columns"),
-        (b"q0\t0\td5\t1\n", "wrong number of columns"),
+        (b"q0\td5\n", "not the 3 columns of a grade"),
+        (b"q0\t0\td5\t1\n", "not the 3 columns of a grade"),
         (b"q0\td5\tyes\n", "grade is not an integer"),
         (b"q0\td5\t1.5\n", "grade is not an integer"),
         (b"q0\td5\t99999999999\n", "grade is not an integer"),
         (b"q99\td5\t1\n", "unknown query"),
         (b"q0\td99\t1\n", "unknown document"),
         (b"q0\td0\t2\n", "pair judged twice"),
-        (b"q0\t\xff\t2\n", "not UTF-8"),
+        (b"q0\t\xff\t2\n", "not UTF-8, see corpus.encoding"),
     ],
 )
 def test_a_bad_qrel_is_a_reject_with_file_and_line(write: Write, row: bytes, reason: str) -> None:
@@ -180,7 +180,7 @@ def test_too_many_bad_rows_are_an_error_with_places_and_remedy(write: Write) -> 
         read(folder, max_reject_fraction=0.01)
     message = str(caught.value)
     assert "4 of 24 documents are malformed (16.7%, allowed 1.0%)" in message
-    assert "corpus.jsonl:21 (broken JSON); corpus.jsonl:22 (broken JSON); corpus.jsonl:23" in message
+    assert all(f"corpus.jsonl:{number} (broken JSON: " in message for number in (21, 22, 23))
     assert "corpus.jsonl:24" not in message
     assert "corpus.max_reject_fraction to 0.167" in message
     read(folder, max_reject_fraction=0.167)
@@ -282,7 +282,7 @@ def test_numbers_as_ids_byte_order_mark_blank_lines_and_a_missing_header(write: 
     assert rejects.num_rows == 0
 
 
-@pytest.mark.parametrize("key", ["a b", "a\tb", " a", "a ", "a\x1b[31m", "a\u2028b", "a\x7f", "a\x00"])
+@pytest.mark.parametrize("key", ["a b", "a\tb", "a\x1b[31m", "a\u2028b", "a\x7f", "a\x00"])
 def test_an_id_that_no_run_file_can_hold_is_refused_before_anything_is_paid(write: Write, key: str) -> None:
     documents = lines([*DOCUMENTS, {"_id": key, "text": "t"}])
     queries = lines([*QUERIES, {"_id": key, "text": "t"}])
@@ -293,7 +293,7 @@ def test_an_id_that_no_run_file_can_hold_is_refused_before_anything_is_paid(writ
         assert refused["key"].replace(" ", "").isprintable()
 
 
-@pytest.mark.parametrize("key", ["a%20b", "http://x/a?b=c#d", "[bold]", "[/x]", "é\u00a0b", "\u200b", "👩\u200d🔬"])
+@pytest.mark.parametrize("key", ["a%20b", "http://x/a?b=c#d", "[bold]", "[/x]", "é\u00a0b", "a\u200bb", "👩\u200d🔬"])
 def test_other_ids_are_ids(write: Write, key: str) -> None:
     found = read(write(documents=lines([*DOCUMENTS, {"_id": key, "text": "t"}])))
     assert found.documents["external_id"].to_pylist()[-1] == key
@@ -311,8 +311,9 @@ def test_commas_for_tabs_are_named(write: Write) -> None:
 
 
 def test_a_missing_column_names_what_is_there(write: Write) -> None:
-    with pytest.raises(DataError, match=r"columns are 'query-id', 'doc', 'score'; must be query-id, corpus-id, score"):
-        read(write(test=tsv(TEST, header="query-id\tdoc\tscore\n")))
+    with pytest.raises(DataError, match=r"expected columns query-id, .*got 'query-id', 'item', 'score'") as error:
+        read(write(test=tsv(TEST, header="query-id\titem\tscore\n")))
+    assert str(error.value.place).endswith("qrels/test.tsv:1")
 
 
 @pytest.mark.parametrize("name", ["documents", "queries"])

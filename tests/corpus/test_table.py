@@ -139,7 +139,7 @@ def test_bad_rows_of_csv_are_rejects_with_file_and_row(tmp_path: Path) -> None:
     assert places == {
         "documents own.csv row 2": "not as many columns as the header",
         "documents own.csv row 3": "broken CSV",
-        "documents own.csv row 4": "not UTF-8",
+        "documents own.csv row 4": "not UTF-8, see corpus.encoding",
         "documents own.csv row 6": "duplicate id",
     }
 
@@ -175,7 +175,7 @@ def test_bad_rows_of_parquet_are_rejects_with_file_and_row(tmp_path: Path) -> No
     assert found.documents["external_id"].to_pylist() == ["a"]
     places = {row["place"]: row["reason"] for row in found.rejects.to_pylist() if "own" in row["place"]}
     assert places == {
-        "documents own.parquet row 2": "not UTF-8",
+        "documents own.parquet row 2": "not UTF-8, see corpus.encoding",
         "documents own.parquet row 3": "empty document",
         "documents own.parquet row 4": "duplicate id",
     }

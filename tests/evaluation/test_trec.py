@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.core import identity
-from anmi_ray.core.errors import DataError, StoreError
-from anmi_ray.core.records import QREL, RUN
+from anmi_ray.core.errors import DataError
+from anmi_ray.core.records import RUN
+from anmi_ray.corpus.reader import qrel_table
 from anmi_ray.evaluation import measures
 from anmi_ray.tables import trec
 
@@ -80,9 +81,8 @@ SCORES = st.sampled_from([0.0, -0.0, 1.0, 1.0 + 1e-9, -1e-50, 16777216.0, 167772
 def test_ties_go_as_in_trec_eval(placed: dict[tuple[str, str], tuple[float, int]], relevant: Sequence[tuple[str, str]]):
     names = ("AP", "nDCG@2", "P@1", "RR")
     lines = [f"{query} Q0 {doc} {rank} {score!r} t" for (query, doc), (score, rank) in placed.items()]
-    grades = [f"{query} 0 {doc} {len(doc)}" for query, doc in relevant]
     run = RUN.check(trec.parse_run(lines, "x", "trec_eval"), "test")
-    values = measures.evaluate(run, trec.parse_qrels(grades, "x"), names)
+    values = measures.evaluate(run, qrel_table({(query, doc): len(doc) for query, doc in relevant}), names)
     theirs = ir_measures.pytrec_eval.iter_calc(
         [ir_measures.parse_measure(name) for name in names],
         [ir_measures.Qrel(query, doc, len(doc)) for query, doc in relevant],
@@ -92,25 +92,6 @@ def test_ties_go_as_in_trec_eval(placed: dict[tuple[str, str], tuple[float, int]
     ranked = {query for query, _ in placed}
     for row in values.filter(pc.is_in(values["query_id"], pa.array(map(identity.query_id, ranked)))).to_pylist():
         assert row["value"] == pytest.approx(known[row["query_id"], row["measure"]], abs=1e-12)
-
-
-def test_qrels_of_both_kinds_agree():
-    written = trec.parse_qrels(["q1 0 d\u00e9\u00a03 2", "", "q2 0 d1 -1\r"], "x")
-    for head, lines in (
-        ("query-id\tcorpus-id\tscore", ["q1\td\u00e9\u00a03\t2", "q2\td1\t-1\r"]),
-        ("\ufeffscore\tcorpus-id\tquery-id", ["2\td\u00e9\u00a03\tq1", "-1\td1\tq2"]),
-    ):
-        assert QREL.check(trec.parse_qrels([head, *lines, ""], "x"), "test").equals(written)
-    assert trec.parse_qrels([], "x").num_rows == 0
-    head = "query-id\tcorpus-id\tscore"
-    for line, message in (
-        ("q d 1", "x:2: 1 fields, must be 3"),
-        ("q\td\tone", "x:2: grade 'one' is not a whole"),
-    ):
-        with pytest.raises(DataError, match=message):
-            trec.parse_qrels([head, line], "x")
-    with pytest.raises(DataError, match="x:3: document 'd' is judged twice"):
-        trec.parse_qrels([head, "q\td\t1", "q\td\t2"], "x")
 
 
 @pytest.mark.parametrize(
@@ -136,23 +117,6 @@ def test_bad_lines(line: str, message: str):
     with pytest.raises(DataError, match=message) as error:
         trec.parse_run(["q Q0 a 1 9 t", line], "run.trec")
     assert error.value.remedy
-
-
-def test_qrels(tmp_path: Path):
-    qrels = QREL.check(trec.parse_qrels(["q 0 a 2", "q 0 b -1"], "x"), "test")
-    assert qrels["grade"].to_pylist() == [2, -1]
-    with pytest.raises(DataError, match=r"x:1: 3 fields, must be 4"):
-        trec.parse_qrels(["q a 2"], "x")
-    with pytest.raises(DataError, match=r"x:2: document 'a' is judged twice .* first in line 1"):
-        trec.parse_qrels(["q 0 a 2", "q 0 a 1"], "x")
-    for grade in ("1_0", "\uff11", "nan", "9" * 19, "3000000000"):
-        with pytest.raises(DataError, match=f"x:1: grade '{grade}'"):
-            trec.parse_qrels([f"q 0 a {grade}"], "x")
-    with pytest.raises(StoreError, match="check the path"):
-        trec.read_qrels(tmp_path / "none")
-    (tmp_path / "latin").write_bytes("q 0 caf\xe9 1".encode("latin-1"))
-    with pytest.raises(DataError, match="not UTF-8"):
-        trec.read_qrels(tmp_path / "latin")
 
 
 def test_names_that_the_format_cannot_hold():

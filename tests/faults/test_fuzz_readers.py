@@ -26,7 +26,7 @@ from anmi_ray.cli import show
 from anmi_ray.config import load
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core.errors import AnmiError
-from anmi_ray.corpus import pydocs
+from anmi_ray.corpus import lookup, pydocs
 from anmi_ray.corpus.counts import counted
 from anmi_ray.judging import parse_reply, writer
 from anmi_ray.models import pooling
@@ -290,8 +290,8 @@ READERS: Readers = {
     "answers": (answers, b"I think document A is better.\nFinal answer: A\nScore: 0.5", 25),
     "answer in JSON": (answers, b'```json\n{"keyword": ["slow leak"], "score": 0.5, "answer": "B"}\n```', 15),
     "run": (written("r.trec", trec.read_run), b"q1 Q0 d1 1 2.5 t\nq1 Q0 d2 2 1.5 t\nq2 Q0 d1 1 0.5 t\n", 10),
-    "qrels": (written("q.trec", trec.read_qrels), b"q1 0 d1 1\nq1 0 d2 0\nq2 0 d1 2\n", 8),
-    "qrels of BEIR": (written("b.tsv", trec.read_qrels), QRELS, 6),
+    "qrels": (written("q.trec", lookup.read_qrels), b"q1 0 d1 1\nq1 0 d2 0\nq2 0 d1 2\n", 8),
+    "qrels of BEIR": (written("b.tsv", lookup.read_qrels), QRELS, 6),
     "preferences": (written("p.csv", partial(read_preferences, reading=GAMES)), PREFERENCES, 6),
     "preferences in JSON": (written("p.jsonl", partial(read_preferences, reading=GAMES)), JSONL, 5),
     "audited": (written("a.csv", partial(read_preferences, reading=ANSWERS)), PREFERENCES, 4),
