@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +20,7 @@ from anmi_ray.core.records import RUN, find_rows
 from anmi_ray.store import Flow
 
 if TYPE_CHECKING:
+    from anmi_ray.config.corpus import OwnDocument
     from anmi_ray.evaluation.relevance import Relevance
     from anmi_ray.evaluation.served_fusion import ServedFusion
     from anmi_ray.models.loading import ModelSource
@@ -244,6 +246,7 @@ def rerank_run(
     device: Device = "auto",
     precision: Precision = "float32",
     root: str = "results",
+    own_document: OwnDocument = "same-text",
 ) -> Flow:
     """Score the top `depth` of every query in a TREC run with a trained model and write a TREC run of them.
 
@@ -253,9 +256,10 @@ def rerank_run(
     `say` is told where its ranks contradict its scores, how many documents the collection does not have, and how many
     are left of `min_relevance`: those whose P(relevant) is lower are left out. `table_file`: a table of the ranking,
     with P(relevant) where the model says it; `say` is told where not. `device` and `precision`: as for `rerank`.
+    `own_document`: as corpus.own_document; `say` receives the count of documents that it leaves out.
     Raises DataError where run and collection share no query or no document.
     """
-    from anmi_ray.corpus import lookup
+    from anmi_ray.corpus import lookup, own_documents
     from anmi_ray.stages.ingest import of_queries
     from anmi_ray.stages.rerank import ranking
     from anmi_ray.tables import formats, trec
@@ -269,7 +273,9 @@ def rerank_run(
         fusion.check(given, "--fuse")
     calibrated = _calibrated_for(place, min_relevance, table_file, say)
     named = _one_system(run_file, say)
-    run = named.table.filter(pc.less_equal(named.table["rank"], depth))
+    left_out = _own_documents(named, collection, own_document, say)
+    run = own_documents.leave_out(named.table, left_out)
+    run = run.filter(pc.less_equal(run["rank"], depth))
     others = {name: _one_system(path, say) for name, path in given.items()}
     top = set(run["doc_id"].to_pylist())
     ids = {trec.place_of(given[name]): (one.queries.keys(), one.documents.keys()) for name, one in others.items()}
@@ -284,7 +290,9 @@ def rerank_run(
         loaded = _loaded(Path(source), *how) if isinstance(source, str) else load(source, *how)
         own = reranked = ranking.rerank(known, queries, documents, loaded)
     if fusion is not None:
-        partner_runs = {name: of_queries(one.table, queries) for name, one in others.items()}
+        partner_runs = {
+            name: own_documents.leave_out(of_queries(one.table, queries), left_out) for name, one in others.items()
+        }
         reranked = fusion.fuse(own, known, partner_runs, depth)
     answered = len(pc.unique(reranked["query_id"]))
     if calibrated is not None:
@@ -293,6 +301,17 @@ def rerank_run(
         formats.write_table(trec.named(reranked, queries, documents).drop_columns("system"), table_file)
     formats.write_text(trec.format_run(reranked, queries, documents), out_file)
     return Flow("queries", asked, answered, asked - answered)
+
+
+def _own_documents(run: NamedRun, collection: Path, rule: OwnDocument, say: Callable[[str], None] | None) -> pa.Table:
+    """The (query_id, doc_id) of documents that are the query itself."""
+    from anmi_ray.corpus import lookup, own_documents
+
+    texts = partial(lookup.read_texts, str(collection))
+    own = own_documents.find_in_run(run.table, run.documents, rule, texts)
+    if say is not None and (notice := own.notice("--own-document")) is not None:
+        say(notice)
+    return own.pairs
 
 
 def _calibrated_for(

@@ -65,8 +65,7 @@ def _ingest(
     hidden = reader.hidden_qrels()
     rows_in = reader.rows_in()
     own = _own_documents(artifact, shards, config, queries, qrels)
-    graded = own_documents.graded(qrels, own.pairs)
-    rejects = pa.concat_tables([rejects, graded])
+    rejects = pa.concat_tables([rejects, own_documents.graded(qrels, own.pairs)])
     qrels, hidden = (own_documents.without(table, own.pairs) for table in (qrels, hidden))
     counts = counted(reader, documents, queries, qrels, hidden)
     rows_out = {"documents": documents, "queries": queries.num_rows, "qrels": qrels.num_rows}
