@@ -74,10 +74,8 @@ def evaluate(
     has_texts = has_documents and beir.BeirFiles(str(collection)).find_optional("queries.jsonl") is not None
     texts = partial(lookup.read_texts, str(collection)) if has_texts else None
     names = (name for run in runs.values() for name in run.documents)
-    own = own_documents.find_in_run(table, names, own_document, texts, qrels)
-    if say is not None and (notice := own.notice("--own-document")) is not None:
-        say(notice)
-    table, qrels = own_documents.leave_out(table, own.pairs), own_documents.without(qrels, own.pairs)
+    own = own_documents.find_in_run(table, names, own_document, texts, qrels, say)
+    table, qrels = own_documents.leave_out(table, own), own_documents.without(qrels, own)
     metrics = measures.evaluate(table, qrels, measured, labels)
     rows = [asdict(row) for name in measured for row in significance.compare(metrics, labels[0], labels, name)]
     return Evaluation(rows, measured, labels[0])

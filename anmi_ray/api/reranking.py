@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -255,11 +255,10 @@ def rerank_run(
     Queries of the run that the collection does not have, or none of whose documents it has, are rejected (counted).
     `say` is told where its ranks contradict its scores, how many documents the collection does not have, and how many
     are left of `min_relevance`: those whose P(relevant) is lower are left out. `table_file`: a table of the ranking,
-    with P(relevant) where the model says it; `say` is told where not. `device` and `precision`: as for `rerank`.
-    `own_document`: as corpus.own_document; `say` receives the count of documents that it leaves out.
-    Raises DataError where run and collection share no query or no document.
+    with P(relevant) where the model says it; `say` is told where not. `own_document`: as corpus.own_document. `device`
+    and `precision`: as for `rerank`. Raises DataError where run and collection share no query or no document.
     """
-    from anmi_ray.corpus import lookup, own_documents
+    from anmi_ray.corpus import lookup
     from anmi_ray.stages.ingest import of_queries
     from anmi_ray.stages.rerank import ranking
     from anmi_ray.tables import formats, trec
@@ -273,15 +272,10 @@ def rerank_run(
         fusion.check(given, "--fuse")
     calibrated = _calibrated_for(place, min_relevance, table_file, say)
     named = _one_system(run_file, say)
-    left_out = _own_documents(named, collection, own_document, say)
-    run = own_documents.leave_out(named.table, left_out)
-    run = run.filter(pc.less_equal(run["rank"], depth))
+    run = _top(named, collection, depth, own_document, say)
     others = {name: _one_system(path, say) for name, path in given.items()}
-    top = set(run["doc_id"].to_pylist())
     ids = {trec.place_of(given[name]): (one.queries.keys(), one.documents.keys()) for name, one in others.items()}
-    to_rerank = {name for name, key in named.documents.items() if key in top}
-    ids |= {trec.place_of(run_file): (named.queries.keys(), to_rerank)}
-    lookup.check_ids(str(collection), ids, {}, say)
+    lookup.check_ids(str(collection), ids | {trec.place_of(run_file): _names(named, run)}, {}, say)
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
     asked = len(pc.unique(run["query_id"]))
     known = _known(run, queries, documents, collection, run_file)
@@ -290,10 +284,9 @@ def rerank_run(
         loaded = _loaded(Path(source), *how) if isinstance(source, str) else load(source, *how)
         own = reranked = ranking.rerank(known, queries, documents, loaded)
     if fusion is not None:
-        partner_runs = {
-            name: own_documents.leave_out(of_queries(one.table, queries), left_out) for name, one in others.items()
-        }
-        reranked = fusion.fuse(own, known, partner_runs, depth)
+        reranked = fusion.fuse(
+            own, known, {name: of_queries(one.table, queries) for name, one in others.items()}, depth
+        )
     answered = len(pc.unique(reranked["query_id"]))
     if calibrated is not None:
         reranked = _relevant(reranked, own, calibrated, min_relevance or 0.0, say)
@@ -303,15 +296,20 @@ def rerank_run(
     return Flow("queries", asked, answered, asked - answered)
 
 
-def _own_documents(run: NamedRun, collection: Path, rule: OwnDocument, say: Callable[[str], None] | None) -> pa.Table:
-    """The (query_id, doc_id) of documents that are the query itself."""
+def _names(named: NamedRun, top: pa.Table) -> tuple[Collection[str], Collection[str]]:
+    """The queries of a run, and the documents of its top, by the collection's own ids."""
+    documents = set(top["doc_id"].to_pylist())
+    return named.queries.keys(), {name for name, doc in named.documents.items() if doc in documents}
+
+
+def _top(run: NamedRun, collection: Path, depth: int, rule: OwnDocument, say: Callable[[str], None] | None) -> pa.Table:
+    """The top `depth` of every query, without the query's own document."""
     from anmi_ray.corpus import lookup, own_documents
 
     texts = partial(lookup.read_texts, str(collection))
-    own = own_documents.find_in_run(run.table, run.documents, rule, texts)
-    if say is not None and (notice := own.notice("--own-document")) is not None:
-        say(notice)
-    return own.pairs
+    own = own_documents.find_in_run(run.table, run.documents, rule, texts, say=say)
+    table = own_documents.leave_out(run.table, own)
+    return table.filter(pc.less_equal(table["rank"], depth))
 
 
 def _calibrated_for(

@@ -95,9 +95,14 @@ def find(
 
 
 def find_in_run(
-    run: pa.Table, names: Iterable[str], rule: OwnDocument, texts: Texts | None, grades: pa.Table | None = None
-) -> OwnDocuments:
-    """The own documents among the rows of a Run.
+    run: pa.Table,
+    names: Iterable[str],
+    rule: OwnDocument,
+    texts: Texts | None,
+    grades: pa.Table | None = None,
+    say: Callable[[str], None] | None = None,
+) -> pa.Table:
+    """The own documents (query_id, doc_id) among the rows of a Run; `say` receives a message if there are any.
 
     names: the documents of the run, by the collection's own ids. texts: reads queries and documents by id; if None, the
     own documents are those with the id of a query if at least half of the queries have theirs in the run. grades: Qrels
@@ -107,16 +112,16 @@ def find_in_run(
     pairs = pa.table({"query_id": id_array(map(query_id, ids)), "doc_id": id_array(map(doc_id, ids))})
     there = find_rows(run.group_by(_KEY).aggregate([]), {name: pairs[name] for name in _KEY}) >= 0
     pairs = pairs.filter(pa.array(there))
-    if rule == "keep" or not pairs.num_rows:
-        return NOTHING
-    if texts is not None:
+    own = NOTHING
+    if texts is not None and pairs.num_rows:
         queries, documents = texts(pairs["query_id"], pairs["doc_id"])
-        return find(queries, [documents], rule, grades)
-    if rule == "same-text" and _answers(pairs, grades):
-        return NOTHING
-    if rule == "same-id" or 2 * pairs.num_rows >= pc.count_distinct(run["query_id"]).as_py():
-        return OwnDocuments(pairs, 0)
-    return OwnDocuments(pairs.slice(0, 0), pairs.num_rows)
+        own = find(queries, [documents], rule, grades)
+    elif rule == "same-id" or (rule == "same-text" and not _answers(pairs, grades)):
+        most = rule == "same-id" or 2 * pairs.num_rows >= pc.count_distinct(run["query_id"]).as_py()
+        own = OwnDocuments(pairs, 0) if most else OwnDocuments(pairs.slice(0, 0), pairs.num_rows)
+    if say is not None and (notice := own.notice("--own-document")) is not None:
+        say(notice)
+    return own.pairs
 
 
 def leave_out(run: pa.Table, own: pa.Table) -> pa.Table:

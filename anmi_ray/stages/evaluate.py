@@ -105,8 +105,7 @@ def _evaluate(
     fused = fusions(runs, sweeps, config, depth)
     runs = pa.concat_tables([runs, fused])
     there = set(pc.unique(runs["system"]).to_pylist())
-    if there:  # a retriever that found nothing is measured too
-        there.update((retrieve.manifest() or {}).get("retrievers", ()))
+    there |= set((retrieve.manifest() or {}).get("retrievers", ())) if there else set()  # one that found nothing too
     values = measures.evaluate(runs, qrels, config.measures, sorted(there)) if measured else METRIC.empty()
     metrics = by_judges.without_failed(values, runs, peers)
     order = (*RETRIEVERS, "hybrid", control(config), START, START_FUSED, "reranked", FUSED, *peers)

@@ -102,26 +102,29 @@ def texts_of(table: pa.Table) -> Texts:
 
 @pytest.mark.parametrize("with_texts", [True, False])
 def test_ranks_close_up_where_the_own_document_stood(with_texts: bool) -> None:
-    own = find_in_run(FOUND, NAMES, "same-text", texts_of(SAME) if with_texts else None, ELSEWHERE)
-    assert (own.pairs.num_rows, own.kept) == (2, 0)
-    left = leave_out(FOUND, own.pairs)
+    said: list[str] = []
+    texts = texts_of(SAME) if with_texts else None
+    own = find_in_run(FOUND, NAMES, "same-text", texts, ELSEWHERE, said.append)
+    assert (own.num_rows, len(said)) == (2, 1)
+    left = leave_out(FOUND, own)
     RUN.check(left, "run")
     assert left["doc_id"].to_pylist() == [doc_id(name) for name in ("7", "2", "8", "1")]
     assert left["rank"].to_pylist() == [1, 2, 1, 2]
 
 
 @pytest.mark.parametrize(
-    ("found", "texts", "grades", "kept"),
+    ("found", "texts", "grades", "messages"),
     [
-        (FOUND, texts_of(OTHERS), ELSEWHERE, 2),
+        (FOUND, texts_of(OTHERS), ELSEWHERE, 1),
         (FOUND, None, ITS_OWN, 0),
         (run(("1", "1", 1), ("2", "7", 1), ("3", "7", 1)), None, ELSEWHERE, 1),  # by accident
         (run(("1", "7", 1), ("2", "8", 1)), None, ELSEWHERE, 0),
     ],
 )
 def test_a_run_keeps_documents_that_are_not_the_query(
-    found: pa.Table, texts: Texts | None, grades: pa.Table, kept: int
+    found: pa.Table, texts: Texts | None, grades: pa.Table, messages: int
 ) -> None:
-    own = find_in_run(found, NAMES, "same-text", texts, grades)
-    assert (own.pairs.num_rows, own.kept) == (0, kept)
-    assert leave_out(found, own.pairs).equals(found)
+    said: list[str] = []
+    own = find_in_run(found, NAMES, "same-text", texts, grades, said.append)
+    assert (own.num_rows, len(said)) == (0, messages)
+    assert leave_out(found, own).equals(found)
