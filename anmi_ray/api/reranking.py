@@ -277,17 +277,15 @@ def rerank_run(
     ids = {trec.place_of(given[name]): (one.queries.keys(), one.documents.keys()) for name, one in others.items()}
     lookup.check_ids(str(collection), ids | {trec.place_of(run_file): _names(named, run)}, {}, say)
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
-    asked = len(pc.unique(run["query_id"]))
     known = _known(run, queries, documents, collection, run_file)
     with gpu_memory_named(_full):
         how = threads, where, precision
         loaded = _loaded(Path(source), *how) if isinstance(source, str) else load(source, *how)
         own = reranked = ranking.rerank(known, queries, documents, loaded)
     if fusion is not None:
-        reranked = fusion.fuse(
-            own, known, {name: of_queries(one.table, queries) for name, one in others.items()}, depth
-        )
-    answered = len(pc.unique(reranked["query_id"]))
+        partner_runs = {name: of_queries(one.table, queries) for name, one in others.items()}
+        reranked = fusion.fuse(own, known, partner_runs, depth)
+    asked, answered = (len(pc.unique(table["query_id"])) for table in (run, reranked))
     if calibrated is not None:
         reranked = _relevant(reranked, own, calibrated, min_relevance or 0.0, say)
     if table_file is not None:
