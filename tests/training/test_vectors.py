@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
@@ -226,6 +227,19 @@ def test_lent_documents_are_those_of_the_group_that_no_list_of_the_query_has(dra
         excluded = {int(copy[d]) for d in (mine | {int(own[query[e]])}) - {-1}}
         first = {int(copy[d]): d for d in sorted(in_group, reverse=True)}
         assert found.tolist() == sorted(d for text, d in first.items() if text not in excluded)
+
+
+def test_copies_and_own_documents_are_found_by_token_list(base: Path) -> None:
+    problem = planted(lists=4, negatives=2, randoms=0)
+    ids, texts = (problem.texts[name].to_pylist() for name in ("doc_id", "text"))
+    texts[5] = f" {texts[2].upper()}"
+    table = problem.texts.set_column(problem.texts.schema.get_field_index("text"), "text", [texts])
+    own = pa.table({"query_id": problem.queries["query_id"].slice(1, 1), "doc_id": problem.texts["doc_id"].slice(7, 1)})
+    model = BiEncoder.load(str(base), max_tokens=32)
+    data = prepare([problem.examples], [table], [problem.queries], model.pairs, own=[own])
+    at = {ids[i]: data.document_P[[doc.tobytes() for doc in data.doc_id_P].index(ids[i])] for i in (2, 5, 7)}
+    assert data.copy_D[at[ids[2]]] == data.copy_D[at[ids[5]]]
+    assert sorted(data.own_Q.tolist()) == [-1, -1, -1, at[ids[7]]]
 
 
 @pytest.mark.parametrize("temperature", [0.05, 0.5])
