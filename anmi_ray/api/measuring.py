@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import RUN
 
 if TYPE_CHECKING:
+    from anmi_ray.config.corpus import OwnDocument
     from anmi_ray.corpus.lookup import Grades
     from anmi_ray.tables.trec import NamedRun
 
@@ -37,17 +39,19 @@ def evaluate(
     measured: list[str],
     say: Say | None = None,
     qrels_file: Path | None = None,
+    own_document: OwnDocument = "same-text",
 ) -> Evaluation:
     """Measure TREC runs against `qrels/<split>.tsv` of a collection, or a qrels file; the first system is the baseline.
 
     A system is a tag of a file, called by the tag, or FILE:TAG where several files have it. Scores decide, and equal
     ones go as in trec_eval. `say` receives a message for each file whose ranks contradict its scores or whose ids are
-    not all known, and for grades that are left out: malformed ones, and those of queries and documents that the
-    collection does not have. Raises DataError where malformed grades are more than one in a hundred, or unknown ids one
-    half or more, and where a file holds no ranking or none of a judged query, ConfigError where neither grades nor a
-    collection are given, or a file or a measure is given twice.
+    not all known, for grades that are left out (malformed ones, and those of queries and documents that the collection
+    does not have), and for documents that are a query's own, which `own_document` leaves out. Raises DataError where
+    malformed grades are more than one in a hundred, or unknown ids one half or more, and where a file holds no ranking
+    or none of a judged query, ConfigError where neither grades nor a collection are given, or a file or a measure is
+    given twice.
     """
-    from anmi_ray.corpus import beir, lookup
+    from anmi_ray.corpus import beir, lookup, own_documents
     from anmi_ray.corpus.reader import qrel_table
     from anmi_ray.evaluation import measures, significance
     from anmi_ray.tables import formats, trec
@@ -67,9 +71,13 @@ def evaluate(
     labels = list(systems)
     for label, run in systems.items():
         _check_judged(run, grades, f"run {label}", place, say, documents=not has_documents)
-    metrics = measures.evaluate(
-        pa.concat_tables(run.table for run in systems.values()), qrel_table(grades), measured, labels
-    )
+    table, qrels = pa.concat_tables(run.table for run in systems.values()), qrel_table(grades)
+    has_texts = has_documents and beir.BeirFiles(str(collection)).find_optional("queries.jsonl") is not None
+    texts = partial(lookup.read_texts, str(collection)) if has_texts else None
+    names = (name for run in runs.values() for name in run.documents)
+    own = own_documents.find_in_run(table, names, own_document, texts, qrels, say)
+    table, qrels = own_documents.leave_out(table, own), own_documents.without(qrels, own)
+    metrics = measures.evaluate(table, qrels, measured, labels)
     rows = [asdict(row) for name in measured for row in significance.compare(metrics, labels[0], labels, name)]
     return Evaluation(rows, measured, labels[0])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +20,7 @@ from anmi_ray.core.records import RUN, find_rows
 from anmi_ray.store import Flow
 
 if TYPE_CHECKING:
+    from anmi_ray.config.corpus import OwnDocument
     from anmi_ray.evaluation.relevance import Relevance
     from anmi_ray.evaluation.served_fusion import ServedFusion
     from anmi_ray.models.loading import ModelSource
@@ -244,6 +246,7 @@ def rerank_run(
     device: Device = "auto",
     precision: Precision = "float32",
     root: str = "results",
+    own_document: OwnDocument = "same-text",
 ) -> Flow:
     """Score the top `depth` of every query in a TREC run with a trained model and write a TREC run of them.
 
@@ -252,8 +255,9 @@ def rerank_run(
     Queries of the run that the collection does not have, or none of whose documents it has, are rejected (counted).
     `say` is told where its ranks contradict its scores, how many ids the collection does not have, and how many
     are left of `min_relevance`: those whose P(relevant) is lower are left out. `table_file`: a table of the ranking,
-    with P(relevant) where the model says it; `say` is told where not. `device` and `precision`: as for `rerank`.
-    Raises DataError where half of a run's queries or documents, or more, are not in the collection.
+    with P(relevant) where the model says it; `say` is told where not. `own_document`: as corpus.own_document. `device`
+    and `precision`: as for `rerank`. Raises DataError where half of a run's queries or documents, or more, are not in
+    the collection.
     """
     from anmi_ray.corpus import lookup
     from anmi_ray.stages.ingest import of_queries
@@ -269,12 +273,11 @@ def rerank_run(
         fusion.check(given, "--fuse")
     calibrated = _calibrated_for(place, min_relevance, table_file, say)
     named = _one_system(run_file, say)
-    run = named.table.filter(pc.less_equal(named.table["rank"], depth))
+    run = _top(named, collection, depth, own_document, say)
     others = {name: _one_system(path, say) for name, path in given.items()}
     runs = {trec.place_of(given[name]): one for name, one in others.items()} | {trec.place_of(run_file): named}
     lookup.check_ids(str(collection), runs, {}, say)
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
-    asked = len(pc.unique(run["query_id"]))
     known = _known(run, queries, documents, collection, run_file)
     with gpu_memory_named(_full):
         loaded = _loaded(Path(source), *how) if isinstance(source, str) else load(source, *how)
@@ -282,13 +285,23 @@ def rerank_run(
     if fusion is not None:
         scores = {name: of_queries(one.table, queries) for name, one in others.items()}
         reranked = fusion.fuse(own, known, scores, depth)
-    answered = len(pc.unique(reranked["query_id"]))
+    asked, answered = (len(pc.unique(table["query_id"])) for table in (run, reranked))
     if calibrated is not None:
         reranked = _relevant(reranked, own, calibrated, min_relevance or 0.0, say)
     if table_file is not None:
         formats.write_table(trec.named(reranked, queries, documents).drop_columns("system"), table_file)
     formats.write_text(trec.format_run(reranked, queries, documents), out_file)
     return Flow("queries", asked, answered, asked - answered)
+
+
+def _top(run: NamedRun, collection: Path, depth: int, rule: OwnDocument, say: Callable[[str], None] | None) -> pa.Table:
+    """The top `depth` of every query, without the query's own document."""
+    from anmi_ray.corpus import lookup, own_documents
+
+    texts = partial(lookup.read_texts, str(collection))
+    own = own_documents.find_in_run(run.table, run.documents, rule, texts, say=say)
+    table = own_documents.leave_out(run.table, own)
+    return table.filter(pc.less_equal(table["rank"], depth))
 
 
 def _calibrated_for(

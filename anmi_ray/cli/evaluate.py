@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from anmi_ray.cli.flags import COMMAND_LINE, wants_json
+from anmi_ray.cli.flags import COMMAND_LINE, OwnDocumentOption, wants_json
 from anmi_ray.core.errors import ConfigError
 
 
@@ -20,6 +20,7 @@ def evaluate(
     ] = None,
     split: Annotated[str, typer.Option("--split", help="which qrels of the collection: qrels/<split>.tsv")] = "test",
     measures: Annotated[str, typer.Option("--measures", help="comma-separated")] = "nDCG@10,MRR@10,Recall@100",
+    own_document: OwnDocumentOption = "same-text",
 ) -> None:
     """Measure TREC runs, with intervals; several systems are compared with the first by a paired test.
 
@@ -35,7 +36,7 @@ def evaluate(
     if not names:
         raise ConfigError("--measures names none", COMMAND_LINE, "name some, such as nDCG@10,AP, or leave it out")
     with working("measures"):
-        result = measuring.evaluate(collection, run_files, split, names, console.note, qrels)
+        result = measuring.evaluate(collection, run_files, split, names, console.note, qrels, own_document)
     if wants_json(context):
         facts = {"measures": result.measures, "baseline": result.baseline, "systems": result.comparisons}
         print(as_json(facts))

@@ -29,6 +29,10 @@ PrecisionOption = Annotated[
     Literal["auto", "float32", "bfloat16", "float16"],
     typer.Option("--precision", help="arithmetic of the model; auto: bfloat16 where it is computed natively"),
 ]
+OwnDocumentOption = Annotated[
+    Literal["same-text", "same-id", "keep"],
+    typer.Option("--own-document", help="which documents with the id of their query to leave out of its ranking"),
+]
 RejectsOption = Annotated[Path | None, typer.Option(help="write the rows that were refused, with place and reason")]
 ColumnsOption = Annotated[
     str, typer.Option("--columns", metavar="NAME=COLUMN,...", help="columns of FILE that are called otherwise")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from anmi_ray.cli.flags import PrecisionOption, RunRootOption
+from anmi_ray.cli.flags import OwnDocumentOption, PrecisionOption, RunRootOption
 from anmi_ray.core.errors import ConfigError
 
 _DeviceOption = Annotated[
@@ -44,6 +44,7 @@ def rerank(
     threads: Annotated[int, typer.Option("--threads", min=0, help="threads; 0: all cores")] = 0,
     device: _DeviceOption = "auto",
     precision: PrecisionOption = "float32",
+    own_document: OwnDocumentOption = "same-text",
     root: RunRootOption = "results",
 ) -> None:
     """Rerank a TREC run with a trained model, its scores fused with the first stage's where --fuse gives them.
@@ -74,6 +75,7 @@ def rerank(
             device=device,
             precision=precision,
             root=root,
+            own_document=own_document,
         )
     counts = f"{queries.rows_in:,} queries, {queries.rows_out:,} reranked, {queries.rejected:,} rejected"
     print(f"{counts} -> {out_file}", file=console.beside(outputs))

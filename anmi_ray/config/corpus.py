@@ -22,6 +22,7 @@ _ONLY = {
     "datasets": ("ir_datasets",),
     "packages": ("pydocs",),
     "test_fraction": ("pydocs",),
+    "own_document": ("beir", "trec", "table", "ir_datasets"),
 }
 _NEEDS = {
     "beir": {"path": "the folder that holds corpus.jsonl"},
@@ -40,6 +41,7 @@ Names = Annotated[tuple[str, ...], _LISTED]
 Paths = Annotated[tuple[PathOrUri, ...], _LISTED]
 Topic = Literal["title", "desc", "narr"]
 SplitName = Literal["train", "dev", "test"]
+OwnDocument = Literal["same-text", "same-id", "keep"]
 SplitNames = Annotated[tuple[SplitName, ...], _LISTED]
 _SPLITS: tuple[SplitName, ...] = ("train", "dev", "test")
 
@@ -179,6 +181,11 @@ class CorpusConfig(Settings):
     )
     max_test_queries: int | None = Field(
         default=None, ge=0, description="keep so many test queries, by hash of their text"
+    )
+    own_document: OwnDocument = Field(
+        default="same-text",
+        description="all but pydocs: a document that has the id of a query is left out of what is ranked for that "
+        "query. same-text: if it repeats the query's text; same-id: always, as BEIR does; keep: never",
     )
     max_reject_fraction: float = Field(
         default=0.01,

@@ -59,6 +59,11 @@ def text_hash(*parts: str) -> bytes:
     return digest("text", *parts)
 
 
+def copy_hash(*parts: str) -> bytes:
+    """Hash of a text up to white space and case: what "a copy of the same text" means."""
+    return text_hash(" ".join(" ".join(parts).split()).casefold())
+
+
 def comparison_id(query: bytes, doc_a: bytes, doc_b: bytes, again: int = 0) -> bytes:
     """Id of an unordered pair of documents under a query; needs doc_a < doc_b. `again` tells repeated askings apart."""
     if not doc_a < doc_b:

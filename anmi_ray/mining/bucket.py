@@ -38,11 +38,14 @@ class RatedBucket:
     spread: Reals  # [Q] robust sd (interquartile range / 1.349), floored
     rank: Reals  # [C] fused rank, NaN where not retrieved
     score: Reals  # [C] similarity to the query
+    text: Ints  # [C] number of the text within its query; copies share it
 
 
 @dataclass(frozen=True)
 class Pool:
     """The E anchors and the N documents beside them, as rows of the candidates; own gaps, and the rules' view."""
+
+    is_copy: Flags  # [C] relevant, or a copy of a relevant document: never a negative
 
     anchor: Ints  # [E] row in the candidates
     doc: Ints  # [N] row in the candidates
@@ -56,14 +59,15 @@ def read(
 ) -> RatedBucket:
     """Join ratings to candidates. Raises DataError on values that are not finite or rows without a candidate.
 
-    `confirmed` as in `compose.RuleInputs`.
+    `confirmed` as in `compose.RuleInputs`. A column `text_key` of the candidates says which of them are copies.
     """
     _check("ratings", ratings, "rating_elo")
     _check("ratings", ratings, "std_err_elo", least=0.0)
     _check("gaps", gaps, "gap_elo")
     _check("gaps", gaps, "gap_se_elo", least=0.0)
     rated_queries = pc.is_in(candidates["query_id"], value_set=pc.unique(ratings["query_id"]))
-    candidates = candidates.select(_CANDIDATE).filter(rated_queries)
+    key = "text_key" if "text_key" in candidates.column_names else "doc_id"
+    candidates = candidates.append_column("key", candidates[key]).select([*_CANDIDATE, "key"]).filter(rated_queries)
     order = identity.id_order(identity.id_matrix(candidates["query_id"]), identity.id_matrix(candidates["doc_id"]))
     candidates = candidates.take(pa.array(order))  # so that sums and ties do not depend on the order of rows
     queries = pc.unique(candidates["query_id"])
@@ -76,6 +80,7 @@ def read(
     count = np.maximum(np.bincount(query[rows], minlength=len(queries)), 1)
     mean = np.bincount(query[rows], rating[rows], minlength=len(queries)) / count
     spread = np.sqrt(np.bincount(query[rows], (rating[rows] - mean[query[rows]]) ** 2, minlength=len(queries)) / count)
+    text = candidates["query_id"], candidates["key"]
     return RatedBucket(
         candidates=candidates,
         queries=queries,
@@ -90,6 +95,7 @@ def read(
         spread=np.maximum(_robust_sd(query[rows], rating[rows], len(queries)), LEAST_SD),
         rank=pc.fill_null(pc.cast(candidates["rank"], pa.float64()), np.nan).to_numpy(),
         score=candidates["similarity"].to_numpy(),
+        text=np.unique(identity.mix(*map(identity.id_matrix, text)), return_inverse=True)[1],
     )
 
 
@@ -155,6 +161,8 @@ def pool(
             raise DataError(f"{what} have no rating", PLACE, AGAIN)
     seen = np.zeros(bucket.candidates.num_rows, dtype=bool)
     seen[anchor] = True  # a positive that anchors nothing was hidden from the ratings
+    is_relevant = (bucket.is_positive & seen) | bucket.is_likely
+    is_copy = np.isin(bucket.text, bucket.text[is_relevant])
     gap, gap_se = (gaps[name].to_numpy().astype(np.float64) for name in ("gap_elo", "gap_se_elo"))
     ruled_gap, ruled_se = _least(doc, gap, gap_se) if config.gap == "minimum" else (gap, gap_se)
     example_ids = identity.id_matrix(identity.id_array(anchors.example_ids))
@@ -163,7 +171,7 @@ def pool(
         draw_ids=example_ids[example] ^ identity.id_matrix(gaps["doc_id"]),
         gap=ruled_gap,
         gap_se=ruled_se,
-        is_positive=((bucket.is_positive & seen) | bucket.is_likely)[doc],
+        is_positive=is_copy[doc],
         anchor_rating=bucket.rating[anchor][example],
         spread=bucket.spread[anchors.query][example],
         rank=bucket.rank[doc],
@@ -173,7 +181,7 @@ def pool(
         was_borderline=_was_borderline(gaps, direct),
         relevance=_told(gaps, relevance),
     )
-    return Pool(anchor, doc, gap, gap_se, negatives)
+    return Pool(is_copy, anchor, doc, gap, gap_se, negatives)
 
 
 def _meetings(gaps: pa.Table, direct: pa.Table) -> list[tuple[Ints, float]]:

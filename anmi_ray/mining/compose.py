@@ -92,7 +92,7 @@ def mine(
         ruled = replace(ruled, weight=_full(ruled.weight, own, pool.negatives.example))
     spare = _choose_extra(pool.negatives, chosen, config, seed)
     rated = members.rated_members(chosen, pool, ruled)
-    random = members.random_members(anchors, bucket, config, seed)
+    random = members.random_members(anchors, bucket, pool.is_copy, config, seed)
     kept, few = _enough(anchors, rated, random, pool.negatives, config)
     extra = members.rated_members(spare, pool, replace(ruled, weight=np.zeros(len(ruled.weight))))
     roles = [members.anchor_members(pool), rated, random, extra]

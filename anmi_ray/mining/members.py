@@ -53,12 +53,12 @@ def rated_members(taken: Ints, pool: Pool, ruled: RuleVerdict) -> Members:
     )
 
 
-def random_members(anchors: Anchors, bucket: RatedBucket, config: MineConfig, seed: int) -> Members:
+def random_members(anchors: Anchors, bucket: RatedBucket, is_copy: Flags, config: MineConfig, seed: int) -> Members:
     """`random_negatives` of the query's random corpus documents for every example, drawn by (example, document)."""
     per_query = np.bincount(anchors.query, minlength=len(bucket.queries))
     first = np.concatenate([[0], np.cumsum(per_query)[:-1]])
     by_query = np.argsort(anchors.query, kind="stable")  # examples grouped by query
-    row = np.flatnonzero(bucket.is_random)
+    row = np.flatnonzero(bucket.is_random & ~is_copy)
     copies = per_query[bucket.query[row]]
     doc = np.repeat(row, copies)
     nth = np.arange(len(doc)) - np.repeat(np.cumsum(copies) - copies, copies)

@@ -25,9 +25,8 @@ class Negatives:
     draw_ids: NDArray[np.uint8]  # [N, 16] identity of (example, document), to draw random numbers from
     gap: Reals  # [N] points: anchor minus document, or the least over the query's positives (MineConfig.gap)
     gap_se: Reals  # [N] points
-    is_positive: (
-        Flags  # [N] another known positive of the query, or a document likelier than not to be one: never a negative
-    )
+    # [N] another known positive of the query, a document likelier than not to be one, or a copy: never a negative
+    is_positive: Flags
     anchor_rating: Reals  # [N] points
     spread: Reals  # [N] points: robust sd of the query's ratings, floored
     rank: Reals  # [N] the retriever's fused rank, from 1

@@ -1,5 +1,7 @@
 """BM25 retrieval: bm25s' tokeniser and Snowball stems, Lucene's formula, exact and reproducible.
 
+Scripts without spaces between words, such as Chinese, Japanese and Thai, are indexed by pairs of characters.
+
 The weights are one sparse matrix, and searching is a sparse product, so that the collection's statistics can be
 given from outside: those of a shard are its own unless `Statistics` of the whole collection are passed.
 Q queries, N documents, V words.
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from anmi_ray.config.retrieve import Bm25Config
-from anmi_ray.core import environment
+from anmi_ray.core import environment, scripts
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.retrieval.top import Hits, empty, top
@@ -144,10 +146,16 @@ def _tokenise(
 
 
 def tokenize(texts: Sequence[str], stopwords: str | None, stemmer: Any) -> Tokenized:
-    """Lower-case words of two letters or more, without stop words, stemmed."""
+    """Lower-case words of two letters or more, without stop words, stemmed; `scripts.other_words` beside them."""
     words: Any = stopwords or []
-    tokens = bm25s.tokenize(list(texts), stopwords=words, stemmer=stemmer, show_progress=False)
+    split = [scripts.other_words(text) for text in texts]
+    tokens = bm25s.tokenize([text for text, _ in split], stopwords=words, stemmer=stemmer, show_progress=False)
     assert isinstance(tokens, Tokenized)
+    dropped = frozenset(Tokenizer(stopwords=words).stopwords) if any(others for _, others in split) else frozenset()
+    for ids, (_, others) in zip(tokens.ids, split, strict=True):
+        kept = [word for word in others if word not in dropped]
+        stems = kept if stemmer is None else stemmer.stemWords(kept)
+        ids.extend(tokens.vocab.setdefault(stem, len(tokens.vocab)) for stem in stems)
     return tokens
 
 

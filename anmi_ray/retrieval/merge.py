@@ -7,7 +7,7 @@ on as candidates.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,12 +32,17 @@ _MANY = 1 << 17  # hits that are held before it is asked which of them can still
 
 @dataclass(frozen=True)
 class Merged:
-    """A bucket's Run, Candidate and Reject tables; `wanted`: of every shard the documents in them, a column doc_id."""
+    """A bucket's Run, Candidate and Reject tables.
+
+    wanted: for each shard, the documents in them, a column doc_id.
+    answered: by retriever, the number of queries for which it found a document.
+    """
 
     runs: pa.Table
     candidates: pa.Table
     wanted: list[pa.Table]
     rejects: pa.Table
+    answered: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,8 @@ def merge_bucket(
     chosen = candidates(ranked, compared_Q, config, seed)
     needed = pc.unique(pa.chunked_array([*runs["doc_id"].chunks, *chosen["doc_id"].chunks], type=identity.ID))
     wanted = _wanted(hits["doc_id"], shard_H, count, needed)
-    return Merged(runs, chosen, wanted, _rejects(hits, queries, qrels, compared_Q, chosen))
+    answered = {name: len(np.unique(ranked.query[rank_N > 0])) for name, rank_N in ranked.rank.items()}
+    return Merged(runs, chosen, wanted, _rejects(hits, queries, qrels, compared_Q, chosen), answered)
 
 
 def compared(queries: pa.Table, qrels: pa.Table, rates_dev: bool) -> NDArray[np.bool_]:

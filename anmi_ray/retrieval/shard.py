@@ -19,10 +19,10 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from anmi_ray.config.retrieve import RETRIEVERS, Bm25Config, DenseConfig, FlatIndex, LuceneConfig, RetrieveConfig
-from anmi_ray.core import identity
+from anmi_ray.core import identity, scripts
 from anmi_ray.core.errors import DataError
 from anmi_ray.retrieval import bm25, dense, lucene, vectors
 from anmi_ray.retrieval.hits import HITS, full_texts, pair_hash
@@ -110,23 +110,23 @@ class ShardRetrievers:
         return dense.Approximate(folder / _APPROXIMATE, index, doc_Nd, self._threads)
 
     def best(
-        self, texts: Sequence[str], query_Qd: NDArray[np.float32], names: Collection[str]
+        self, texts: Sequence[str], query_Qd: NDArray[np.float32], names: Collection[str], depth: int
     ) -> Iterator[tuple[str, Hits]]:
-        """By retriever of `names`, its best documents of Q queries; vectors are of the same, for dense alone.
+        """By retriever of `names`, its `depth` best documents of Q queries; vectors are of the same, for dense alone.
 
         Raises DataError where the vectors have another dimension than the documents'.
         """
         if self._bm25 is not None and "bm25" in names:
-            yield "bm25", self._bm25.search(texts, self._config.depth)
+            yield "bm25", self._bm25.search(texts, depth)
         if self._lucene is not None and "lucene" in names:
-            yield "lucene", self._lucene.search(texts, self._config.depth, self._threads)
+            yield "lucene", self._lucene.search(texts, depth, self._threads)
         if self._dense is not None and "dense" in names:
             self._check_dimension(query_Qd)
-            yield "dense", self._dense.search(query_Qd, self._config.depth)
+            yield "dense", self._dense.search(query_Qd, depth)
 
     def hits(self, queries: pa.Table, query_Qd: NDArray[np.float32], names: Collection[str]) -> pa.Table:
         """What `best` finds for `queries` (columns query_id, text) as HITS: no positives, none random, similarity 0."""
-        found = self.best(queries["text"].to_pylist(), query_Qd, names)
+        found = self.best(queries["text"].to_pylist(), query_Qd, names, self._config.depth)
         by_retriever = {name: _pairs(hits, len(self.doc_N16)) for name, hits in found}
         pairs = np.unique(np.concatenate([pairs for pairs, _ in by_retriever.values()]))
         none = np.zeros(len(pairs), dtype=bool)
@@ -171,16 +171,21 @@ class ShardIndex:
         """Let go of the indexes."""
         self._retrievers.close()
 
-    def search(self, queries: pa.Table, qrels: pa.Table, query_Qd: NDArray[np.float32], seed: int) -> pa.Table:
+    def search(
+        self, queries: pa.Table, qrels: pa.Table, query_Qd: NDArray[np.float32], seed: int, own: pa.Table | None = None
+    ) -> pa.Table:
         """The hits (HITS) of `queries` (Query table; vectors in its order); `qrels` may hold other queries too.
 
-        Raises DataError where the vectors have another dimension than the documents'.
+        own: pairs (query_id, doc_id) that are never hits. Raises DataError where the vectors have another dimension
+        than the documents'.
         """
-        found = self._retrievers.best(queries["text"].to_pylist(), query_Qd, self._config.retrievers)
-        by_retriever = {name: _pairs(hits, len(self._doc_N16)) for name, hits in found}
+        left_out = np.zeros(0, dtype=np.int64) if own is None else self._flat(queries, own)
+        depth = self._config.depth + bool(len(left_out))
+        found = self._retrievers.best(queries["text"].to_pylist(), query_Qd, self._config.retrievers, depth)
+        by_retriever = {name: _pairs(hits, len(self._doc_N16), left_out) for name, hits in found}
         positive = self._positives(queries, qrels)
         known = np.unique(np.concatenate([positive, *(pairs for pairs, _ in by_retriever.values())]))
-        random = self._random(queries, known, positive, seed)
+        random = self._random(queries, np.union1d(known, left_out), np.union1d(positive, left_out), seed)
         pairs = np.unique(np.concatenate([known, random]))
         similarity = self._similarity(query_Qd, *np.divmod(pairs, max(1, len(self._doc_N16))))
         marks = np.isin(pairs, positive), np.isin(pairs, random)
@@ -201,21 +206,25 @@ class ShardIndex:
         train = queries.filter(pc.equal(queries["split"], "train"))
         relevant = qrels.filter(pc.greater_equal(qrels["grade"], 1))
         relevant = relevant.filter(pc.is_in(relevant["query_id"], value_set=train["query_id"].combine_chunks()))
-        row = pc.index_in(relevant["query_id"], value_set=queries["query_id"].combine_chunks())
-        column = pc.index_in(relevant["doc_id"], value_set=self._documents["doc_id"].combine_chunks())
+        return self._flat(queries, relevant)
+
+    def _flat(self, queries: pa.Table, pairs: pa.Table) -> NDArray[np.int64]:
+        """Those of `pairs` (query_id, doc_id) whose document is in this shard, as flat indices, rising."""
+        row = pc.index_in(pairs["query_id"], value_set=queries["query_id"].combine_chunks())
+        column = pc.index_in(pairs["doc_id"], value_set=self._documents["doc_id"].combine_chunks())
         here = pc.is_valid(column).to_numpy(zero_copy_only=False)
         row_R = row.to_numpy()[here].astype(np.int64)
         column_R = pc.fill_null(column, 0).to_numpy()[here].astype(np.int64)
         return np.unique(row_R * len(self._doc_N16) + column_R)
 
     def _random(
-        self, queries: pa.Table, known: NDArray[np.int64], positive: NDArray[np.int64], seed: int
+        self, queries: pa.Table, known: NDArray[np.int64], excluded: NDArray[np.int64], seed: int
     ) -> NDArray[np.int64]:
         """Pairs that may become random negatives after merging, as flat indices.
 
         Globally a query's random negatives are the `random_negatives` of smallest pair hash among documents that are
-        neither hits nor positives. A hit of this shard may drop out of the merged hits, so those whose hash is small
-        enough are marked too: with that, merging is exact.
+        neither hits nor `excluded` (positives, own documents). A hit of this shard may drop out of the merged hits, so
+        those whose hash is small enough are marked too: with that, merging is exact.
         """
         count = self._config.random_negatives
         documents = len(self._doc_N16)
@@ -238,7 +247,7 @@ class ShardIndex:
             limit_B = np.partition(free_BN, place, axis=1)[:, place]
             row, column = np.nonzero(hash_BN <= limit_B[:, None])
             parts.append(rows[row] * documents + column)
-        return np.setdiff1d(np.concatenate(parts), positive)
+        return np.setdiff1d(np.concatenate(parts), excluded)
 
 
 def asked_words(queries: pa.Table, config: RetrieveConfig) -> dict[str, set[str]]:
@@ -273,7 +282,9 @@ def _counts(texts: Sequence[str], config: Bm25Config, shelf: Shelf) -> bm25.Coun
     def make(folder: Path) -> None:
         bm25.Counts.of(texts, config).save(folder)
 
-    settings = {"stemmer": config.stemmer, "stopwords": config.stopwords}
+    settings: dict[str, Any] = {"stemmer": config.stemmer, "stopwords": config.stopwords}
+    if any(map(scripts.has_other_scripts, texts)):
+        settings["scripts"] = scripts.VERSION
     return bm25.Counts.load(shelf("counts", _VERSION["counts"], settings, make))
 
 
@@ -344,12 +355,13 @@ def _vector_settings(config: DenseConfig, prompt: str | None, encoder: DocumentE
     }
 
 
-def _pairs(hits: Hits, documents: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Hits as (flat index query · N + document, score), rising; padding is left out."""
+def _pairs(hits: Hits, documents: int, left_out: ArrayLike = ()) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Hits as (flat index query · N + document, score), rising, without padding and the pairs `left_out`."""
     index_QK, score_QK = hits
     row, place = np.nonzero(index_QK >= 0)
     pairs = row * documents + index_QK[row, place]
     order = np.argsort(pairs)
+    order = order[np.isin(pairs[order], left_out, invert=True)]
     return pairs[order], score_QK[row, place][order]
 
 

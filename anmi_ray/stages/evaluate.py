@@ -104,9 +104,10 @@ def _evaluate(
         sweeps = {name: _sweep(name, dev_runs, choice, config, depth, seed) for name in _rerankers(runs)}
     fused = fusions(runs, sweeps, config, depth)
     runs = pa.concat_tables([runs, fused])
-    values = measures.evaluate(runs, qrels, config.measures) if measured else METRIC.empty()
-    metrics = by_judges.without_failed(values, runs, peers)
     there = set(pc.unique(runs["system"]).to_pylist())
+    there |= set((retrieve.manifest() or {}).get("retrievers", ())) if there else set()  # one that found nothing too
+    values = measures.evaluate(runs, qrels, config.measures, sorted(there)) if measured else METRIC.empty()
+    metrics = by_judges.without_failed(values, runs, peers)
     order = (*RETRIEVERS, "hybrid", control(config), START, START_FUSED, "reranked", FUSED, *peers)
     systems = [name for name in dict.fromkeys(order) if name in there]
     comparable = systems or pc.unique(dev_runs["system"]).to_pylist() or ["hybrid"]  # without a test query: dev's

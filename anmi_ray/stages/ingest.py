@@ -5,7 +5,7 @@ The only stage that touches the user's files. It runs in one task: readers strea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,32 +22,38 @@ from anmi_ray.store import Artifact, Flow
 
 if TYPE_CHECKING:
     from anmi_ray.corpus.counts import CollectionCounts
+    from anmi_ray.corpus.own_documents import OwnDocuments
 
 TRAIN_QUERIES = Split(
     "train",
     "give queries beside those of dev and test: they need no label (corpus.unlabelled, corpus.max_train_queries)",
 )
+OWN = "own"  # the part of documents that rankings leave out for a query, as Qrel rows of grade 0; there if some are
 HIDDEN = "hidden"  # the part of Qrel rows that a simulated panel alone is told; there where one is and some are
 _DOCUMENT_S = 2e-5
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: IngestConfig, context: Context) -> dict[str, Any]:
     """Read the collection and write it into the store; returns flows and facts for the manifest."""
-    flows, shards, counts, rejected = run_task(context, _ingest, artifact, config, context.buckets)
+    flows, shards, counts, rejected, own = run_task(context, _ingest, artifact, config, context.buckets)
     for said in (*rejected, *counts.notices()):
         context.notice(said)
     facts = {"shards": shards, "splits": counts.queries}
     facts |= {"labelled": counts.labelled, "left_out": counts.left_out, "unread": counts.unread}
     facts |= {"hidden": counts.hidden} if config.hidden else {}
     others = {"over_maximum": counts.over_maximum, "repeated": counts.repeated, "trimmed": counts.trimmed}
+    others |= {"own_documents": own.pairs.num_rows}
     facts |= {name: count for name, count in others.items() if count}
+    if (found := own.notice()) is not None:
+        context.notice(found)
     return {"flows": flows, **facts, "buckets": context.buckets}
 
 
 def _ingest(
     artifact: Artifact, config: IngestConfig, buckets: int
-) -> tuple[list[Flow], int, CollectionCounts, list[str]]:
+) -> tuple[list[Flow], int, CollectionCounts, list[str], OwnDocuments]:
     from anmi_ray import corpus
+    from anmi_ray.corpus import own_documents
     from anmi_ray.corpus.counts import counted, examples
 
     reader = corpus.read(config)
@@ -58,16 +64,23 @@ def _ingest(
     queries, qrels, rejects = reader.queries(), reader.qrels(), reader.rejects()
     hidden = reader.hidden_qrels()
     rows_in = reader.rows_in()
+    own = _own_documents(artifact, shards, config, queries, qrels)
+    rejects = pa.concat_tables([rejects, own_documents.graded(qrels, own.pairs)])
+    qrels, hidden = (own_documents.without(table, own.pairs) for table in (qrels, hidden))
     counts = counted(reader, documents, queries, qrels, hidden)
     rows_out = {"documents": documents, "queries": queries.num_rows, "qrels": qrels.num_rows}
     flows = [Flow(unit, rows_in[unit], rows_out[unit], rows_in[unit] - rows_out[unit]) for unit in rows_out]
     _check_rejects(rejects, flows)
+    left_out = own.pairs.num_rows
+    if left_out + own.kept:
+        flows.append(Flow("documents with a query's id", left_out + own.kept, own.kept, left_out))
     bucket_by_query = {
         query: bucket_of(text, buckets)
         for query, text in zip(queries["query_id"].to_pylist(), queries["text_hash"].to_pylist(), strict=True)
     }
     made = {"queries": (QUERY, queries), "qrels": (QREL, qrels)}
     made |= {HIDDEN: (QREL, hidden)} if config.hidden else {}
+    made |= {OWN: (QREL, own.pairs)} if own.pairs.num_rows else {}
     places = {
         part: pa.array([bucket_by_query[i] for i in table["query_id"].to_pylist()], type=pa.int64())
         for part, (_, table) in made.items()
@@ -78,8 +91,35 @@ def _ingest(
             for part, (record, table) in made.items()
         }
         first = bucket == 0  # the counts of a whole-collection pass stand in the first bucket's footer
-        artifact.commit_bucket(bucket, parts, flows if first else [], rejects if first else None)
-    return flows, shards, counts, examples(rejects)
+        explained = left_out if first else 0  # the part OWN holds them
+        artifact.commit_bucket(bucket, parts, flows if first else [], rejects if first else None, explained)
+    return flows, shards, counts, examples(rejects), own
+
+
+def _own_documents(
+    artifact: Artifact, shards: int, config: IngestConfig, queries: pa.Table, qrels: pa.Table
+) -> OwnDocuments:
+    """The own documents of `queries` among the shards that were written; texts are read of shards that hold some."""
+    from anmi_ray.corpus import own_documents
+
+    wanted = own_documents.with_ids_of(queries)["doc_id"].combine_chunks()
+
+    def tables() -> Iterator[pa.Table]:
+        for shard in range(shards):
+            ids = artifact.read_part("documents", shard, DOCUMENT, columns=["doc_id"])
+            if pc.any(pc.is_in(ids["doc_id"], value_set=wanted)).as_py():
+                yield artifact.read_part("documents", shard, DOCUMENT)
+
+    rule = "keep" if config.reader == "pydocs" else config.own_document  # pydocs calls a query after its answer
+    train = queries.filter(pc.equal(queries["split"], "train"))
+    return own_documents.find(queries, tables(), rule, of_queries(qrels, train))
+
+
+def own_of(ingest: Artifact, bucket: int) -> pa.Table:
+    """The documents (query_id, doc_id) that rankings leave out for queries of a bucket."""
+    if not (ingest.manifest() or {}).get("own_documents"):
+        return QREL.empty()
+    return ingest.read_part(OWN, bucket, QREL)
 
 
 def _sorted(table: pa.Table) -> pa.Table:
@@ -141,7 +181,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="ingest",
-    version=3,
+    version=4,
     inputs=(),
     does="read the collection, refuse what is malformed, split the queries",
     run=run,

@@ -189,13 +189,19 @@ def groups(lists: Sequence[Listed], config: TrainConfig) -> list[list[Listed]]:
 
 
 def borrowed(data: TrainingSet, group: Sequence[Listed]) -> list[NDArray[np.int64]]:
-    """For each list of a group the documents of its other lists that are negatives to it, each once, rising.
+    """For each list of a group the documents of its other lists that are negatives to it, each text once, rising.
 
-    Left out are the documents of any list of the same query, of this step or not: its anchors and rated documents may
-    be relevant, its random ones have a weight of their own.
+    Left out are the documents of any list of the same query, of this step or not (its anchors and rated documents may
+    be relevant, its random ones have a weight of their own), their copies, and the query's own document.
     """
     read = np.unique(data.document_P[np.concatenate([one.documents for one in group])])
-    return [read[~np.isin(read, documents_of_query(data, int(data.query_E[one.e])))] for one in group]
+    read = read[np.sort(np.unique(data.copy_D[read], return_index=True)[1])]
+    lent: list[NDArray[np.int64]] = []
+    for one in group:
+        query = int(data.query_E[one.e])
+        known = np.append(documents_of_query(data, query), data.own_Q[query])
+        lent.append(read[~np.isin(data.copy_D[read], data.copy_D[known[known >= 0]])])
+    return lent
 
 
 def documents_of_query(data: TrainingSet, query: int) -> NDArray[np.int64]:

@@ -30,6 +30,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from anmi_ray.core.errors import DataError
+from anmi_ray.core.identity import ID_BYTES, copy_hash, id_array, id_matrix, mix
 from anmi_ray.models.pairs import PairTokenizer, Ragged, document_text
 from anmi_ray.models.texts import TextTokenizer
 
@@ -122,6 +123,15 @@ def tokenised(
     if cache is None:
         return joined(map(code, chunks())), list_D
     return cache.lists(code, _tokenizer(pairs, columns), content.digest(), chunks), list_D
+
+
+def copies(tables: Sequence[pa.Table], ids: pa.Array) -> NDArray[np.int64]:
+    """For each document of `ids` a number that it shares with its copies (`identity.copy_hash`)."""
+    hashes = np.zeros((len(ids), ID_BYTES), dtype=np.uint8)
+    for id_R, rows in _rows(tables, "doc_id", ("title", "text"), ids):
+        texts = zip(*(column.to_pylist() for column in rows.columns), strict=True)
+        hashes[id_R] = id_matrix(id_array(copy_hash(*parts) for parts in texts))
+    return np.unique(mix(hashes), return_inverse=True)[1]
 
 
 def _rows(

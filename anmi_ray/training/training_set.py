@@ -18,7 +18,7 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import id_matrix, uniforms
 from anmi_ray.models.pairs import PairTokenizer, Ragged
 from anmi_ray.models.texts import TextTokenizer
-from anmi_ray.training.tokens import TokenCache, tokenised
+from anmi_ray.training.tokens import TokenCache, copies, tokenised
 
 # s: what a student cannot say of even exact ratings, over their standard deviation in a query. .5 is a student whose
 # scores correlate with them by .87; a document whose error is as large weighs half.
@@ -46,6 +46,8 @@ class TrainingSet:
     """All lists, tokenised: list e holds documents start_E[e] to start_E[e + 1], the anchor first.
 
     Ratings, gaps and their standard errors are NaN for random documents, which are never rated; all are Elo points.
+    copy_D: by token list of `documents`, a number that copies of one text share.
+    own_Q: by token list of `queries`, the document that is the query itself, -1 if there is none.
     """
 
     example_E: NDArray[np.uint8]
@@ -65,6 +67,8 @@ class TrainingSet:
     queries: Ragged
     documents: Ragged
     pairs: PairTokenizer | TextTokenizer
+    copy_D: NDArray[np.int64]
+    own_Q: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.query_E)
@@ -121,12 +125,13 @@ def prepare(
     queries: Sequence[pa.Table],
     pairs: PairTokenizer | TextTokenizer,
     cache: TokenCache | None = None,
+    own: Sequence[pa.Table] = (),
 ) -> TrainingSet:
     """Join Example tables with their texts and tokenise each text once; sorted by example, whatever the files' order.
 
-    `texts` are Text tables, `queries` Query tables (all splits allowed), read one at a time. Token lists are kept in
-    memory, or in `cache`. Raises DataError where there is no example, an example is its anchor alone, a text is
-    missing, or a query's ratings have no spread.
+    `texts` are Text tables, `queries` Query tables (all splits allowed), `own` pairs of a query and the document that
+    is the query itself, all read one at a time. Token lists are kept in memory, or in `cache`. Raises DataError where
+    there is no example, an example is its anchor alone, a text is missing, or a query's ratings have no spread.
     """
     example = pa.concat_tables(list(examples))
     if not example.num_rows:
@@ -150,6 +155,7 @@ def prepare(
     document = list_D[document]
     query_lists, list_Q = tokenised(queries, "query_id", ("text",), query_ids, "queries", pairs, cache)
     query = list_Q[query]
+    lent = isinstance(pairs, TextTokenizer)  # documents that are read alone can be negatives of other lists
     return TrainingSet(
         example_E=id_matrix(example["example_id"]),
         query_E=query,
@@ -168,7 +174,22 @@ def prepare(
         queries=query_lists,
         documents=documents,
         pairs=pairs,
+        copy_D=copies(texts, document_ids)[np.argsort(list_D)] if lent else np.arange(len(documents)),
+        own_Q=_own(own, query_ids, document_ids, list_D)[np.argsort(list_Q)],
     )
+
+
+def _own(
+    tables: Sequence[pa.Table], query_ids: pa.Array, document_ids: pa.Array, list_D: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """For each of `query_ids` the token list of its own document, by `tables` (query_id, doc_id); -1 if none."""
+    own = np.full(len(query_ids), -1)
+    for table in tables:
+        at = pc.index_in(table["query_id"].combine_chunks(), value_set=query_ids)
+        same = pc.index_in(table["doc_id"].combine_chunks(), value_set=document_ids)
+        both = pc.and_(at.is_valid(), same.is_valid())
+        own[at.filter(both).to_numpy()] = list_D[same.filter(both).to_numpy()]
+    return own
 
 
 def precision(error_P: NDArray[np.float64], spread_P: NDArray[np.float64]) -> NDArray[np.float64]:

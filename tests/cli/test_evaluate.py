@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,20 @@ def test_each_tag_is_a_system(runs: list[str], systems: dict[str, str]) -> None:
     rows = [line.split() for line in printed(*evaluate(*runs)).splitlines()]
     assert rows[0][-3:] == ["−", next(iter(systems)), "p"]
     assert {row[0]: row[1].removeprefix("0") for row in rows[1:]} == systems
+
+
+def test_a_query_s_own_document_is_left_out(tmp_path: Path) -> None:
+    texts = {"q1": "sort a list", "q2": "open a file"}
+    documents = {**texts, "d1": "sorted() returns a list", "d2": "open() returns a file"}
+    for name, rows in (("queries", texts), ("corpus", documents)):
+        lines = (json.dumps({"_id": key, "text": text}) for key, text in rows.items())
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    own = "".join(f"{q} Q0 {q} 1 3 x\n{q} Q0 d{q[1]} 2 2 x\n" for q in texts)
+    (tmp_path / "own.trec").write_text(own)
+    done = anmi(*evaluate("own.trec"))
+    assert "1.000" in done.stdout
+    assert done.stderr.startswith("2 queries are documents under their own id")
+    assert "0.500" in printed(*evaluate("own.trec"), "--own-document", "keep")
 
 
 def test_ranks_that_contradict_the_scores_are_told_of() -> None:

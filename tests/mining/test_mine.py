@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,33 @@ def test_table_2_worked_example() -> None:
     assert example["rating_mean"] == pytest.approx(np.mean(ratings))
     assert example["rating_sd"] == pytest.approx(np.std(ratings))
     assert example["example_id"] == identity.digest("example", identity.query_id("q0"), doc_id(0, 0))
+
+
+def with_copies(tables: Any, *pairs: tuple[int, int]) -> Any:
+    """The tables, where the documents of each pair (of the first query) have one text."""
+    keys = tables.candidates["doc_id"].to_pylist()
+    for one, other in pairs:
+        keys[keys.index(doc_id(0, other))] = doc_id(0, one)
+    return replace(tables, candidates=tables.candidates.append_column("text_key", identity.id_array(keys)))
+
+
+def test_copies_of_a_positive_are_no_negatives() -> None:
+    """Nor are random documents that are; copies among the others are negatives as they were."""
+    config = TABLE.model_copy(update={"random_negatives": 2})
+    tables = make_tables([Query([300.0, 250.0, 150.0, 0.0, -150.0, -400.0], randoms=2)])
+    (plain,), _ = run(tables, config)
+    (example,), _ = run(with_copies(tables, (0, 3), (0, 7), (4, 5)), config)
+    left_out = {doc_id(0, 3), doc_id(0, 7)}
+    assert left_out < set(plain["doc_ids"])
+    assert set(example["doc_ids"]) == set(plain["doc_ids"]) - left_out
+
+
+def test_copies_of_confirmed_documents_are_no_negatives() -> None:
+    config = TABLE.model_copy(update={"anchors": "confirmed"})
+    tables = make_tables([Query([300.0, 250.0, 0.0, -100.0, -150.0], positives=(), said=((0, 0.9), (1, 0.1)))])
+    (plain,), _ = run(tables, config)
+    (example,), _ = run(with_copies(tables, (0, 3)), config)
+    assert set(plain["doc_ids"]) - set(example["doc_ids"]) == {doc_id(0, 3)}
 
 
 def test_posterior_gates_and_takes_the_largest_expected_weight() -> None:

@@ -85,7 +85,11 @@ def qrels(count: int = 9, positives: int = 3) -> pa.Table:
 
 
 def hits_of(
-    parts: Sequence[pa.Table], config: RetrieveConfig, asked: pa.Table | None = None, whole_statistics: bool = True
+    parts: Sequence[pa.Table],
+    config: RetrieveConfig,
+    asked: pa.Table | None = None,
+    whole_statistics: bool = True,
+    own: pa.Table | None = None,
 ) -> list[pa.Table]:
     """Of every part of a corpus, its hits of the queries."""
     encoder, asked, known = WordEncoder(), queries() if asked is None else asked, dict[str, Statistics]()
@@ -97,7 +101,7 @@ def hits_of(
     found = []
     for part in parts:
         with closing(ShardIndex(part, config, encoder, known=known)) as index:
-            found.append(index.search(asked, qrels(), vectors, seed=5))
+            found.append(index.search(asked, qrels(), vectors, 5, own))
     return found
 
 
@@ -146,6 +150,45 @@ def test_to_run_leaves_rank_zero_out() -> None:
     assert run["rank"].to_pylist() == [1, 2]
     assert run["doc_id"].to_pylist() == [identity.doc_id("2"), identity.doc_id("0")]
     assert to_run(query, ids, {}).num_rows == 0
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_own_documents_are_in_no_ranking_and_among_no_candidates(shards: int) -> None:
+    """Every query's own document is its best in all retrievers; the others move up, and lists stay full."""
+    size = 80 // shards
+    asked = queries()
+    whole = documents()
+    best = [8 * row + 13 for row in range(asked.num_rows)]  # not graded
+    texts = whole["text"].to_pylist()
+    titles = whole["title"].to_pylist()
+    for row, at in enumerate(best):
+        texts[at], titles[at] = asked["text"][row].as_py(), ""
+    whole = DOCUMENT.table({**{name: whole[name] for name in whole.column_names}, "text": texts, "title": titles})
+    parts = [whole.slice(start, size) for start in range(0, 80, size)]
+    own = pa.table({"query_id": asked["query_id"], "doc_id": whole["doc_id"].take(pa.array(best))})
+    pairs = set(zip(own["query_id"].to_pylist(), own["doc_id"].to_pylist(), strict=True))
+    kept, left = (
+        merge_bucket(hits_of(parts, CONFIG, asked, own=one), asked, qrels(), CONFIG, seed=5) for one in (None, own)
+    )
+    for table in (left.runs, left.candidates):
+        assert not pairs & set(zip(table["query_id"].to_pylist(), table["doc_id"].to_pylist(), strict=True))
+    for query, document in pairs:
+        for system in ("bm25", "dense"):
+            before, after = (
+                one.runs.filter(pc.and_(pc.equal(one.runs["query_id"], query), pc.equal(one.runs["system"], system)))
+                .sort_by("rank")["doc_id"]
+                .to_pylist()
+                for one in (kept, left)
+            )
+            assert not before or before[0] == document
+            assert after[: len(before) - 1] == before[1:]
+            assert len(after) == len(before) or system == "bm25"
+    counts = {
+        source: [one.candidates.filter(pc.equal(one.candidates["source"], source)).num_rows for one in (kept, left)]
+        for source in ("retrieved", "random")
+    }
+    assert counts["retrieved"][0] == counts["retrieved"][1]
+    assert counts["random"][0] == counts["random"][1] > 0
 
 
 def test_records_hold(merged: Merged) -> None:

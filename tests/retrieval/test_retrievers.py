@@ -43,6 +43,22 @@ def test_top_is_a_stable_sort(rows: list[list[int]], depth: int) -> None:
         assert not value[row, len(wanted) :].any()
 
 
+@pytest.mark.parametrize(
+    ("texts", "queries"),
+    [
+        (["酵头每天喂两次", "番茄需要六小时的阳光", "茶"], ["酸面团酵头多久喂一次", "番茄要多少阳光", "茶"]),
+        (["サワードウの種は一日二回", "ﾄﾏﾄは日光が必要", "猫と犬"], ["サワードウ種", "トマトの日光", "猫"]),
+        (["เลี้ยงหัวเชื้อวันละสองครั้ง", "มะเขือเทศต้องการแสงแดด", "ดื่มน้ำ"], ["หัวเชื้อ", "แสงแดด", "น้ำ"]),
+        (["고양이는 물을 마신다", "강아지가 뛴다", "토마토 Python"], ["고양이", "강아지를", "ＰＹＴＨＯＮ"]),
+        (["ພາສາລາວ", "ភាសាខ្មែរ", "မြန်မာစာ"], ["ລາວ", "ខ្មែរ", "မြန်မာ"]),
+        (["हिन्दी भाषा सरल है।", "தமிழ் மொழி", "ಕನ್ನಡ"], ["हिन्दी", "மொழி", "ಕನ್ನಡ"]),
+    ],
+)
+def test_bm25_finds_words_of_other_scripts(texts: list[str], queries: list[str]) -> None:
+    index, _ = search_texts(texts, queries, Bm25Config(), 1)
+    assert index[:, 0].tolist() == [0, 1, 2]
+
+
 def test_bm25_by_hand() -> None:
     texts = ["alpha beta", "alpha alpha gamma delta", "gamma delta"]
     index, score = search_texts(texts, ["alpha"], PLAIN, 3)

@@ -133,6 +133,19 @@ def test_without_a_labelled_test_query_nothing_is_measured_and_dev_still_chooses
     assert first == replace(whole, shares=())
 
 
+def test_a_retriever_that_found_nothing_has_a_row_of_zeros(tmp_path: Path) -> None:
+    world = World(tmp_path, SKILL)
+    runs, texts = world.retrieve.read_part("runs", 0, RUN), world.retrieve.read_part("texts", 0, TEXT_OF)
+    runs = runs.filter(pc.not_equal(runs["system"], "bm25"))
+    world.retrieve = Artifact(world.store, "retrieve", "without-bm25")
+    world.retrieve.commit_bucket(0, {"runs": (RUN, runs), "texts": (TEXT_OF, texts)}, [Flow("queries", 1, 1)], None)
+    world.retrieve.complete([Flow("queries", 1, 1)], retrievers=["bm25", "dense"])
+    first, artifact = world.measured()
+    rows = [row for row in artifact.read_json("comparisons.json") if row["system"] == "bm25"]
+    assert [row["mean"] for row in rows] == [0.0] * 3
+    assert first.dev["bm25"] == 0.0
+
+
 def test_the_baseline_is_the_best_untrained_system_on_dev(tmp_path: Path) -> None:
     first, artifact = World(tmp_path, SKILL).measured()
     untrained = {name: first.dev[name] for name in UNTRAINED}

@@ -18,9 +18,11 @@ import torch
 from ray._private import state
 
 from anmi_ray.config.load import load
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.identity import doc_id, query_id
 from anmi_ray.core.records import CANDIDATE, QUERY, RUN
 from anmi_ray.pipeline.run import run
+from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Artifact, Store
 from tests.models.tiny import write_tiny_bert
 from tests.retrieval.java import needs_lucene
@@ -67,8 +69,18 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+class Notices(Reporter):
+    """Collects what the user is told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.texts.append(text)
+
+
 class Retrieved:
-    """What retrieve left of a run."""
+    """What retrieve left of a run, and its notices."""
 
     def __init__(self, root: Path, collection: Path, model: Path, *overrides: str, shard: int = 50) -> None:
         root.mkdir(parents=True, exist_ok=True)
@@ -79,7 +91,9 @@ class Retrieved:
             retrieve={"depth": 30, "candidates": 14, "random_negatives": 3, "dense": {"model": str(model)}},
             execution={"buckets": BUCKETS, "root": str(root / "results"), "threads": 1},
         )
-        record = run(load(config, overrides), last="retrieve")
+        notices = Notices()
+        record = run(load(config, overrides), notices, last="retrieve")
+        self.notices = notices.texts
         store = Store(str(root / "results"))
         self.ingest, self.artifact = (
             Artifact(store, name, record["stages"][name]["fingerprint"]) for name in ("ingest", "retrieve")
@@ -129,6 +143,57 @@ def test_without_one_they_are_rejects(
     assert sorted(row["key"] for row in rejects) == ["nothing", "stop"]
     assert {row["reason"] for row in rejects} == {"no candidates"}
     assert alone.ranked("bm25", "q20") == usual.ranked("bm25", "q20") != []
+
+
+def test_a_retriever_that_finds_nothing_is_named(ray_local: None, model: Path, tmp_path: Path) -> None:
+    """Queries and documents in two languages: flows and a notice name bm25; alone it ends the run here."""
+    folder = tmp_path / "two-languages"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text(lines([{"_id": f"d{i}", "title": "", "text": WORDS[i]} for i in range(40)]))
+    asked = [{"_id": f"q{i}", "text": f"fremd{i} {WORDS[i] if i < 3 else ''}"} for i in range(12)]
+    (folder / "queries.jsonl").write_text(lines(asked))
+    rows = "".join(f"q{i}\td{i}\t1\n" for i in range(12))
+    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    found = Retrieved(tmp_path / "both", folder, model, "corpus.dev_fraction=0")
+    flows = {flow["unit"]: flow for flow in (found.artifact.manifest() or {})["flows"]}
+    assert (flows["queries of bm25"]["rows_in"], flows["queries of bm25"]["rejected"]) == (12, 9)
+    assert "queries of dense" not in flows
+    assert [text.split()[0] for text in found.notices if "9 of 12" in text] == ["bm25"]
+    (folder / "queries.jsonl").write_text(lines([row | {"text": "fremd"} for row in asked[3:]]))
+    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows[rows.index("q3") :])
+    with pytest.raises(DataError) as caught:
+        Retrieved(tmp_path / "alone", folder, model, "corpus.dev_fraction=0", "retrieve.retrievers=[bm25]")
+    assert caught.value.place == "retrieve"
+
+
+def test_own_documents_are_left_out_of_every_shard(
+    ray_local: None, collection: Path, model: Path, tmp_path: Path
+) -> None:
+    """Each query is a document of its own id besides: nothing else changes but the statistics of words."""
+    folder = tmp_path / "queries-too"
+    folder.mkdir()
+    (folder / "qrels").symlink_to(collection / "qrels")
+    (folder / "queries.jsonl").symlink_to(collection / "queries.jsonl")
+    asked = (json.loads(line) for line in (collection / "queries.jsonl").read_text().splitlines())
+    more = lines([{"_id": row["_id"], "title": "", "text": f"{row['text'].capitalize()}?"} for row in asked])
+    (folder / "corpus.jsonl").write_text((collection / "corpus.jsonl").read_text() + more)
+    pairs: dict[str, set[tuple[bytes, bytes]]] = {}
+    for rule in ("same-text", "keep"):
+        found = Retrieved(
+            tmp_path / rule, folder, model, f"corpus.own_document={rule}", "retrieve.bm25={stemmer: null}"
+        )
+        own = {
+            (query_id(key), doc_id(key))
+            for key in found.part("queries", QUERY, found.ingest)["external_id"].to_pylist()
+        }
+        tables = (found.runs, found.candidates)
+        rows = (zip(t["query_id"].to_pylist(), t["doc_id"].to_pylist(), strict=True) for t in tables)
+        pairs[rule] = own & {pair for part in rows for pair in part}
+        manifest = found.ingest.manifest() or {}
+        assert manifest.get("own_documents") == (28 if rule == "same-text" else None)
+        assert len(found.ranked("dense", "q20")) == len(found.ranked("hybrid", "q20")) == 30
+    assert not pairs["same-text"]
+    assert len(pairs["keep"]) > 20
 
 
 def test_shards_change_nothing(

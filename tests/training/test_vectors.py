@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
@@ -212,6 +213,9 @@ def test_lent_documents_are_those_of_the_group_that_no_list_of_the_query_has(dra
     query = np.array(draw.draw(st.lists(st.integers(0, 3), min_size=lists, max_size=lists)))
     columns: dict[str, Any] = {field.name: None for field in fields(TrainingSet) if field.init}
     columns |= {"query_E": query, "start_E": start, "document_P": document, "queries": range(4)}
+    copy = np.array(draw.draw(st.lists(st.integers(0, 12), min_size=13, max_size=13)))
+    own = np.array(draw.draw(st.lists(st.integers(-1, 12), min_size=4, max_size=4)))
+    columns |= {"copy_D": copy, "own_Q": own}
     few = TrainingSet(**columns)
     chosen = draw.draw(st.lists(st.integers(0, lists - 1), min_size=1, max_size=6))
     group = [Listed(e, np.arange(start[e], start[e + 1]), np.ones(sizes[e])) for e in chosen]
@@ -220,7 +224,22 @@ def test_lent_documents_are_those_of_the_group_that_no_list_of_the_query_has(dra
         e = one.e
         mine = {int(d) for f in range(lists) if query[f] == query[e] for d in document[start[f] : start[f + 1]]}
         assert set(documents_of_query(few, int(query[e])).tolist()) == mine
-        assert found.tolist() == sorted(in_group - mine)
+        excluded = {int(copy[d]) for d in (mine | {int(own[query[e]])}) - {-1}}
+        first = {int(copy[d]): d for d in sorted(in_group, reverse=True)}
+        assert found.tolist() == sorted(d for text, d in first.items() if text not in excluded)
+
+
+def test_copies_and_own_documents_are_found_by_token_list(base: Path) -> None:
+    problem = planted(lists=4, negatives=2, randoms=0)
+    ids, texts = (problem.texts[name].to_pylist() for name in ("doc_id", "text"))
+    texts[5] = f" {texts[2].upper()}"
+    table = problem.texts.set_column(problem.texts.schema.get_field_index("text"), "text", [texts])
+    own = pa.table({"query_id": problem.queries["query_id"].slice(1, 1), "doc_id": problem.texts["doc_id"].slice(7, 1)})
+    model = BiEncoder.load(str(base), max_tokens=32)
+    data = prepare([problem.examples], [table], [problem.queries], model.pairs, own=[own])
+    at = {ids[i]: data.document_P[[doc.tobytes() for doc in data.doc_id_P].index(ids[i])] for i in (2, 5, 7)}
+    assert data.copy_D[at[ids[2]]] == data.copy_D[at[ids[5]]]
+    assert sorted(data.own_Q.tolist()) == [-1, -1, -1, at[ids[7]]]
 
 
 @pytest.mark.parametrize("temperature", [0.05, 0.5])

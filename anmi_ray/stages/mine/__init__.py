@@ -56,7 +56,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="mine",
-    version=6,
+    version=7,
     inputs=("rate", "retrieve"),
     does="choose and weigh negatives by their gap",
     run=run,

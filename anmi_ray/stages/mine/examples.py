@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from anmi_ray import mining, rating
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import BetaMixture, GaussianMixture
+from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import (
     CANDIDATE,
@@ -93,12 +95,22 @@ def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
     tables = Tables(
         rate.read_part("ratings", bucket, RATING),
         rate.read_part("gaps", bucket, GAP),
-        inputs["retrieve"].read_part("candidates", bucket, CANDIDATE),
+        _with_text_keys(inputs["retrieve"], bucket),
         rate.read_part("fits", bucket, FIT),
         _direct(inputs, bucket) if config.validation else None,
         confirmed(inputs, bucket),
     )
     return tables.of(queries_of(inputs["ingest"], bucket, "train")) if "ingest" in inputs else tables
+
+
+def _with_text_keys(retrieve: Artifact, bucket: int) -> pa.Table:
+    """The candidates of a bucket, with a column `text_key` that copies of a document share."""
+    candidates = retrieve.read_part("candidates", bucket, CANDIDATE)
+    texts = retrieve.read_part("texts", bucket, TEXT_OF)
+    texts = texts.filter(pc.is_in(texts["doc_id"], value_set=pc.unique(candidates["doc_id"])))
+    keys = identity.id_array(map(identity.copy_hash, texts["title"].to_pylist(), texts["text"].to_pylist()))
+    row = find_rows(texts, {"doc_id": candidates["doc_id"]})
+    return candidates.append_column("text_key", keys.take(pa.array(row)))
 
 
 def confirmed(inputs: Inputs, bucket: int) -> pa.Table | None:

@@ -102,7 +102,7 @@ def _indexes(config: RetrieveConfig, documents: int, shards: int) -> tuple[int, 
 
 STAGE = Stage(
     name="retrieve",
-    version=4,
+    version=5,
     inputs=("ingest",),
     does="runs of held-out queries, each retriever and their fusion, candidates of train queries, texts",
     run=run,

@@ -28,10 +28,18 @@ def merge_bucket(
     found = merge.merge_bucket(hits, queries, qrels, config, seed, rates_dev=config.rates_dev)
     served = set(found.runs["query_id"].to_pylist()) | set(found.candidates["query_id"].to_pylist())
     flows = [Flow("queries", queries.num_rows, len(served), queries.num_rows - len(served))]
+    for name, answered in found.answered.items():
+        flows.append(Flow(queries_of(name), queries.num_rows, answered, queries.num_rows - answered))
+    unanswered = sum(flow.rejected for flow in flows[1:])  # of each retriever alone: these have no reject rows
     exchange.publish(artifact, "wanted", bucket, found.wanted)
     parts = {"runs": (RUN, found.runs), "candidates": (CANDIDATE, found.candidates)}
-    artifact.commit_bucket(bucket, parts, flows, found.rejects)
+    artifact.commit_bucket(bucket, parts, flows, found.rejects, unanswered)
     return flows
+
+
+def queries_of(retriever: str) -> str:
+    """Unit of the flow that counts the queries for which a retriever found a document."""
+    return f"queries of {retriever}"
 
 
 def give_texts(artifact: Artifact, number: int, ingest: Artifact, buckets: int) -> None:

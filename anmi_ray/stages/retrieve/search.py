@@ -11,7 +11,7 @@ corpus.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from anmi_ray.config.retrieve import DenseConfig, RetrieveConfig
-from anmi_ray.core.errors import ConfigError, gpu_memory_named
+from anmi_ray.core.errors import ConfigError, DataError, gpu_memory_named
 from anmi_ray.core.records import DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.core.schema import Record
 from anmi_ray.models import loading
@@ -36,9 +36,14 @@ from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.runtime import exchange
 from anmi_ray.runtime.needs import EMBED_ON_CPU, of_embedding
 from anmi_ray.runtime.tasks import Context, data_settings, model_room, our_errors, rows_of, run_buckets, windowed
+from anmi_ray.stages.ingest import own_of
 from anmi_ray.stages.retrieve import late, merging, word_statistics
-from anmi_ray.store import Artifact, index_cache
+from anmi_ray.store import Artifact, Flow, add_flows, index_cache
 
+_OTHERS = (
+    "check that queries and documents are in one language, and that retrieve.bm25.stemmer and .stopwords (or "
+    "retrieve.lucene.language) are for it, or choose other retrievers (retrieve.retrievers)"
+)
 _TOLD = 5  # places that a message names
 _RUNS, _TEXTS = ("runs", RUN), ("texts", TEXT_OF)
 
@@ -52,13 +57,32 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RetrieveConf
         _search(artifact, ingest, config, context, shards)
         late.rescore(artifact, ingest, config, context, shards)
     flows = run_buckets(context, artifact, _RUNS, merging.merge_bucket, ingest, config, context.seed, shards)
+    flows = list(_checked(add_flows(flows), config, context))
     if not _sealed(artifact, context, _TEXTS):
         exchange.make(
             context, artifact, "texts", shards, merging.give_texts, ingest, context.buckets, does="read for texts"
         )
         run_buckets(context, artifact, _TEXTS, merging.take_texts, shards)
     exchange.forget(artifact)
-    return {"flows": flows, "shards": shards}
+    return {"flows": flows, "shards": shards, "retrievers": config.retrievers}
+
+
+def _checked(flows: Sequence[Flow], config: RetrieveConfig, context: Context) -> Iterator[Flow]:
+    """The flows to report, of retrievers those that left queries without a document; a notice where these are most.
+
+    Raises DataError if no query has a document.
+    """
+    by_unit = {flow.unit: flow for flow in flows}
+    if not by_unit["queries"].rows_out:
+        raise DataError(f"nothing was found for {by_unit['queries'].rows_in:,} queries", "retrieve", _OTHERS)
+    for name in config.retrievers:
+        flow = by_unit[merging.queries_of(name)]
+        if 2 * flow.rejected > flow.rows_in:
+            what = f"found nothing for {flow.rejected:,} of {flow.rows_in:,} queries"
+            context.notice(f"{name} {what}: {_OTHERS}")
+    for flow in flows:
+        if flow.unit == "queries" or flow.rejected:
+            yield flow
 
 
 def _sealed(artifact: Artifact, context: Context, seal: tuple[str, Record]) -> bool:
@@ -227,7 +251,8 @@ class _Searcher:
 
     def _found(self, index: shard.ShardIndex, bucket: int) -> pa.Table:
         queries, vectors = self.asked(bucket)
-        return index.search(queries, self.ingest.read_part("qrels", bucket, QREL), vectors, self.seed)
+        qrels = self.ingest.read_part("qrels", bucket, QREL)
+        return index.search(queries, qrels, vectors, self.seed, own_of(self.ingest, bucket))
 
     def _documents(self, number: int) -> pa.Table:
         return self.ingest.read_part("documents", number, DOCUMENT)

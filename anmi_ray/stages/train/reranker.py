@@ -16,7 +16,7 @@ from anmi_ray.evaluation import judged
 from anmi_ray.runtime.status import GROUP
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import by_judges
-from anmi_ray.stages.ingest import of_queries, queries_of, stacked
+from anmi_ray.stages.ingest import OWN, of_queries, queries_of, stacked
 from anmi_ray.stages.rerank.start import GONE_ON_WITH
 from anmi_ray.stages.train.trainer import (
     DevInputs,
@@ -39,6 +39,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
         raise DataError("no example was mined", "train", "see the rejects of mine: `anmi show RUN`")
 
     wants_dev = bool(config.dev_points or config.interpolate)
+    has_own = bool((ingest.manifest() or {}).get("own_documents"))
 
     def sources() -> TrainSources:
         return TrainSources(
@@ -48,6 +49,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
             dev=_dev_inputs(inputs, config.dev_depth, context.buckets) if wants_dev else None,
             false_negative_rate=mine.read_json("summary.json")["false_negative_rate"]["mean"],
             start=inputs.get(GONE_ON_WITH),
+            own=[ingest.store.uri(ingest.part_path(OWN, bucket)) for bucket in buckets if has_own],
         )
 
     result = train_artifact(artifact, sources, config, context, lambda row: _report_row(context, row))

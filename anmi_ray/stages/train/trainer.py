@@ -74,7 +74,7 @@ class TrainSources:
     """What a run reads: Example, Text and Query files of all buckets, as paths or URIs that every worker reaches.
 
     `false_negative_rate` is the estimated share of false negatives among the examples' negatives, where it is known;
-    `start` another run's model, where training goes on from that.
+    `start` another run's model, where training goes on from that; `own` files of queries' own documents, if any.
     """
 
     examples: list[str]
@@ -83,6 +83,7 @@ class TrainSources:
     dev: DevInputs | None = None
     false_negative_rate: float | None = None
     start: Artifact | None = None
+    own: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True)
@@ -289,7 +290,8 @@ def train_reranker(job: Job, tools: Tools) -> Trained:
         config = config.model_copy(update={"model": str(local_folder(sources.start, MODEL))})
     model = load_student(config, tools.device)
     cache = TokenCache(Path(job.tokens), report.notice)
-    data = prepare(Files(sources.examples), Files(sources.texts), Files(sources.queries), model.pairs, cache=cache)
+    files = (Files(paths) for paths in (sources.examples, sources.texts, sources.queries))
+    data = prepare(*files, model.pairs, cache=cache, own=Files(sources.own))
     if data.cut:
         report.notice(
             f"{data.cut:,} of {len(data.documents):,} documents are longer than train.max_tokens, {model.max_tokens}: "
