@@ -17,7 +17,6 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from torch import nn
 
 from anmi_ray.config.distill import LABELS, Target
 from anmi_ray.config.learning import LearnConfig
