@@ -8,7 +8,7 @@ Legend: N pairs, T tokens, d width of the transformer.
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import transformers
@@ -117,7 +117,7 @@ def fold_labels(network: ClassifierScorer, name: str) -> None:
     The difference is taken of the output layer's weights, so that training and export see a model of one label. Raises
     ConfigError for other labels, or another number of them.
     """
-    config = network.encoder.config
+    config: Any = network.encoder.config
     labels = [str(config.id2label[i]) for i in sorted(config.id2label)]
     if len(labels) == 1:
         return
@@ -135,7 +135,7 @@ def fold_labels(network: ClassifierScorer, name: str) -> None:
         if both is not None:
             setattr(last, part, nn.Parameter(both[1:] - both[:1], requires_grad=both.requires_grad))
     last.out_features = 1
-    network.encoder.num_labels = config.num_labels = 1
+    config.num_labels = 1
 
 
 def draw(modules: list[nn.Module]) -> None:

@@ -13,6 +13,7 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.models import onnx_files
 from anmi_ray.models.classifier import Classifier, load_scorer
 from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.models.heads import output_layer
 from anmi_ray.models.kinds import load_reranker
 from anmi_ray.models.loading import resolve
 from tests.models.tiny import WORDS, write_tiny_classifier, write_tiny_decoder
@@ -56,8 +57,7 @@ def test_a_decoder_of_two_labels(tmp_path: Path) -> None:
     reranker = load_reranker(str(folder))
     assert isinstance(reranker, CrossEncoder)
     assert reranker.pooling == "last"
-    weight = reranker.network.encoder.score.weight
-    torch.testing.assert_close(weight, model.score.weight[1:] - model.score.weight[:1])
+    torch.testing.assert_close(output_layer(reranker.network).weight, model.score.weight[1:] - model.score.weight[:1])
 
 
 @pytest.mark.parametrize(
