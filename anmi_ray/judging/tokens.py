@@ -139,7 +139,8 @@ class TokenizerTokens:
 def load_tokens(name: str | None) -> ByteTokens | TokenizerTokens:
     """Tokens of the tokenizer in a folder or on the hub (org/model@revision); without a name, estimates from bytes.
 
-    No code of the tokenizer's repository is run. Raises ConfigError if there is none, or it has no fast form.
+    No code of the tokenizer's repository is run. Raises ConfigError if there is none, it has no vocabulary but special
+    tokens, which is what transformers makes up without tokenizer files, or it has no fast form.
     """
     if name is None:
         return ByteTokens()
@@ -153,6 +154,9 @@ def load_tokens(name: str | None) -> ByteTokens | TokenizerTokens:
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
         remedy = "name a folder with a tokenizer or a hub id (org/model@revision), or null to estimate from bytes"
         raise ConfigError(f"cannot be loaded: {cause}", f"tokenizer {name}", remedy) from None
+    if len(tokenizer) - len(tokenizer.added_tokens_decoder) <= 1:
+        remedy = "name a folder with tokenizer.json, a hub id (org/model@revision), or null to estimate from bytes"
+        raise ConfigError(f"it has {len(tokenizer)} special tokens and no vocabulary", f"tokenizer {name}", remedy)
     return TokenizerTokens(tokenizer)
 
 

@@ -19,16 +19,10 @@ from torch import Tensor, nn
 
 from anmi_ray.config.learning import LoraConfig
 from anmi_ray.core.identity import seed as derived_seed
-from anmi_ray.models.cross_encoder import (
-    SCORE_TOKENS,
-    check_vocabulary,
-    quiet,
-    tensors,
-    token_limit,
-)
+from anmi_ray.models.cross_encoder import SCORE_TOKENS, quiet, tensors, token_limit
 from anmi_ray.models.embedder_folder import write
 from anmi_ray.models.heads import Scorer
-from anmi_ray.models.loading import ModelSource, loadable, resolve
+from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable, resolve
 from anmi_ray.models.lora import add_adapters
 from anmi_ray.models.pairs import Batch, Ragged, scoring_batches
 from anmi_ray.models.pooling import TextPooling, VectorPooling, read_pooling
@@ -140,7 +134,7 @@ class BiEncoder(Reranker):
                     dtype=torch.float32,
                     **source.options,
                 )
-        check_vocabulary(encoder, tokenizer, source.name)
+        check_vocabulary(tokenizer, embedding_rows(encoder), source.name)
         limit = min(folder.max_tokens or int(tokenizer.model_max_length), int(tokenizer.model_max_length))
         cut = token_limit(encoder, limit, max_tokens)
         pairs = TextTokenizer(tokenizer, cut, folder.query_prompt, folder.document_prompt)

@@ -20,8 +20,8 @@ from anmi_ray.core.errors import ConfigError, JudgeError, gpu_memory_named
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import SCORE_TOKENS, CrossEncoder, quiet, token_limit
 from anmi_ray.models.decoder import says_yes_or_no
-from anmi_ray.models.heads import ClassifierScorer
-from anmi_ray.models.loading import ModelSource, loadable
+from anmi_ray.models.heads import ClassifierScorer, fold_labels
+from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable
 from anmi_ray.models.pairs import MULTIPLE, PairTokenizer, length_batches
 from anmi_ray.models.pooling import has_mean_head, is_bi_encoder
 from anmi_ray.models.prompts import declared
@@ -79,6 +79,7 @@ class Classifier:
             raise ConfigError(
                 "has no fast tokenizer with a padding token", f"model {source.name}", "give another model"
             )
+        check_vocabulary(self.tokenizer, embedding_rows(model), source.name)
         model.config.pad_token_id = self.tokenizer.pad_token_id  # decoders look it up to find the last token
         self.labels = tuple(str(model.config.id2label[i]) for i in sorted(model.config.id2label))
         self.max_tokens = token_limit(model, int(self.tokenizer.model_max_length), max_tokens)
@@ -131,7 +132,7 @@ class Classifier:
 def load_scorer(
     source: ModelSource, max_tokens: int | None = None, dtype: Dtype = "float32", use: Resources | None = None
 ) -> CrossEncoder | BiEncoder:
-    """A reranker as it was trained, for scoring only. Raises ConfigError where it cannot be loaded or has no one logit.
+    """A reranker as it was trained, for scoring only. Raises ConfigError if it cannot be loaded or is a classifier.
 
     Folders that `CrossEncoder.export` wrote with a mean head, or of a language model that says yes or no, are read too;
     a bi-encoder, whose score is a cosine, is known by what sentence-transformers writes.
@@ -142,12 +143,7 @@ def load_scorer(
     if has_mean_head(source) or (source.is_local and says_yes_or_no(source.path_or_id)):
         return CrossEncoder.load(source, max_tokens=max_tokens, dtype=dtype, device=use.device, threads=use.threads)
     classifier = Classifier(source, max_tokens, dtype, use)
-    if len(classifier.labels) != 1:
-        raise ConfigError(
-            f"has {len(classifier.labels)} labels ({', '.join(classifier.labels)}), and a reranker has one logit",
-            f"model {source.name}",
-            "give a reranker, or set form: pairwise if the model reads both documents",
-        )
+    fold_labels(classifier.network, source.name)
     pairs = PairTokenizer(classifier.tokenizer, classifier.max_tokens, declared(classifier.tokenizer))
     scorer = CrossEncoder(classifier.network, pairs, source.name, use.threads)
     scorer.precision = dtype

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.models.cross_encoder import check_vocabulary, positions, quiet, token_limit
+from anmi_ray.models.cross_encoder import positions, quiet, token_limit
 from anmi_ray.models.encoder import load
 from anmi_ray.models.loading import ModelSource
 from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, ragged, token_lists
@@ -156,7 +156,6 @@ def read(
             f"model {source.name}",
             "give the tokenizer that it was trained with, or name a token of it in the checkpoint's settings",
         )
-    check_vocabulary(encoder, tokenizer, source.name)
     limit = token_limit(encoder, first.document_length or int(tokenizer.model_max_length), max_tokens)
     mask = next(module for module in above if type(module).__name__ == "MultiVectorMask")
     form = _form(source, first, mask, limit)

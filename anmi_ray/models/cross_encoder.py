@@ -32,11 +32,11 @@ from anmi_ray.models.decoder import (
     no_yes,
     pad_by_end,
 )
-from anmi_ray.models.heads import ClassifierScorer, MeanScorer, Scorer, start
-from anmi_ray.models.loading import ModelSource, loadable, resolve
+from anmi_ray.models.heads import ClassifierScorer, MeanScorer, Scorer, fold_labels, start
+from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable, resolve
 from anmi_ray.models.lora import add_adapters, is_adapted, merged
 from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, scoring_batches
-from anmi_ray.models.pooling import SCORE_FOLDER, has_mean_head
+from anmi_ray.models.pooling import SCORE_FOLDER, draws_head, has_mean_head
 from anmi_ray.models.prompts import prompt_for
 from anmi_ray.models.reranker import Precision, Reranker
 from anmi_ray.models.reranker_folder import DENSE_FOLDER, write
@@ -77,8 +77,8 @@ class CrossEncoder(Reranker):
         with; more is allowed up to the model's positions. `dtype` other than float32 is for scoring only (the head
         stays float32); `threads` are those of `score` on a CPU, None leaves the process's. `prompt` is what a decoder
         reads (models/prompts.py); `lora` puts adapters in, drawn from `seed`. Raises ConfigError where there is no such
-        model, no safetensors weights, no fast tokenizer, the tokenizer knows more ids than the model, `max_tokens`
-        exceeds the positions, or `pooling` is not one of the architecture's.
+        model, no safetensors weights, no fast tokenizer, the tokenizer is not the model's, its classifier has labels
+        other than no and yes, `max_tokens` exceeds the positions, or `pooling` is not one of the architecture's.
         """
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
         where = source.path_or_id
@@ -96,7 +96,7 @@ class CrossEncoder(Reranker):
         if isinstance(network, MeanScorer) and trained_head:
             network.dense.load_state_dict(trained_head[0])
             network.out.load_state_dict(trained_head[1])
-        check_vocabulary(network.encoder, tokenizer, source.name)
+        check_vocabulary(tokenizer, embedding_rows(network.encoder), source.name)
         asked = prompt_for(tokenizer, prompt) if isinstance(network, LastTokenScorer | YesNoScorer) else None
         limit = token_limit(network.encoder, int(tokenizer.model_max_length), max_tokens)
         pairs = PairTokenizer(tokenizer, limit, asked)
@@ -170,12 +170,15 @@ def _network(
     where = source.path_or_id
     options = source.options | {"use_safetensors": True, "dtype": torch.float32}
     if pooling in ("cls", "last"):
+        new_head = {"num_labels": 1} if draws_head(source, "cross-encoder", pooling) else {}
         model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
-            where, num_labels=1, output_loading_info=True, **options
+            where, output_loading_info=True, **new_head, **options
         )
         if pooling == "last":
             pad_by_end(tokenizer, model)
-        return LastTokenScorer(model) if pooling == "last" else ClassifierScorer(model), bool(loading["missing_keys"])
+        network = LastTokenScorer(model) if pooling == "last" else ClassifierScorer(model)
+        fold_labels(network, source.name)
+        return network, bool(loading["missing_keys"])
     if pooling == "yes-no":
         model = transformers.AutoModelForCausalLM.from_pretrained(where, **options)
         check_logits(model)
@@ -202,26 +205,6 @@ def token_limit(encoder: nn.Module, tokenizer_limit: int, asked: int | None) -> 
     if asked and held and asked > held:
         raise ConfigError(f"is {asked}, and the model has {held} positions", "max_tokens", f"set it to at most {held}")
     return asked or min(held or tokenizer_limit, tokenizer_limit)
-
-
-def check_vocabulary(encoder: nn.Module, tokenizer: transformers.PreTrainedTokenizerBase, name: str) -> None:
-    """Raise ConfigError where the tokenizer knows ids for which the model has no embedding."""
-    try:
-        embeddings = cast("transformers.PreTrainedModel", encoder).get_input_embeddings()
-    except NotImplementedError:
-        raise ConfigError(
-            f"{type(encoder).__name__} reads more than text: it has no embeddings of tokens alone",
-            f"model {name}",
-            "give an encoder of text",
-        ) from None
-    rows = cast(nn.Embedding, embeddings).num_embeddings
-    word, highest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    if highest >= rows:
-        raise ConfigError(
-            f"the tokenizer's ids go up to {highest} ({word!r}), and the model has {rows} embeddings",
-            f"model {name}",
-            "give the model its own tokenizer, or resize its embeddings and save it anew",
-        )
 
 
 def trained_mean_head(source: ModelSource) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:

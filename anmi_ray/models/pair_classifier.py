@@ -17,21 +17,16 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from torch import nn
 
 from anmi_ray.config.distill import LABELS, Target
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.classifier import Coded
-from anmi_ray.models.cross_encoder import (
-    check_vocabulary,
-    quiet,
-    token_limit,
-)
+from anmi_ray.models.cross_encoder import quiet, token_limit
 from anmi_ray.models.decoder import DECODER_POOLINGS, LastTokenScorer, choose_pooling, pad_by_end
-from anmi_ray.models.heads import ClassifierScorer, Scorer, draw, start
-from anmi_ray.models.loading import ModelSource, loadable, resolve
+from anmi_ray.models.heads import ClassifierScorer, Scorer, draw, output_layer, start
+from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable, resolve
 from anmi_ray.models.lora import add_adapters, is_adapted, merged
 from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, ragged
 from anmi_ray.models.reranker import Precision, resolve_precision
@@ -106,7 +101,7 @@ class PairClassifier:
         if not tokenizer.is_fast or tokenizer.pad_token_id is None:
             remedy = "choose a model with one"
             raise ConfigError("has no fast tokenizer with a padding token", f"model {source.name}", remedy)
-        check_vocabulary(network.encoder, tokenizer, source.name)
+        check_vocabulary(tokenizer, embedding_rows(network.encoder), source.name)
         limit = token_limit(network.encoder, int(tokenizer.model_max_length), config.max_tokens)
         return cls(network.to(device).eval(), tokenizer, source.name, limit, target)
 
@@ -166,15 +161,6 @@ def sharpen(network: Scorer, beta: float, columns: Sequence[int]) -> None:
         last.weight[column] *= beta
         if last.bias is not None:
             last.bias[column] *= beta
-
-
-def output_layer(network: Scorer) -> nn.Linear:
-    """The linear layer whose outputs the logits are."""
-    layers = [module for head in network.head() for module in head.modules() if isinstance(module, nn.Linear)]
-    wanted = network.encoder.config.num_labels
-    outputs = [layer for layer in layers if layer.out_features == wanted]
-    assert outputs, "a sequence classification model has a layer with as many outputs as labels"
-    return outputs[-1]
 
 
 def _network(

@@ -12,7 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -35,12 +35,14 @@ _MARGIN = 0.65  # of the time limit that may be spent waiting: what is in batche
 class Computed:
     """Of N texts: values float32[N], or vectors float32[N, d]; None where the model has no such. Tokens int64[N].
 
-    `model` says by which: another may be loaded while requests are under way.
+    `model` says by which: another may be loaded while requests are under way. `max_tokens`: tokens of an input that it
+    reads at most.
     """
 
     values: NDArray[np.float32] | None
     tokens: NDArray[np.int64]
     model: ModelVersion = field(default_factory=ModelVersion)
+    max_tokens: int = 0
 
 
 Compute = Callable[[What, list[str], list[str]], Awaitable[Computed]]
@@ -206,11 +208,11 @@ class BatchQueue:
         for job, start, texts in batch:
             part = slice(at, at + len(texts))
             values = None if found.values is None else found.values[part]
-            job.put(start, Computed(values, found.tokens[part], found.model))
+            job.put(start, replace(found, values=values, tokens=found.tokens[part]))
             at += len(texts)
 
 
 def _joined(parts: Sequence[Computed]) -> Computed:
     tokens = np.concatenate([part.tokens for part in parts])
     values = [part.values for part in parts if part.values is not None]
-    return Computed(np.concatenate(values) if len(values) == len(parts) else None, tokens, parts[0].model)
+    return replace(parts[0], values=np.concatenate(values) if len(values) == len(parts) else None, tokens=tokens)

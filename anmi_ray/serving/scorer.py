@@ -37,8 +37,9 @@ class ModelScorer:
         """Scores float32[N] of pairs, or unit vectors float32[N, d] of texts; None where the model has no vectors."""
         body = self._scores if what == "score" else self._vectors
         model = self.model
+        max_tokens = self._model.max_tokens
         found = await asyncio.get_running_loop().run_in_executor(self._thread, body, what, queries, texts)
-        return replace(found, model=model)
+        return replace(found, model=model, max_tokens=max_tokens)
 
     def _scores(self, what: What, queries: list[str], texts: list[str]) -> Computed:
         tokens = self._model.tokens(queries, texts)

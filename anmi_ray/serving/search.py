@@ -16,7 +16,7 @@ import numpy as np
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from anmi_ray.api import reranking
 from anmi_ray.evaluation.fusion import FUSED
@@ -25,6 +25,7 @@ from anmi_ray.retrieval.merge import HYBRID, STUDENT
 from anmi_ray.serving import pages
 from anmi_ray.serving.found import About, FoundDocument, QueryVector
 from anmi_ray.serving.refusals import RefusalError, of_another_model
+from anmi_ray.serving.wire import Body
 from anmi_ray.stages.rerank.ranking import SYSTEM as RERANKED
 
 _TOP_N = 10
@@ -33,7 +34,7 @@ _MOST_SEARCHES = 64  # that wait for the first stage, or are in it
 _OF_RUNS_ALONE = "a folder and a published model have no documents to search: start the service with anmi serve RUN"
 
 
-class SearchBody(BaseModel):
+class SearchBody(Body):
     """A query over the run's documents, for one system or for several that are to be compared."""
 
     query: str

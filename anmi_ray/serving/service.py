@@ -27,7 +27,7 @@ from anmi_ray.serving.queue import BatchQueue, Compute, Computed, What
 from anmi_ray.serving.refusals import RefusalError, of_another_model
 from anmi_ray.serving.search import Searching, SearchRoutes
 from anmi_ray.serving.settings import ServiceSettings
-from anmi_ray.serving.wire import EitherBody, EmbeddingsBody, RerankBody
+from anmi_ray.serving.wire import EitherBody, EmbeddingsBody, ModelBody, RerankBody
 
 BATCHES_EACH = 2  # of a process that scores: one is computed, the next is there when it ends
 _HALF = re.compile(r"[\ud800-\udfff]")
@@ -84,7 +84,7 @@ class RerankService:
             return await self._ranked(body, body.documents or [], body.return_documents is not False)
         found = await self._scores(body, body.texts, "texts")
         results: list[dict[str, object]] = []
-        for index, score in self._ranking(found, body):
+        for index, score in self._ranking(found, body)[: body.top_n]:
             text = {"text": body.texts[index]} if body.return_text else {}
             results.append({"index": index, "score": score, **text})
         return JSONResponse(results)
@@ -112,6 +112,7 @@ class RerankService:
         self._check_texts(body.input, "input")
         what = "query" if body.input_type.endswith("query") else "document"
         found = await self._computed(what, "", body.input)
+        _check_limits(body, found.max_tokens)
         if found.values is None:
             raise RefusalError(400, f"{self.name} has no vector of a text: it reads pairs, or tokens; use /v1/rerank")
         size = found.values.shape[1]
@@ -139,6 +140,7 @@ class RerankService:
         self.check(body.query)
         self._check_texts(texts, place)
         found = await self._scored(body.query, texts)
+        _check_limits(body, found.max_tokens)
         if body.min_relevance is not None and found.model.curve is None:
             raise RefusalError(422, f"min_relevance: {self.name} has no calibrated P(relevant); leave it out")
         return found
@@ -198,6 +200,14 @@ class RerankService:
                 raise RefusalError(413, f"{at}: has {len(text):,} characters, and a text may have {longest:,}")
 
 
+def _check_limits(body: ModelBody, max_tokens: int) -> None:
+    """Raise RefusalError if the client wants texts cut to fewer tokens than the model reads."""
+    for name, limit in body.limits.items():
+        if limit is not None and 0 < limit < max_tokens:
+            what = f"{name}: is {limit:,}; texts are cut to the model's {max_tokens:,} tokens, and no further"
+            raise RefusalError(422, f"{what}: leave it out")
+
+
 def _sigmoid(score_N: NDArray[np.float64]) -> NDArray[np.float64]:
     with np.errstate(over="ignore"):
         return 1.0 / (1.0 + np.exp(-score_N))
@@ -223,6 +233,8 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
         return await _refused(request, RefusalError(400, f"the body is not JSON: {what}"))
     place = ".".join(str(part) for part in first["loc"] if part != "body")
     what = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        what = "unknown field; /docs lists those that are read"
     return await _refused(request, RefusalError(422, f"{place}: {what}" if place else what))
 
 

@@ -1,6 +1,6 @@
-"""Bodies of requests, in the shapes of Cohere's, Jina's, vLLM's, TEI's and OpenAI's clients.
+"""Bodies of requests, in the shapes of Cohere's, Jina's, Voyage's, vLLM's, TEI's and OpenAI's clients.
 
-Keys that a client sends beyond these are ignored, as those services do; what would change an answer is refused.
+A field that would change an answer is honored or refused. Ignored are only the fields listed here that cannot.
 """
 
 from __future__ import annotations
@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 
 
 def _text(value: Any) -> Any:
@@ -26,12 +35,24 @@ def _of_texts_alone(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _only_true(value: bool) -> bool:
+    if not value:
+        raise ValueError("longer texts are always cut to what the model reads; leave it out")
+    return value
+
+
 _OBJECT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 Document = Annotated[str, BeforeValidator(_text), WithJsonSchema({"anyOf": [{"type": "string"}, _OBJECT]})]
 
 
-class _Body(BaseModel):
-    """Clients send null for what nobody set."""
+OnlyTrue = Annotated[bool, AfterValidator(_only_true), WithJsonSchema({"const": True})]
+IGNORED = "ignored: it does not change the answer"
+
+
+class Body(BaseModel):
+    """A request without unknown fields. Clients send null for what nobody set."""
+
+    model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
@@ -39,19 +60,61 @@ class _Body(BaseModel):
         return {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else given
 
 
-class RerankBody(_Body):
-    """Cohere's version 1 and 2, and Jina's: documents to rank for a query."""
+class ModelBody(Body):
+    """What requests to the model share: how texts are cut, and fields that only name or schedule a request.
+
+    `limits` are the fields that would cut texts further than the model does.
+    """
 
     model: str | None = Field(default=None, description="ignored: the service has one model")
+    user: str | None = Field(default=None, description=IGNORED)
+    priority: int | None = Field(default=None, description=IGNORED)
+    request_id: str | None = Field(default=None, description=IGNORED)
+    cache_salt: str | None = Field(default=None, description=IGNORED)
+    truncate: OnlyTrue = True
+    truncation: OnlyTrue = True
+    truncation_side: Literal["right"] = "right"
+    truncation_direction: Literal["right", "Right"] = "right"
+    truncate_prompt_tokens: int | None = Field(
+        default=None, ge=-1, description="-1, or at least as many tokens as the model reads"
+    )
+
+    @property
+    def limits(self) -> dict[str, int | None]:
+        """Tokens by the name of the field."""
+        return {"truncate_prompt_tokens": self.truncate_prompt_tokens}
+
+
+class RerankBody(ModelBody):
+    """Cohere's version 1 and 2, Jina's, and Voyage's: documents to rank for a query."""
+
     query: str
     documents: list[Document]
-    top_n: int | None = Field(default=None, ge=1, description="results to return; else all")
+    top_n: int | None = Field(
+        default=None,
+        ge=1,
+        validation_alias=AliasChoices("top_n", "top_k"),
+        description="results to return; else all. Voyage calls it top_k",
+    )
     return_documents: bool | None = Field(default=None, description="whether results hold their document's text")
     raw_scores: bool = Field(default=False, description="relevance_score is the model's own score, not P(relevant)")
     min_relevance: float | None = Field(
         default=None, ge=0, le=1, description="leave out documents whose P(relevant) is lower"
     )
     rank_fields: list[str] | None = Field(default=None, description='["text"] is what is read')
+    max_chunks_per_doc: Literal[1] = Field(default=1, description="the beginning of a document is read")
+    max_tokens_per_doc: int | None = Field(
+        default=None, ge=0, description="0, or at least as many tokens as the model reads"
+    )
+    max_tokens_per_query: int | None = Field(
+        default=None, ge=0, description="0, or at least as many tokens as the model reads"
+    )
+
+    @property
+    def limits(self) -> dict[str, int | None]:
+        """Tokens by the name of the field."""
+        names = ("max_tokens_per_doc", "max_tokens_per_query")
+        return super().limits | {name: getattr(self, name) for name in names}
 
     @model_validator(mode="after")
     def _ranks_by_text(self) -> Self:
@@ -65,22 +128,28 @@ class EitherBody(RerankBody):
 
     documents: list[Document] | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
     texts: list[str] | None = None
-    top_n: int | None = Field(default=None, ge=0, description="results to return; 0, vLLM's default, and else all")
-    return_text: bool = Field(default=False, description="with texts: whether results hold them")
-    truncate: bool = Field(default=True, description="with texts: true, as long texts are always cut")
+    top_n: int | None = Field(
+        default=None,
+        ge=0,
+        validation_alias=AliasChoices("top_n", "top_k"),
+        description="results to return; 0, vLLM's default, and else all",
+    )
+    return_text: bool | None = Field(default=None, description="with texts: whether results hold them")
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if (self.documents is None) == (self.texts is None):
             raise ValueError("give documents or texts, one of both")
+        of_the_other = "return_text" if self.texts is None else "return_documents"
+        if getattr(self, of_the_other) is not None:
+            raise ValueError(f"{of_the_other}: goes with {'texts' if self.texts is None else 'documents'}")
         self.top_n = self.top_n or None
         return self
 
 
-class EmbeddingsBody(_Body):
+class EmbeddingsBody(ModelBody):
     """OpenAI's."""
 
-    model: str | None = Field(default=None, description="ignored: the service has one model")
     input: Annotated[
         list[str],
         BeforeValidator(_of_texts_alone),

@@ -134,6 +134,7 @@ def test_a_model_whose_settings_are_no_json_is_one_message(
     monkeypatch.chdir(tmp_path)
     Path("model").mkdir()
     Path("model/config.json").write_bytes(content)
+    Path("model/tokenizer.json").write_text("{}")
     Path("corpus.jsonl").write_text('{"_id": "d", "text": "word"}\n')
     Path("queries.jsonl").write_text('{"_id": "q", "text": "word"}\n')
     Path("run.trec").write_text("q Q0 d 1 2 t\n")

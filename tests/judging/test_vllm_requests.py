@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -148,11 +150,12 @@ def test_words_that_took_all_their_tokens_are_cut_short(model: Path) -> None:
 
 
 def test_mistakes_are_named_before_an_engine_starts(model: Path, tmp_path: Path) -> None:
-    torn, pickled = tmp_path / "torn", tmp_path / "pickled"
-    torn.mkdir()
+    torn, pickled, foreign = tmp_path / "torn", tmp_path / "pickled", tmp_path / "foreign"
     pickled.mkdir()
-    for file in model.iterdir():
-        (torn / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(model, torn)
+    shutil.copytree(model, foreign)
+    foreign_config = json.loads((foreign / "config.json").read_text())
+    (foreign / "config.json").write_text(json.dumps(foreign_config | {"vocab_size": 2 * foreign_config["vocab_size"]}))
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     tokenizer.normalizer = normalizers.Replace("B", "B!B")
     tokenizer.save(str(torn / "tokenizer.json"))
@@ -162,6 +165,7 @@ def test_mistakes_are_named_before_an_engine_starts(model: Path, tmp_path: Path)
         ({"model": str(tmp_path / "none")}, "no such folder"),
         ({"model": str(pickled)}, "no \\*.safetensors"),
         ({"model": str(torn)}, "B is not one token"),
+        ({"model": str(foreign)}, "another model's"),
         ({"model": str(model), "prompt": {"template": "none.jinja"}}, "no such template"),
     ]
     for given_, said in wrong:

@@ -180,6 +180,7 @@ def test_what_cannot_be_read_is_refused(base: Path, tmp_path: Path) -> None:
         BiEncoder.load(str(base), max_tokens=65)
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "config.json").write_text(json.dumps({"model_type": "bert"}), encoding="utf-8")
+    (tmp_path / "empty" / "tokenizer.json").write_text("{}")
     with pytest.raises(ConfigError, match="cannot be loaded as a bi-encoder"):
         BiEncoder.load(str(tmp_path / "empty"))
 

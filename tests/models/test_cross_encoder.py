@@ -169,7 +169,7 @@ def test_a_start_from_a_bi_encoder_draws_the_head_and_a_trained_head_stays(base:
 
 
 def test_a_folder_without_weights_is_a_config_error(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    (write_tiny_bert(tmp_path) / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match="cannot be loaded"):
         CrossEncoder.load(str(tmp_path))
 

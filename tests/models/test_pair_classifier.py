@@ -15,7 +15,8 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.models import loading
 from anmi_ray.models.classifier import Classifier
 from anmi_ray.models.cross_encoder import CrossEncoder, tensors
-from anmi_ray.models.pair_classifier import PairClassifier, output_layer, sharpen
+from anmi_ray.models.heads import output_layer
+from anmi_ray.models.pair_classifier import PairClassifier, sharpen
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder
 
 TEXTS = ["word1", "word2 word3", "word4"]

@@ -238,7 +238,8 @@ def test_denoising_reads_ratings_alone(config: Path) -> None:
 def test_a_pointwise_model_is_an_input_of_mining(config: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
-    (folder / "config.json").write_text("{}")
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).write_text("{}")
     override = f"mine.allow=[{{rule: rocketqa, model: {folder}}}]"
     settings = load(config, [override])
     assert next(stage for stage in stages_of(settings) if stage.name == "mine").inputs[-1] == "ingest"

@@ -29,6 +29,7 @@ from anmi_ray.serving.settings import ServiceSettings, validated
 T = TypeVar("T")
 Client = httpx2.AsyncClient
 DIMENSIONS = 3
+MAX_TOKENS = 256
 
 
 class Model:
@@ -51,7 +52,7 @@ class Model:
         tokens = np.array([1 + len(text) for text in texts])
         scores = np.array([len(text) / 8 - len(query) for query, text in zip(queries, texts, strict=True)], np.float32)
         vectors = np.repeat(scores[:, None], DIMENSIONS, 1) if self.vectors else None
-        return Computed(scores if what == "score" else vectors, tokens, self.model)
+        return Computed(scores if what == "score" else vectors, tokens, self.model, MAX_TOKENS)
 
 
 def service(model: Model | None = None, **given: Any) -> RerankService:
@@ -191,6 +192,65 @@ def test_a_mistake_is_one_message_with_its_place(status: int, says: str, sent: d
     assert told["detail"] == told["message"] == told["error"]["message"]
 
 
+RERANKS = ("/v1/rerank", "/v2/rerank", "/rerank")
+DOCUMENTED = (*RERANKS, "/v1/embeddings")
+
+
+@pytest.mark.parametrize(
+    ("paths", "field", "accepted", "refused"),
+    [
+        (RERANKS, "max_tokens_per_doc", (0, MAX_TOKENS, 4096), (4, MAX_TOKENS - 1, -1, "4 tokens")),
+        (RERANKS, "max_tokens_per_query", (0, MAX_TOKENS), (4,)),
+        (RERANKS, "max_chunks_per_doc", (1,), (10,)),
+        (RERANKS, "top_k", (1,), (-1,)),
+        (RERANKS, "relevant_spans", (), ({}, True)),
+        (RERANKS, "use_activation", (), (False, True)),
+        (RERANKS, "instruction", (), ("find errors",)),
+        (RERANKS, "chat_template_kwargs", (), ({},)),
+        (DOCUMENTED, "truncate_prompt_tokens", (-1, 0, MAX_TOKENS, 8192), (4, -2)),
+        (DOCUMENTED, "truncation_side", ("right",), ("left",)),
+        (DOCUMENTED, "truncation_direction", ("right", "Right"), ("Left",)),
+        (DOCUMENTED, "truncate", (True,), (False, "END")),
+        (DOCUMENTED, "truncation", (True,), (False,)),
+        (DOCUMENTED, "mm_processor_kwargs", (), ({},)),
+        (DOCUMENTED, "tpo_n", (), (1,)),
+        (DOCUMENTED, "priority", (0, 5), ()),
+        (DOCUMENTED, "user", ("someone",), ()),
+        (("/v1/embeddings",), "task", (), ("retrieval.query",)),
+        (("/v1/embeddings",), "output_dimension", (), (2,)),
+    ],
+)
+def test_a_field_that_would_change_the_answer_is_honored_or_refused(
+    paths: Iterable[str], field: str, accepted: tuple[Any, ...], refused: tuple[Any, ...]
+) -> None:
+    for path in paths:
+        sent = {"input": "a"} if path == "/v1/embeddings" else RERANK
+        for value in (*accepted, None):
+            found = post(service(), path, {**sent, field: value})
+            assert found.status_code == 200, found.text
+        for value in refused:
+            found = post(service(), path, {**sent, field: value})
+            assert found.status_code == 422
+            assert found.json()["message"].startswith(f"{field}: ")
+
+
+def test_top_k_is_voyages_name_of_top_n() -> None:
+    for path in RERANKS:
+        found = post(service(), path, {"query": "q", "documents": DOCUMENTS, "top_k": 2}).json()["results"]
+        assert [row["index"] for row in found] == [2, 0]
+    found = post(service(), "/rerank", {"query": "q", "texts": ["a", "bb", "ccc"], "top_k": 2}).json()
+    assert [row["index"] for row in found] == [2, 1]
+    both = post(service(), "/v1/rerank", {**RERANK, "top_n": 1, "top_k": 2})
+    assert both.status_code == 422
+
+
+def test_fields_of_the_other_shape_are_refused() -> None:
+    for sent, field in (({"texts": ["a"]}, "return_documents"), ({"documents": ["a"]}, "return_text")):
+        found = post(service(), "/rerank", {"query": "q", **sent, field: True})
+        assert found.status_code == 422
+        assert found.json()["message"].startswith(f"{field}: ")
+
+
 def test_texts_and_documents_together_or_neither_are_refused() -> None:
     for sent in ({"query": "q"}, {"query": "q", "texts": ["a"], "documents": ["a"]}):
         found = post(service(), "/rerank", sent)
@@ -219,7 +279,7 @@ JSON = st.recursive(
     max_leaves=8,
 )
 KEYS = ["model", "query", "documents", "texts", "top_n", "return_documents", "raw_scores", "rank_fields", "input"]
-KEYS += ["encoding_format", "dimensions", "input_type", "truncate", "return_text"]
+KEYS += ["encoding_format", "dimensions", "input_type", "truncate", "return_text", "top_k", "max_tokens_per_doc"]
 LIKELY = st.fixed_dictionaries(
     {"query": st.text() | JSON, "documents": st.lists(st.text() | JSON, max_size=7) | JSON},
     optional={key: JSON for key in KEYS if key not in ("query", "documents")},

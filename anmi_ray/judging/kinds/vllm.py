@@ -287,17 +287,20 @@ def check_engine(config: VllmJudgeConfig) -> None:
 def examine(config: VllmJudgeConfig) -> VllmModel:
     """Look at a judge's model before an engine starts: it is there, and can be asked what the prompt asks.
 
-    Raises ConfigError where the model is missing or not in safetensors, its tokenizer does not serve, a letter is not
-    one token, or the prompt's limits do not fit into max_model_len.
+    Raises ConfigError where the model is missing or not in safetensors, its tokenizer does not serve or is another
+    model's, a letter is not one token, or the prompt's limits do not fit into max_model_len.
     """
     source = loading.resolve(config.model, config.trust_remote_code)
     if source.is_local and not any(Path(source.path_or_id).glob("*.safetensors")):
         remedy = "save the model with save_pretrained, which writes safetensors; other formats may hold code"
         raise ConfigError("the folder holds no *.safetensors", f"model {config.model}", remedy)
     builder = load_prompt_builder(config, source)
+    of_text = _text_config(source)
+    if rows := getattr(of_text, "vocab_size", None):
+        loading.check_vocabulary(_tokens(builder).tokenizer, rows, source.name)
     if config.prompt.readout == "logprob":
         _check_letters(config, builder)
-    return VllmModel(config, source, _length(config, source, builder))
+    return VllmModel(config, source, _length(config, getattr(of_text, "max_position_embeddings", None), builder))
 
 
 def load_prompt_builder(config: VllmJudgeConfig, source: ModelSource) -> PromptBuilder:
@@ -356,9 +359,9 @@ class _Encoder:
         return chat
 
 
-def _length(config: VllmJudgeConfig, source: ModelSource, builder: PromptBuilder) -> int:
-    """Tokens of the longest prompt with its answer: what the prompt's limits add up to, at most what the model was made
-    for. Raises ConfigError where that holds no prompt.
+def _length(config: VllmJudgeConfig, made_for: int | None, builder: PromptBuilder) -> int:
+    """Tokens of the longest prompt with its answer: what the prompt's limits add up to, at most the `made_for` tokens
+    that the model was trained for. Raises ConfigError where that holds no prompt.
     """
     ids = _Encoder(config, builder)
     frame = len(ids(builder.messages(builder.query("a"), builder.document("b"), builder.document("c"))))
@@ -366,7 +369,6 @@ def _length(config: VllmJudgeConfig, source: ModelSource, builder: PromptBuilder
     needed = (
         frame + config.prompt.query_tokens + config.prompt.documents * config.prompt.document_tokens + answer + _SLACK
     )
-    made_for = _positions(source)
     length = min(needed, made_for or needed)
     if length < frame + answer + _SLACK:
         raise ConfigError(
@@ -377,8 +379,8 @@ def _length(config: VllmJudgeConfig, source: ModelSource, builder: PromptBuilder
     return length
 
 
-def _positions(source: ModelSource) -> int | None:
-    """Tokens of the longest text that a model was made for, where its configuration says so."""
+def _text_config(source: ModelSource) -> Any:
+    """The configuration of a model's text decoder."""
     from transformers import AutoConfig
 
     try:
@@ -389,7 +391,7 @@ def _positions(source: ModelSource) -> int | None:
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
         remedy = "check its config.json; a model with code of its own needs trust_remote_code: true"
         raise ConfigError(f"its configuration cannot be read: {cause}", f"model {source.name}", remedy) from None
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
+    return config.get_text_config()
 
 
 JUDGE = VllmJudge
