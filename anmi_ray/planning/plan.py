@@ -55,7 +55,7 @@ def plan(experiment: Experiment) -> Generator[str | Table, None, PlanEnd]:
     found_there = _counts(experiment, resolved, store)
     counts = {"documents": found_there.documents, **found_there.queries}
     execution = experiment.execution
-    cores = experiment.plan.cores or execution.cpus or execution.cores
+    cores = execution.cpus or execution.cores
     yield (
         f"{found_there.documents:,} documents; queries: {found_there.in_words}; {cores:,} cores, "
         f"{(resolved and runs.known_buckets(store)) or execution.buckets_on(execution.cpus):,} buckets"

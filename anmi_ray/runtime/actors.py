@@ -43,8 +43,8 @@ class _Actor:
 class ActorPool:
     """Actors that each hold a worker, `make(*args)`, begun at the first call, and gone when its block is left.
 
-    actors: how many; 0: as many as there are cores, or as GPUs have room for; on a cluster, which may grow, as
-    `capacity.in_flight` says. A call, or an actor's start, whose process died is tried again three times.
+    actors: how many; 0: as many as there are cores, or as GPUs have room for; on a cluster, which may grow, as many as
+    `capacity.in_flight` allows. A call, or an actor's start, whose process died is tried again three times.
     cores: that an actor keeps busy; score: the share of a GPU that it holds.
     """
 

@@ -80,7 +80,7 @@ def in_flight(execution: ExecutionConfig, resource: Literal["CPU", "GPU"] = "CPU
 
 
 def check_buckets(execution: ExecutionConfig, known: int | None, root: str) -> None:
-    """Raise ConfigError if a root has fewer than a quarter of the buckets that the cluster wants: most of it would idle.
+    """Raise ConfigError if a root has fewer than a quarter of the buckets that the cluster wants.
 
     known: buckets of the root, None of a new one. The cluster wants as many as are given, else one per CPU. A Ray
     started here takes any root.
@@ -106,7 +106,7 @@ def _there(resource: str) -> int:
 def _largest_cpus(execution: ExecutionConfig) -> int:
     """CPUs of the cluster at its largest: as given, else as its autoscaler reports; 0 if neither says.
 
-    Only groups without GPUs may grow for work on CPUs. Ray 2.60's own autoscaler reports nothing, those of platforms do.
+    Only groups without GPUs may grow for work on CPUs. The autoscaler of open-source Ray 2.60 reports nothing.
     """
     if execution.cpus:
         return execution.cpus

@@ -192,7 +192,8 @@ def test_the_trial_has_a_root_of_its_own_in_the_same_bucket(root: str) -> None:
     changed = Description.model_validate(content)
     trial = changed.root_of("trial")
     assert changed.root_of("annotate") == changed.root_of("train") == root
-    assert trial.startswith(f"{root.rstrip('/')}") and trial.rstrip("/") != root.rstrip("/")
+    assert trial.startswith(root.rstrip("/"))
+    assert trial.rstrip("/") != root.rstrip("/")
     assert trial.split("/")[2] == root.split("/")[2]
 
 

@@ -117,7 +117,10 @@ def _ask_judge(
     plan = _plan(buckets, log, sources, context)
     if not plan.chunks:
         return {"asked": 0, "answered": 0, "failed": 0}
-    limits = _limits(judge, context)
+    execution = context.execution
+    if execution.address is not None:  # the most actors follow from its CPUs
+        execution = execution.model_copy(update={"cpus": cpus(execution)})
+    limits = autoscale.limits_of(judge, execution)
     clients = min(limits.most, len(plan.chunks))
     # never killed: it ends, and its metrics are sent, when nobody refers to it any more
     actor = budget_actor.start(spend_log, config, judge, clients, plan.missing)
@@ -138,14 +141,6 @@ def _ask_judge(
         _check_failures(plan, judge, config)
     spent = _report(actor).spent
     return {"asked": spent.questions, "answered": spent.questions - spent.failed, "failed": spent.failed}
-
-
-def _limits(judge: TextJudge, context: Context) -> Limits:
-    """Fewest and most actors that may ask a judge; on a cluster the most follow from its CPUs."""
-    execution = context.execution
-    if execution.address is not None:
-        execution = execution.model_copy(update={"cpus": cpus(execution)})
-    return autoscale.limits_of(judge, execution)
 
 
 def _check_failures(plan: _Plan, judge: TextJudge, config: JudgeConfig) -> None:

@@ -42,8 +42,8 @@ from anmi_ray.stages.retrieve import late, merging, word_statistics
 from anmi_ray.store import Artifact, index_cache
 
 _TOLD = 5  # places that a message names
-# Memory of a searcher, measured with 43,000 documents and 384 dimensions: the process with an encoder, vectors and
-# counts per document, and all copies of the texts per byte of their compressed file.
+# Memory of a searcher, by a measurement with 43,000 documents and 384 dimensions: the process and its encoder; vectors,
+# counts and ids of a document; copies of the texts, per byte of their compressed file.
 _PROCESS_BYTES = 1e9
 _DOCUMENT_BYTES = 8_000
 _TEXT_BYTES = 8
@@ -85,7 +85,10 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
         _embed_queries(context, args)
     done, unit = shards - len(missing), "shards searched"
     context.progress(done, shards, unit)
-    with data_settings(context, cpus=_most_cpus(context)), our_errors("retrieve"):
+    execution, cpus = context.execution, math.inf
+    if execution.address is not None:  # of searchers, and of actors that embed
+        cpus = context.window(execution.model_threads) * execution.model_threads + execution.embed.actors[1]
+    with data_settings(context, cpus=cpus), our_errors("retrieve"):
         found = ray.data.from_items([{"shard": i} for i in missing], override_num_blocks=len(missing))
         found = _embedded(found, context, args) if "dense" in config.retrievers else found
         found = found.map_batches(
@@ -105,19 +108,11 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
         context.notice(f"found damaged and made again: {', '.join(mended[:_TOLD])}{more}")
 
 
-def _most_cpus(context: Context) -> float:
-    """CPUs of all searchers and of the actors that embed, for which a cluster may start nodes."""
-    execution = context.execution
-    if execution.address is None:
-        return math.inf
-    return context.window(execution.model_threads) * execution.model_threads + execution.embed.actors[1]
-
-
 def _searchers(context: Context, ingest: Artifact, shards: int) -> dict[str, Any]:
     """How many searchers there may be, and what each asks of Ray.
 
-    On a cluster they are as many as tasks, each with the CPUs of its threads and the memory of a shard, or all of the
-    largest node's if that is less: then a node searches one shard at a time.
+    On a cluster as many as other tasks, each with a CPU per thread and the memory that a shard takes, at most all of
+    the largest node's: such a node then searches one shard at a time.
     """
     execution = context.execution
     threads = execution.model_threads
@@ -128,7 +123,7 @@ def _searchers(context: Context, ingest: Artifact, shards: int) -> dict[str, Any
     largest_file = max(ingest.store.sizes(f"{ingest.path}/documents").values())
     memory = _PROCESS_BYTES + documents / shards * _DOCUMENT_BYTES + largest_file * _TEXT_BYTES
     nodes = [node["Resources"] for node in alive() if node["Resources"].get("CPU", 0.0) >= threads]
-    there = max((node["memory"] for node in nodes), default=memory)
+    there = max((node.get("memory", memory) for node in nodes), default=memory)
     compute = ray.data.TaskPoolStrategy(size=context.window(threads))
     return {"compute": compute, "num_cpus": threads, "memory": int(min(memory, there))}
 
