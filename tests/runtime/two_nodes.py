@@ -27,7 +27,8 @@ from anmi_ray.runtime.tasks import Context, over_buckets
 from anmi_ray.stages.retrieve import search
 from anmi_ray.store import Store
 from tests.heads import free_port
-from tests.small import write_topics
+from tests.models.tiny import write_tiny_bert
+from tests.small import write_config, write_topics
 
 NODES, CPUS = 2, 8
 SHARDS, BUCKETS = 12, 40
@@ -99,13 +100,14 @@ def main(folder: Path) -> None:
         context = Context(Store(execution.root), execution, BUCKETS, 0, Reporter().progress)
         buckets = over_buckets(context, list(range(BUCKETS)), sleeping, folder / "buckets", NODES * CPUS)
         search._search_shards = sleeping_shards  # pyright: ignore[reportPrivateUsage]
-        settings = {
-            "name": "two-nodes",
-            "corpus": {"reader": "beir", "path": str(write_topics(folder / "topics")), "shard_documents": 15},
-            "retrieve": {"retrievers": ["bm25"], "depth": 10, "candidates": 5},
-            "execution": {"address": str(made.address), "root": execution.root},
-        }
-        (folder / "settings.yaml").write_text(json.dumps(settings))
+        topics, model = write_topics(folder / "topics"), str(write_tiny_bert(folder / "model"))
+        write_config(
+            folder / "settings.yaml",
+            topics,
+            corpus={"reader": "beir", "path": str(topics), "shard_documents": 15},
+            retrieve={"depth": 30, "candidates": 14, "random_negatives": 3, "dense": {"model": model}},
+            execution={"address": str(made.address), "root": execution.root},
+        )
         run(load(folder / "settings.yaml"), last="retrieve")
         searched = [int(one.read_text()) for one in folder.glob("searched-*")]
         found = {
