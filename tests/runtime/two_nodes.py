@@ -57,7 +57,7 @@ def sleeping(bucket: int, folder: Path, count: int) -> int:
 def sleeping_shards(batch: Any, *args: Any) -> Any:
     """Search shards once eight searchers are running."""
     folder = Path(args[0].store.root).parent / "shards"
-    (folder.parent / f"searched-{uuid.uuid4().hex}").write_text(str(meet(folder, 8)))
+    (folder.parent / f"found-{uuid.uuid4().hex}").write_text(str(meet(folder, 8)))
     return _search_shards(batch, *args)
 
 
@@ -108,8 +108,10 @@ def main(folder: Path) -> None:
             retrieve={"depth": 30, "candidates": 14, "random_negatives": 3, "dense": {"model": model}},
             execution={"address": str(made.address), "root": execution.root},
         )
-        run(load(folder / "settings.yaml"), last="retrieve")
-        searched = [int(one.read_text()) for one in folder.glob("searched-*")]
+        run(load(folder / "settings.yaml"), last="ingest")
+        few = [f"execution.root={folder / 'searched'}", "execution.buckets=4"]  # each embeds its queries in a process
+        run(load(folder / "settings.yaml", few), last="retrieve")
+        searched = [int(one.read_text()) for one in folder.glob("found-*")]
         found = {
             "cpus": capacity.cpus(execution),
             "window": context.window(),
