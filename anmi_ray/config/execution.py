@@ -76,8 +76,8 @@ class ExecutionConfig(ExecutionSettings):
         default=0,
         ge=0,
         description="CPUs of the cluster at its largest, not counting nodes that are there for their GPUs; 0: as many "
-        "as its autoscaler reports, else those that it has now. A Ray started here ignores it; `anmi plan` divides work "
-        "among as many cores",
+        "as its autoscaler reports, else those that it has now. A Ray started here ignores it; `anmi plan` divides "
+        "work among as many cores",
     )
     logical_cpus: int = Field(
         default=0, ge=0, le=1024, description="logical CPUs of a Ray started here; 0: twice the cores, at least 4"

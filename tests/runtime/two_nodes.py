@@ -94,7 +94,7 @@ def main(folder: Path) -> None:
     made = Cluster(initialize_head=True, head_node_args=head)
     try:
         for _ in range(NODES):
-            made.add_node(num_cpus=CPUS)
+            made.add_node(num_cpus=CPUS, memory=32 * 10**9)  # a searcher reserves some; not what this machine has free
         ray.init(address=made.address, log_to_driver=False)
         execution = ExecutionConfig(address=str(made.address), root=str(folder / "root"))
         context = Context(Store(execution.root), execution, BUCKETS, 0, Reporter().progress)
