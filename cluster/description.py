@@ -109,6 +109,10 @@ class Job(Described):
         default=None, description="first stage, those before it being there; null: from the start"
     )
     last: str | None = Field(default=None, description="last stage; null: to the end")
+    own_root: bool = Field(
+        default=False,
+        description="a root next to storage.root, named after the cluster: a root keeps its first buckets",
+    )
     hours: int = Field(ge=1, description="after which it is ended")
     retries: int = Field(ge=0, description="new clusters after a failure; each goes on where the last one was")
     keep_s: int = Field(ge=0, description="seconds that the cluster stays to be looked at")
@@ -248,6 +252,14 @@ class Description(Described):
     def tag(self, image: Image) -> str:
         """Name and tag of an image: a cluster's nodes and its jobs' drivers must have one version of all."""
         return f"{self.registry}:{anmi_ray.__version__}-ray{ray_version()}-{image}"
+
+    def root_of(self, name: str) -> str:
+        """Root of a cluster's job."""
+        root = self.storage.root.rstrip("/")
+        if not self.clusters[name].job.own_root:
+            return self.storage.root
+        in_folder = "/" in root.partition("://")[2]
+        return f"{root}-{name}" if in_folder else f"{root}/{name}"  # a bucket's name is not ours to extend
 
     def object_store_bytes(self, node: Node) -> int:
         """Bytes of a node's object store."""

@@ -42,7 +42,7 @@ def ray_job(description: Description, name: str) -> dict[str, Any]:
     if cluster.queue:
         metadata["labels"] = {QUEUE_LABEL: cluster.queue.name}
     words = ["python", f"{HERE}/jobs/pipeline.py", f"{HERE}/jobs/configs/{job.config}"]
-    for option, given in (("--root", description.storage.root), ("--from", job.first), ("--until", job.last)):
+    for option, given in (("--root", description.root_of(name)), ("--from", job.first), ("--until", job.last)):
         words += [option, given] if given else []
     spec: dict[str, Any] = {
         "entrypoint": shlex.join(words),

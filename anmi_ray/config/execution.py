@@ -12,6 +12,7 @@ from anmi_ray.config.paths import PathOrUri
 from anmi_ray.config.train import TrainExecution
 from anmi_ray.core import environment
 
+_MOST_BUCKETS = 65_536
 Count = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=1)]
 
@@ -71,19 +72,40 @@ class ExecutionConfig(ExecutionSettings):
         default=None,
         description="address of a running Ray cluster ('auto' inside a job); null starts Ray on this machine",
     )
+    cpus: int = Field(
+        default=0,
+        ge=0,
+        description="CPUs of the cluster at its largest, not counting nodes that are there for their GPUs; 0: as many "
+        "as its autoscaler reports, else those that it has now. A Ray started here ignores it; `anmi plan` divides "
+        "work among as many cores",
+    )
     logical_cpus: int = Field(
         default=0, ge=0, le=1024, description="logical CPUs of a Ray started here; 0: twice the cores, at least 4"
     )
     object_store_gb: float = Field(default=0.5, gt=0, description="object store of a Ray started here, in GB")
-    buckets: int = Field(default=8, ge=1, le=65536, description="query buckets of a new root, a power of two")
-    threads: int = Field(default=0, ge=0, description="threads of a task that runs a model; 0: all cores")
-    window: int = Field(default=0, ge=0, description="buckets under way at once; 0: the number of CPUs")
+    buckets: int = Field(
+        default=8,
+        ge=1,
+        le=_MOST_BUCKETS,
+        description="query buckets of a new root, a power of two; if not given on a cluster: at least two per CPU",
+    )
+    threads: int = Field(
+        default=0, ge=0, description="threads of a task that runs a model; 0: all cores, on a cluster one"
+    )
+    window: int = Field(
+        default=0,
+        ge=0,
+        description="tasks submitted at once; 0: twice the number of cores, on a cluster `cpus`, or twice its present "
+        "CPUs if its largest size is not known",
+    )
     askers: Count | tuple[Size, Size] = Field(
         default=0,
         description="actors that ask a judge: a number, or the fewest and the most, such as [1, 16]; 0: the number of "
-        "cores",
+        "cores, on a cluster one up to the number of its CPUs",
     )
-    raters: int = Field(default=0, ge=0, description="actors that rate, a core each; 0: as many as there are cores")
+    raters: int = Field(
+        default=0, ge=0, description="actors that rate, a core each; 0: the number of cores, on a cluster that of tasks"
+    )
     gpu_dollars_hour: float | None = Field(default=None, gt=0, description="price of a GPU for an hour")
     core_dollars_hour: float | None = Field(default=None, gt=0, description="price of a CPU core for an hour")
     chunk: int = Field(default=8192, ge=1, description="questions that an actor takes at once, in whole queries")
@@ -118,9 +140,17 @@ class ExecutionConfig(ExecutionSettings):
     @property
     def asking(self) -> tuple[int, int]:
         """Fewest and most actors that ask a judge."""
+        if not self.askers and self.address is not None:
+            return 1, self.cpus or self.cores
         if isinstance(self.askers, int):
             return self.askers or self.cores, self.askers or self.cores
         return self.askers
+
+    def buckets_on(self, cpus: int) -> int:
+        """Query buckets of a new root on a cluster of so many CPUs: as given, else at least two per CPU."""
+        if "buckets" in self.model_fields_set:
+            return self.buckets
+        return max(self.buckets, min(_MOST_BUCKETS, 1 << (2 * cpus - 1).bit_length()))
 
     @property
     def cores(self) -> int:
@@ -134,8 +164,8 @@ class ExecutionConfig(ExecutionSettings):
 
     @property
     def model_threads(self) -> int:
-        """Threads of a task that runs a model."""
-        return self.threads or self.cores
+        """Threads of a task that runs a model; a cluster's nodes may have fewer cores than this machine."""
+        return self.threads or (self.cores if self.address is None else 1)
 
     @property
     def judging_on(self) -> dict[str, str]:
@@ -149,7 +179,12 @@ class ExecutionConfig(ExecutionSettings):
 
     @property
     def training(self) -> TrainExecution:
-        """Execution of training; its threads are `model_threads` unless given, its labels a cluster's only."""
-        threads = {} if "threads" in self.train.model_fields_set else {"threads": self.model_threads}
-        labels = {} if self.address is not None else {"label_selector": {}}
-        return self.train.model_copy(update={**threads, **labels})
+        """Execution of training with the threads of a worker filled in; its labels count on a cluster only.
+
+        Unless given, they are `model_threads`; on a cluster the CPUs that a worker asks for, unless `threads` is given.
+        """
+        update: dict[str, object] = {} if self.address is not None else {"label_selector": {}}
+        if "threads" not in self.train.model_fields_set:
+            asked = int(self.train.resources.get("CPU", 1.0)) if self.address is not None else 0
+            update["threads"] = self.threads or max(asked, self.model_threads)
+        return self.train.model_copy(update=update)

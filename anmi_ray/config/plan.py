@@ -24,7 +24,6 @@ class PlanConfig(ExecutionSettings):
     parameters: dict[str, float] = Field(
         default={}, description="billions of parameters of models that are not here, by their id"
     )
-    cores: int = Field(default=0, ge=0, description="CPU cores of the cluster; 0: this machine's")
     gpu: str | None = Field(
         default=None, min_length=1, description="GPU that models run on where they name none, such as H100"
     )

@@ -23,7 +23,7 @@ from anmi_ray.pipeline import progress
 from anmi_ray.pipeline.resolve import Resolved, todo
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, ray_session
-from anmi_ray.store import Artifact, Flow, Store, add_flows, runs
+from anmi_ray.store import Artifact, Flow, Store, add_flows, public_root, runs
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -31,7 +31,10 @@ T = TypeVar("T")
 
 @dataclass
 class Carrying:
-    """The stages of one run, as it goes by. `chosen`: those that it may begin; others are only mended."""
+    """The stages of one run, as it goes by. `chosen`: those that it may begin; others are only mended.
+
+    begins: nothing of the run is under the root yet; a run that resumes keeps a root with few buckets.
+    """
 
     experiment: Experiment
     resolved: Mapping[str, Resolved]
@@ -39,6 +42,7 @@ class Carrying:
     store: Store
     told: progress.Everyone
     session: ExitStack
+    begins: bool = False
     ready: bool = False
 
     def completed(self, name: str) -> tuple[dict[str, Any], float | None]:
@@ -154,8 +158,11 @@ class Carrying:
 
         self.told.add(Meters(self.experiment.name, self.told.at_work))
         from anmi_ray.pipeline import preflight
+        from anmi_ray.runtime.capacity import check_buckets
 
         preflight.check(self.experiment, [item.stage for item in todo(self.store, self.chosen)], self.told.notice)
+        if self.begins:
+            check_buckets(self.experiment.execution, runs.known_buckets(self.store), public_root(self.store.root))
         self.ready = True
 
     def _inputs(self, item: Resolved) -> dict[str, Artifact]:
@@ -183,11 +190,14 @@ def carry_out(
     second: Callable[[], bool] = lambda: False,
 ) -> tuple[dict[str, Any], float]:
     """Run one stage and complete its artifact; its manifest, and the seconds it took. second: as in Context."""
+    from anmi_ray.runtime.capacity import cpus
+
     stage = item.stage
+    execution = experiment.execution
     context = Context(
         artifact.store,
-        experiment.execution,
-        artifact.store.buckets(experiment.execution.buckets),
+        execution,
+        artifact.store.buckets(execution.buckets_on(0 if execution.address is None else cpus(execution))),
         experiment.seed,
         reporter.progress,
         reporter.notice,

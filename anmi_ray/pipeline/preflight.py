@@ -49,7 +49,10 @@ def check(experiment: Experiment, todo: Iterable[Stage], notice: Callable[[str],
 
 def needs(experiment: Experiment, todo: Iterable[Stage]) -> list[Need]:
     """What stages ask of the cluster at once, each need once."""
-    found = [Need("task", 1, {"CPU": 1.0}, "execution.address", {})]
+    execution = experiment.execution
+    threads = 1 if execution.address is None else execution.model_threads
+    size = "execution.threads" if threads > 1 else ""
+    found = [Need("task", 1, {"CPU": float(threads)}, "execution.address", {}, size=size)]
     for stage in todo:
         found += [need for need in stage.needs(stage, experiment) if need not in found]
     return found

@@ -54,7 +54,7 @@ def run(
     with progress.told(store, experiment.name, path, reporter) as told, ExitStack() as session:
         for text in filter(None, notices):
             told.notice(text)
-        carrying = Carrying(experiment, resolved, chosen, store, told, session)
+        carrying = Carrying(experiment, resolved, chosen, store, told, session, begins=not record["stages"])
         for name in path:
             item = resolved[name]
             manifest, seconds = carrying.completed(name)

@@ -54,12 +54,13 @@ def plan(experiment: Experiment) -> Generator[str | Table, None, PlanEnd]:
     resolved = resolve(experiment) if experiment.plan.documents is None else {}
     found_there = _counts(experiment, resolved, store)
     counts = {"documents": found_there.documents, **found_there.queries}
-    cores = experiment.plan.cores or experiment.execution.cores
+    execution = experiment.execution
+    cores = execution.cpus or execution.cores
     yield (
         f"{found_there.documents:,} documents; queries: {found_there.in_words}; {cores:,} cores, "
-        f"{(resolved and runs.known_buckets(store)) or experiment.execution.buckets:,} buckets"
+        f"{(resolved and runs.known_buckets(store)) or execution.buckets_on(execution.cpus):,} buckets"
     )
-    if resolved and (kept := runs.buckets_kept(store, experiment.execution)):
+    if resolved and (kept := runs.buckets_kept(store, execution)):
         yield kept
     yield from found_there.notices()
     yield from _blind(experiment, found_there)

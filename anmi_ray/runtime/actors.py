@@ -20,6 +20,7 @@ from anmi_ray.config.execution import ExecutionConfig, ScoreExecution
 from anmi_ray.core import logs
 from anmi_ray.core.errors import ConfigError, gpu_memory_named
 from anmi_ray.core.schema import Record
+from anmi_ray.runtime.capacity import in_flight
 from anmi_ray.runtime.tasks import TASK_RETRIES, Carrier, Context, call_logged, our_errors, seal_buckets, windowed
 from anmi_ray.store import Artifact, Flow
 
@@ -42,9 +43,9 @@ class _Actor:
 class ActorPool:
     """Actors that each hold a worker, `make(*args)`, begun at the first call, and gone when its block is left.
 
-    actors: how many; 0: as many as there are cores, and in a cluster, which may grow, not fewer than the window of
-    tasks. A call, or an actor's start, whose process died is tried again three times.
-    cores: that an actor keeps busy; score: the share of a GPU that it holds, of which there are then as many as fit.
+    actors: how many; 0: as many as there are cores, or as GPUs have room for; on a cluster, which may grow, as many as
+    `capacity.in_flight` allows. A call, or an actor's start, whose process died is tried again three times.
+    cores: that an actor keeps busy; score: the share of a GPU that it holds.
     """
 
     def __init__(
@@ -57,12 +58,10 @@ class ActorPool:
         score: ScoreExecution | None = None,
     ) -> None:
         self._asked: dict[str, Any] = {"num_cpus": cores * context.cpus_per_core}
-        room = ray.cluster_resources().get("CPU", 0.0) / context.cpus_per_core
         if score is not None:
             self._asked |= {"num_gpus": score.gpus, "label_selector": score.on or None}
-            room = ray.cluster_resources().get("GPU", 0.0) / score.gpus
-        size = actors or max(int(room), 1 if context.execution.address is None else context.window)
-        self._size = min(size, context.buckets)
+        self._given = actors
+        self._share = None if score is None else score.gpus
         self._context = context
         self._make: tuple[Callable[..., Any], tuple[Any, ...]] = make, args
         self._actors: set[Any] = set()
@@ -76,6 +75,16 @@ class ActorPool:
         """End the actors: an error's traceback may keep their handles, for whose CPUs the next pool would wait."""
         for actor in self._actors:
             ray.kill(actor)
+
+    @property
+    def _size(self) -> int:
+        """Actors to have now."""
+        if self._given:
+            return self._given
+        resource, each = ("CPU", self._context.cpus_per_core) if self._share is None else ("GPU", self._share)
+        if self._context.execution.address is not None:
+            return max(1, int(in_flight(self._context.execution, resource) / each))
+        return max(1, int(ray.cluster_resources().get(resource, 0.0) / each))
 
     def run_task(self, stage: str, method: str, *args: Any) -> Any:
         """What one call of a worker's method returns."""
@@ -99,9 +108,10 @@ class ActorPool:
         waiting = collections.deque(calls)
         left = len(waiting)
         died = collections.Counter[int]()
-        size = min(self._size, left)  # no more than there is to do: each may be a node of a cluster that grows
         while left:
-            while waiting and len(self._idle) + len(self._under_way) < size:
+            # no more than there is to do: each may be a node of a cluster that grows
+            size = min(self._size, left) if waiting else 0
+            while len(self._idle) + len(self._under_way) < size:
                 actor: Any = _Actor.options(**self._asked).remote(*self._make)
                 self._actors.add(actor)
                 self._under_way[actor.started.remote()] = actor, _START

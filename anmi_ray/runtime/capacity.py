@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
@@ -17,6 +17,7 @@ from ray._raylet import node_labels_match_selector  # pyright: ignore[reportAttr
 from ray.autoscaler.v2.utils import is_autoscaler_v2
 
 from anmi_ray.config import labels
+from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.runtime.needs import GPU_TYPE, Need
 
@@ -62,6 +63,57 @@ def room(nodes: Sequence[Mapping[str, float]], worker: Mapping[str, float]) -> f
     if not worker:
         return math.inf
     return sum(min(int(node.get(name, 0.0) / amount + 1e-9) for name, amount in worker.items()) for node in nodes)
+
+
+def cpus(execution: ExecutionConfig) -> int:
+    """CPUs of the cluster at its largest where that is known, else those that it has now; at least 1."""
+    return max(_largest_cpus(execution) or _there("CPU"), 1)
+
+
+def in_flight(execution: ExecutionConfig, resource: Literal["CPU", "GPU"] = "CPU") -> int:
+    """How much of a resource to ask for at once, so that a cluster is busy and one that can grow does.
+
+    That is `cpus` where the largest size is known: demand beyond it would start nodes that are there for their GPUs.
+    Else twice what is there now, of which a fixed cluster keeps the second half waiting.
+    """
+    return (_largest_cpus(execution) if resource == "CPU" else 0) or 2 * _there(resource)
+
+
+def check_buckets(execution: ExecutionConfig, known: int | None, root: str) -> None:
+    """Raise ConfigError if a root has fewer than a quarter of the buckets that the cluster wants.
+
+    known: buckets of the root, None of a new one. The cluster wants as many as are given, else one per CPU. A Ray
+    started here takes any root.
+    """
+    if execution.address is None or known is None:
+        return
+    given = "buckets" in execution.model_fields_set
+    wanted = execution.buckets if given else cpus(execution)
+    if 4 * known < wanted:
+        by = "execution.buckets" if given else "CPUs of the cluster"
+        raise ConfigError(
+            f"expected at least {-(-wanted // 4):,} query buckets for {wanted:,} {by}, got {known:,}: a bucket is one "
+            "task, so most of the cluster would idle",
+            f"root {root}",
+            f"give another root with --root, or keep this one with execution.buckets={known}",
+        )
+
+
+def _there(resource: str) -> int:
+    return int(ray.cluster_resources().get(resource, 0.0))
+
+
+def _largest_cpus(execution: ExecutionConfig) -> int:
+    """CPUs of the cluster at its largest: as given, else as its autoscaler reports; 0 if neither says.
+
+    Only groups without GPUs may grow for work on CPUs. The autoscaler of open-source Ray 2.60 reports nothing.
+    """
+    if execution.cpus:
+        return execution.cpus
+    config: Any = state.get_cluster_config()
+    groups = [] if config is None else [(one.max_count, dict(one.resources)) for one in config.node_group_configs]
+    most = largest([(count, has) for count, has in groups if not has.get("GPU")], {"CPU": 1.0})
+    return max(int(most), _there("CPU")) if 0 < most < math.inf else 0
 
 
 def may_grow(worker: Mapping[str, float], workers: int) -> bool:

@@ -96,4 +96,4 @@ class Workload:
     @property
     def buckets(self) -> int:
         """Buckets of queries."""
-        return self.experiment.execution.buckets
+        return self.experiment.execution.buckets_on(self.experiment.execution.cpus)

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -33,6 +35,7 @@ _LOG = logging.getLogger(__name__)
 TASK_RETRIES = 3  # times that a task is tried again when its process dies: a fourth death is no accident
 _NO_PROGRESS_S = 7200  # Ray Data gives up then: a first judge may wait for its machine, its image and its weights
 _END_S = 60.0  # seconds that Ray Data's thread may take to end
+_COUNT_S = 10.0  # seconds after which the CPUs of a cluster, which may grow, are counted again
 
 
 class Progress(Protocol):
@@ -65,10 +68,15 @@ class Context:
             return 1.0
         return self.execution.local_cpus / self.execution.cores
 
-    @property
-    def window(self) -> int:
-        """Tasks that are submitted at once."""
-        return self.execution.window or max(2, self.execution.local_cpus)
+    def window(self, cores: float = 1.0) -> int:
+        """Number of tasks of so many cores to submit at once; changes as a cluster grows."""
+        if self.execution.window:
+            return self.execution.window
+        if self.execution.address is None:
+            return max(2, self.execution.local_cpus)
+        from anmi_ray.runtime import capacity
+
+        return max(2, int(capacity.in_flight(self.execution) / max(1.0, cores)))
 
 
 @contextmanager
@@ -136,17 +144,20 @@ def our_errors(stage: str) -> Iterator[None]:
 
 
 @contextmanager
-def data_settings(context: Context, on: Mapping[str, str] | None = None, **more: Any) -> Iterator[None]:
+def data_settings(
+    context: Context, on: Mapping[str, str] | None = None, cpus: float = math.inf, **more: Any
+) -> Iterator[None]:
     """Ray Data as stages use it, with `more` settings of its context, for datasets made and read in the block.
 
-    on: the labels of the nodes that carry them out; none: any node.
+    on: the labels of the nodes that run them; none: any node. cpus: most CPUs to use, or to ask an autoscaler for.
     """
-    from ray.data import DataContext
+    from ray.data import DataContext, ExecutionResources
 
     data = DataContext.get_current().copy()
     data.enable_progress_bars = False
     data.execution_no_progress_timeout_s = _NO_PROGRESS_S
     data.raise_original_map_exception = True  # for `our_errors`
+    data.execution_options.resource_limits = ExecutionResources.for_limits(cpu=cpus)
     if on:
         data.execution_options.label_selector = dict(on)
     for name, value in more.items():
@@ -240,12 +251,15 @@ def windowed(
 
     call = _remote().options(num_cpus=cores * context.cpus_per_core, max_retries=TASK_RETRIES)
     under_way: dict[Any, int] = {}
+    window, counted = context.window(cores), time.monotonic()
     while True:
-        for bucket, task, args in itertools.islice(calls, context.window - len(under_way)):
+        if time.monotonic() - counted > _COUNT_S:
+            window, counted = context.window(cores), time.monotonic()
+        for bucket, task, args in itertools.islice(calls, max(0, window - len(under_way))):
             under_way[call.remote(task, args, {**logs.context(), what: bucket})] = bucket
         if not under_way:
             return
-        ready, _ = ray.wait(list(under_way), num_returns=1)
+        ready, _ = ray.wait(list(under_way), num_returns=1, timeout=_COUNT_S)
         for reference in ready:
             yield under_way.pop(reference), ray.get(reference)
 
@@ -323,9 +337,9 @@ def model_room(execution: ExecutionConfig) -> tuple[int, float]:
     """Threads of a plain task that runs a model, and the cores that it asks for.
 
     On a laptop there may be fewer tasks than cores, so each takes all, but asks for less: whoever holds a bit of one
-    would keep it waiting for ever. A cluster's nodes may have fewer cores than this machine.
+    would keep it waiting for ever. On a cluster a task asks for as many cores as it has threads.
     """
     if execution.address is not None:
-        return 1, 1.0
+        return execution.model_threads, float(execution.model_threads)
     threads = min(execution.model_threads, execution.cores)
     return threads, 0.75 * threads

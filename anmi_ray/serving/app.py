@@ -264,7 +264,7 @@ async def _asked(remote: Callable[[], Any]) -> Any:
 
 def build(args: dict[str, Any]) -> Application:
     """The application of these settings. Raises ConfigError."""
-    settings = validated(args)
+    settings = validated({"threads": 1, **args})  # replicas run on other machines, whose cores are not known here
     return application(settings, None, settings.model if reranking.names_run(settings.model) else None)
 
 

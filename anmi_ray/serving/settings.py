@@ -22,7 +22,11 @@ class ServiceSettings(Settings):
     name: str = Field(default="", description="what answers call the model; empty: the folder's or the run's name")
     replicas: int = Field(default=1, ge=1, le=1024, description="processes that score, each with the model in memory")
     most_replicas: int = Field(default=0, ge=0, le=1024, description="as many while requests wait; 0: no more")
-    threads: int = Field(default=0, ge=0, description="threads of each of them; 0: this machine's cores, shared out")
+    threads: int = Field(
+        default=0,
+        ge=0,
+        description="threads of each of them; 0: this machine's cores, shared out; if not given in a file for Serve: 1",
+    )
     gpus: Gpus = Field(
         default=0.0, le=1, description="share of a GPU that each of them takes, and computes on; 0: the CPU"
     )

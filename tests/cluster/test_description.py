@@ -125,7 +125,7 @@ def test_the_quota_is_what_the_gang_asks_for() -> None:
 @pytest.mark.parametrize("name", ["train-job", "annotate-job", "trial-job"])
 def test_a_jobs_words_are_a_run(name: str) -> None:
     python, script, config, root, where, *rest = of(name)["spec"]["entrypoint"].split()
-    assert (python, root, where) == ("python", "--root", DESCRIPTION.storage.root)
+    assert (python, root, where) == ("python", "--root", DESCRIPTION.root_of(name.removesuffix("-job")))
     here = [ROOT / path.removeprefix("/opt/anmi/") for path in (script, config)]
     settings = load_experiment(here[1])
     assert here[0].is_file()
@@ -183,6 +183,25 @@ def test_the_clusters_configuration_fits_each_cluster_that_it_is_for(name: str) 
         assert "train" in train.resources, "without it a worker may take a judge's GPU"
         assert _places(cluster, {"GPU": 1.0, **train.resources}) >= train.num_workers
         assert settings.execution.score.on == train.label_selector, "without it a scorer may take a judge's GPU"
+
+
+@pytest.mark.parametrize("root", ["s3://anmi-ray/results", "s3://anmi-ray/results/", "s3://anmi-ray", "hdfs://a:1/b/c"])
+def test_the_trial_has_a_root_of_its_own_in_the_same_bucket(root: str) -> None:
+    content = DESCRIPTION.model_dump()
+    content["storage"]["root"] = root
+    changed = Description.model_validate(content)
+    trial = changed.root_of("trial")
+    assert changed.root_of("annotate") == changed.root_of("train") == root
+    assert trial.startswith(root.rstrip("/"))
+    assert trial.rstrip("/") != root.rstrip("/")
+    assert trial.split("/")[2] == root.split("/")[2]
+
+
+def test_the_clusters_configuration_names_the_cpus_of_its_largest_size() -> None:
+    execution = load_experiment(ROOT / "jobs" / "configs" / "cluster.yaml").execution
+    group = DESCRIPTION.clusters["annotate"].groups["cpu"]
+    assert execution.cpus == group.max * DESCRIPTION.nodes["cpu"].cpus
+    assert execution.buckets >= 2 * execution.cpus
 
 
 def _vllm(settings: Experiment) -> list[VllmJudgeConfig]:

@@ -88,6 +88,9 @@ def test_what_asking_takes_of_the_cluster() -> None:
     reading = {kind: one for kind in GIVEN if isinstance(one := judge(kind), kinds.TextJudge)}
     pools = {kind: one.actors(ExecutionConfig(askers=(1, 3))) for kind, one in reading.items()}
     assert pools == {"null": (1, 3), "api": (1, 3), "encoder": (1, 3), "vllm": (2, 4)}
+    few = judge("api", endpoint={**ENDPOINT, "concurrency": 2})
+    assert isinstance(few, kinds.TextJudge)
+    assert few.actors(ExecutionConfig(address="auto", cpus=112)) == (1, 2)  # its server takes two requests at once
 
 
 def test_what_asking_costs() -> None:

@@ -164,7 +164,7 @@ def test_what_is_missing_is_named(overrides: list[str], said: str) -> None:
 
 
 def test_planning_settings_change_no_result() -> None:
-    given: dict[str, Any] = {"plan": {"cores": 7}, "judge": {"target_hours": 3.0}, "execution": {"askers": [1, 4]}}
+    given: dict[str, Any] = {"judge": {"target_hours": 3.0}, "execution": {"askers": [1, 4], "cpus": 7}}
     experiment = Experiment.model_validate(given)
     assert result_settings(experiment) == {}
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from anmi_ray.config.base import whole
 from anmi_ray.config.endpoint import EndpointConfig
+from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import ApiJudgeConfig
 from anmi_ray.config.plan import PlanConfig
 from anmi_ray.core.errors import DataError
@@ -82,6 +83,11 @@ class ApiJudge(PromptJudge):
     def engine(self, lease: Leases | None = None, answered: bool = False) -> ApiEngine:
         """See TextJudge."""
         return ApiEngine(self.config, lease, self.prompt_builder(), answered=answered)
+
+    def actors(self, execution: ExecutionConfig) -> tuple[int, int]:
+        """See TextJudge: no more than requests may be in flight."""
+        least, most = (min(count, self.server.concurrency) for count in execution.asking)
+        return least, most
 
     def one_of(self, actors: int) -> ApiJudge:
         """See TextJudge: its share of the requests in flight."""

@@ -30,6 +30,7 @@ from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.judging.kinds.base import ACTOR_CPUS
 from anmi_ray.judging.preferences import answer_source
 from anmi_ray.judging.protocol import AnswerSource
+from anmi_ray.runtime.capacity import cpus
 from anmi_ray.runtime.tasks import Context, data_settings, our_errors, over_buckets, rows_of, watched
 from anmi_ray.stages.judge import budget_actor, vllm
 from anmi_ray.stages.judge.actor import JudgeActor, context_of
@@ -116,13 +117,17 @@ def _ask_judge(
     plan = _plan(buckets, log, sources, context)
     if not plan.chunks:
         return {"asked": 0, "answered": 0, "failed": 0}
-    clients = min(context.execution.asking[1], len(plan.chunks))
+    execution = context.execution
+    if execution.address is not None:  # the most actors follow from its CPUs
+        execution = execution.model_copy(update={"cpus": cpus(execution)})
+    limits = autoscale.limits_of(judge, execution)
+    clients = min(limits.most, len(plan.chunks))
     # never killed: it ends, and its metrics are sent, when nobody refers to it any more
     actor = budget_actor.start(spend_log, config, judge, clients, plan.missing)
     for _ in range(1 + config.retry_passes):
         failed_before = _report(actor).spent.failed
         began = time.monotonic()
-        _ask_pass(plan, log, sources, judge, actor, target, context)
+        _ask_pass(plan, log, sources, judge, actor, target, limits, context)
         target = target.after(time.monotonic() - began, 0)
         report: BudgetReport = ray.get(actor.finish.remote())
         if report.problem:
@@ -183,11 +188,11 @@ def _ask_pass(
     judge: TextJudge,
     actor: Any,
     target: Target,
+    limits: Limits,
     context: Context,
 ) -> None:
     """Ask all that a plan says is missing, in waves. It ends early by letting nothing more through, never by force."""
     before = _report(actor).spent.questions
-    limits = autoscale.limits_of(judge, context.execution)
     ask_chunks = vllm.ask_chunks if judge.asked_through == "engines" else _ask_chunks
     sizes: list[str] = []
     with our_errors("judge"), watched(lambda: _say(actor, plan, before, sizes, context)):
