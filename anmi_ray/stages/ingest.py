@@ -34,12 +34,13 @@ _DOCUMENT_S = 2e-5
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: IngestConfig, context: Context) -> dict[str, Any]:
     """Read the collection and write it into the store; returns flows and facts for the manifest."""
     flows, shards, counts, rejected = run_task(context, _ingest, artifact, config, context.buckets)
-    for said in (*rejected, *counts.notices()):
+    for said in rejected:
         context.notice(said)
     facts = {"shards": shards, "splits": counts.queries}
     facts |= {"labelled": counts.labelled, "left_out": counts.left_out, "unread": counts.unread}
     facts |= {"hidden": counts.hidden} if config.hidden else {}
     facts |= {"over_maximum": counts.over_maximum} if counts.over_maximum else {}
+    facts |= {"held_out": counts.held_out} if counts.held_out else {}
     return {"flows": flows, **facts, "buckets": context.buckets}
 
 
@@ -121,7 +122,8 @@ def stacked(of_buckets: Iterable[Sequence[pa.Table]]) -> list[pa.Table]:
 def config_of(experiment: Experiment) -> IngestConfig:
     """The settings that it works with, by which the collection is read."""
     assessed = experiment.assessors is not None and bool(experiment.assessors.simulated)
-    return IngestConfig.of(experiment.corpus, experiment.simulated is not None or assessed)
+    simulated = experiment.simulated is not None or assessed
+    return IngestConfig.of(experiment.corpus, simulated, experiment.evaluate.judged == "unlabelled")
 
 
 def _content(_: IngestConfig, __: Experiment, content: str) -> dict[str, str]:
