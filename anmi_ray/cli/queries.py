@@ -57,6 +57,8 @@ def queries(
     out.print(_counted(made))
     print()
     out.print(_sample(made))
+    if experiment.simulated is not None:
+        print("\nsimulated judges know nothing about these queries: similarity stands in for them in the next command")
     words = ["anmi", "run", config, *_settings(experiment, overrides or [], to, len(made.queries))]
     print(f"\nnext: {shlex.join([*words, *(['--root', root] if root else [])])}")
 
@@ -70,7 +72,10 @@ def _settings(experiment: Experiment, overrides: list[str], to: Path, queries: i
     from anmi_ray.config.load import run_name
 
     settings = [one for one in overrides if not one.startswith(("corpus.", "corpus=", "name="))]
-    if experiment.mine.anchors == "known":
+    if experiment.simulated is not None:
+        settings.append('judge={"judges": [{"kind": "similarity"}]}')
+        settings.append("mine.anchors=confirmed")
+    elif experiment.mine.anchors == "known":
         settings.append(f"mine.anchors={'confirmed' if experiment.judge.direct.judges else 'rated'}")
     given = experiment.corpus
     held_out = given.held_out("dev", queries) + given.held_out("test", queries)
