@@ -174,6 +174,8 @@ def test_commands_do_what_the_pages_say(workplace: Path, capsys: pytest.CaptureF
             if line.startswith("anmi "):
                 words = shlex.split(line)[1:]
                 anmi(words, in_one_task=words[0] not in THROUGH_RAY_TRAIN)
+                for following in re.findall(r"^next: anmi (.*)$", capsys.readouterr().out, flags=re.MULTILINE):
+                    anmi(shlex.split(following), in_one_task=True)
             else:
                 shell(line)
         except (AssertionError, pytest.fail.Exception) as error:

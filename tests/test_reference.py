@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,6 +107,50 @@ def test_every_composition_of_mining_is_described() -> None:
 def test_pages_ask_for_parts_that_there_are_and_for_all_of_them() -> None:
     asked = {part for path in PAGES for part in re.findall(r"<!-- generate: ([\w-]+) -->", path.read_text("utf-8"))}
     assert asked == set(generate.PARTS)
+
+
+NAMES = [
+    pytest.param(name, id=f"{path.relative_to(ROOT)} {name}")
+    for path in [ROOT / "README.md", ROOT / "SKILL.md", *PAGES]
+    for name in sorted(set(re.findall(r"\banmi_ray(?:\.[A-Za-z_]\w*)+", path.read_text(encoding="utf-8"))))
+]
+IMPORTS = sorted(
+    {
+        (module, name.strip())
+        for path in [ROOT / "README.md", ROOT / "SKILL.md", *PAGES]
+        for module, names in re.findall(r"from (anmi_ray[\w.]*) import ([\w, ]+)", path.read_text(encoding="utf-8"))
+        for name in names.split(",")
+    }
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_python_names_on_the_pages_exist(name: str) -> None:
+    pkgutil.resolve_name(name)
+
+
+@pytest.mark.parametrize(("module", "name"), IMPORTS)
+def test_python_imports_on_the_pages_work(module: str, name: str) -> None:
+    pkgutil.resolve_name(f"{module}:{name}")
+
+
+def dotted(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+    """The parts of the dotted names of all settings, of every form of a group."""
+    for name, field in model.model_fields.items():
+        yield (name,)
+        for below in models_in(field.annotation):
+            yield from ((name, *rest) for rest in dotted(below))
+
+
+def test_settings_on_the_pages_exist() -> None:
+    """By their dotted names, or the ends of these, such as a judge's own execution.engines."""
+    known = {parts[start:] for parts in dotted(Experiment) for start in range(len(parts))}
+    pages = [page for page in PAGES if "results" not in page.parts]
+    for page in [ROOT / "README.md", ROOT / "SKILL.md", *pages]:
+        for name in re.findall(r"`([a-z_]+(?:\.[a-z_0-9]+)+)(?:[:=][^`]*)?`", page.read_text(encoding="utf-8")):
+            first, *rest = (part for part in name.split(".") if not part.isdecimal())
+            if first in Experiment.model_fields and rest[-1] not in ("jsonl", "json", "csv"):
+                assert (first, *rest) in known, f"{page.relative_to(ROOT)}: {name}"
 
 
 def test_tables_have_as_many_cells_as_columns() -> None:

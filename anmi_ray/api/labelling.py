@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -170,7 +171,8 @@ class Labelling:
         places = self._places(answer.pair for answer in answers)
         rows = [(places[answer.pair], answer) for answer in answers if answer.pair in places]
         if not rows:
-            raise DataError("people have answered nothing", f"run {self.run.name}", "ask them: anmi label --people 2")
+            remedy = f"ask them: anmi label {self.run.name} --people 2 --root {shlex.quote(self.run.root)}"
+            raise DataError("people have answered nothing", f"run {self.run.name}", remedy)
         worth = {"a": 1.0, "b": 0.0, "unsure": 0.5}
         columns = {
             "query_id": [place.query for place, _ in rows],
@@ -322,7 +324,8 @@ class Labelling:
             parts.append(choice.PairWorth(id_matrix(here.pairs["pair"]), judges, orders, near))
             buckets += [bucket] * len(judges)
         if not parts:
-            raise DataError("no judge answered any pair", f"run {self.run.name}", "see anmi audit for why they failed")
+            remedy = f"see why: anmi audit {self.run.name} --root {shlex.quote(self.run.root)}"
+            raise DataError("no judge answered any pair", f"run {self.run.name}", remedy)
         worth = choice.PairWorth(*(np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])))
         chosen = choice.choose(worth, count, overlap, self._seed)
         if count > len(worth):

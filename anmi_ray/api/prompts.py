@@ -11,8 +11,11 @@ from anmi_ray import corpus
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.corpus.counts import CollectionCounts
+from anmi_ray.corpus.reader import Reader
 from anmi_ray.judging import kinds
 from anmi_ray.judging.prompt_builder import Preview, preview
+from anmi_ray.stages import ingest
 
 
 def preview_prompts(experiment: Experiment, query: str | None, first: str | None, second: str | None) -> Iterator[str]:
@@ -34,9 +37,9 @@ def preview_prompts(experiment: Experiment, query: str | None, first: str | None
             "distill.judge.judges" if experiment.ensemble else "judge.judges",
             "give one of kind api, such as jobs/configs/api-judge.yaml has",
         )
-    reader = corpus.read(experiment.corpus)
+    reader = corpus.read(ingest.config_of(experiment))
     documents = _documents(reader.documents(), first, second, experiment.corpus.name)
-    asked = _query(reader.queries(), query, experiment.corpus.name)
+    asked = _query(reader, query, experiment)
     names = [document["external_id"] for document in documents]
     yield f"query {asked['external_id']}; shown first: {names[0]}, second: {names[1]}"
     for judge, server in judges:
@@ -78,8 +81,13 @@ def _documents(tables: Iterator[pa.Table], first: str | None, second: str | None
     return chosen
 
 
-def _query(queries: pa.Table, name: str | None, path: str) -> dict[str, str]:
+def _query(reader: Reader, name: str | None, experiment: Experiment) -> dict[str, str]:
+    queries = reader.queries()
     kept = queries.filter(pc.equal(queries["external_id" if name else "split"], name or "train"))
+    remedy = "give the id of one with --query"
+    if not kept.num_rows and name:
+        raise DataError(f"has no query {name}", experiment.corpus.name, remedy)
     if not kept.num_rows:
-        raise DataError(f"has no {f'query {name}' if name else 'train query'}", path, "give the id of one with --query")
+        known = (reader.left_out, (), 0, reader.over_maximum, reader.held_out)
+        raise CollectionCounts(0, {}, {}, *known).missing("judge", "train", remedy, experiment.corpus)
     return kept.slice(0, 1).to_pylist()[0]

@@ -101,11 +101,14 @@ class Run:
         return self._tables(name, rounds)
 
     def systems(self) -> list[dict[str, Any]]:
-        """Every system's measures on test queries with intervals, each compared with the baseline; a row for each two.
+        """Every system's measures on test queries, with intervals and compared with the baseline; a row for each two.
 
-        Raises ConfigError where the run is not evaluated.
+        The column `by` is "labels", or "judges" if no test query is labelled; figures of judges next to those of labels
+        are in `by_judges`. Empty if nothing was measured. Raises ConfigError if the run is not evaluated.
         """
-        return self.artifact("evaluate", "measures").read_json("comparisons.json")
+        from anmi_ray.stages import by_judges
+
+        return by_judges.systems(self.artifact("evaluate", "measures"))
 
     def headline(self) -> Headline:
         """What the report's headline compares, how its baseline was chosen, and what dev queries say of both.
@@ -197,7 +200,10 @@ class Run:
         buckets = range((self.artifact("ingest").manifest() or {})["buckets"])
         if record is records.METRIC:  # one part holds the queries of all buckets
             queries = pa.concat_tables(self._queries(bucket) for bucket in buckets)
-            yield _named(rounds[0][0].read_part(name, 0, record), queries, None)
+            from anmi_ray.stages import by_judges
+
+            part = by_judges.NAME if {row["by"] for row in self.systems()} == {"judges"} else name
+            yield _named(rounds[0][0].read_part(part, 0, record), queries, None)
             return
         for bucket in buckets:
             queries = self._queries(bucket)

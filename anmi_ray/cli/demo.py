@@ -26,17 +26,18 @@ def demo(
     began = time.monotonic()
     with working("reads Python's documentation"):
         write_demo(to)
-    collection = f"{to}/collection"
+    folder = shlex.quote(str(to))
+    collection = f"{folder}/collection"
     made = f"{QUERIES} queries, {DEPTH} documents each, and what {len(JUDGES)} simulated judges say of pairs of them"
     print(f"{made}: {to}/judgments.csv")
     steps = {
-        "Which judge can be trusted?": f"audit {to}/judgments.csv",
-        "How good is each document, and how sure is that?": f"rate {to}/judgments.csv --judge-offsets "
-        f"--out {to}/ratings.csv --gaps {to}/gaps.csv",
+        "Which judge can be trusted?": f"audit {folder}/judgments.csv",
+        "How good is each document, and how sure is that?": f"rate {folder}/judgments.csv --judge-offsets "
+        f"--out {folder}/ratings.csv --gaps {folder}/gaps.csv",
         "What does a model say that has learned nothing of it?": f"rerank --model {PACKAGED} --collection {collection} "
-        f"--run {to}/bm25.trec --out {to}/reranked.trec",
-        "Which ranking is better?": f"evaluate --collection {collection} --run {to}/bm25.trec --run {to}/reranked.trec "
-        "--measures nDCG@10,MRR@10",
+        f"--run {folder}/bm25.trec --out {folder}/reranked.trec",
+        "Which ranking is better?": f"evaluate --collection {collection} --run {folder}/bm25.trec "
+        f"--run {folder}/reranked.trec --measures nDCG@10,MRR@10",
     }
     for question, command in steps.items():
         print(f"\n{question}\n$ anmi {command}", flush=True)

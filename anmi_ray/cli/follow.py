@@ -6,6 +6,7 @@ on this machine's clock from when a snapshot was first seen, since the driver's 
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -54,7 +55,7 @@ def _known(store: Store, run: str, root: str) -> Snapshot:
         raise ConfigError(
             "nothing says how far this run is: it was carried out by a version that did not",
             store.where(place(run)),
-            f"anmi show {run} tells what it is made of",
+            f"see what it is made of: anmi show {run} --root {shlex.quote(root)}",
         )
     return snapshot
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections import Counter
 from pathlib import Path
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from anmi_ray.api.queries import MadeQueries
+    from anmi_ray.config.experiment import Experiment
 
 _SHOWN = 20  # queries that are printed
 
@@ -57,18 +57,35 @@ def queries(
     out.print(_counted(made))
     print()
     out.print(_sample(made))
-    print(f"\nnext: {_next(config, overrides or [], to)}")
+    if experiment.simulated is not None:
+        print("\nsimulated judges know nothing about these queries: similarity stands in for them in the next command")
+    words = ["anmi", "run", config, *_settings(experiment, overrides or [], to, len(made.queries))]
+    print(f"\nnext: {shlex.join([*words, *(['--root', root] if root else [])])}")
 
 
-def _next(config: str, overrides: list[str], to: Path) -> str:
-    """The command that runs over what was written, with the other settings that were given here."""
+def _settings(experiment: Experiment, overrides: list[str], to: Path, queries: int) -> list[str]:
+    """The overrides of a run over the folder that was written, those given here among them.
+
+    Of the settings of `corpus`, the folder keeps those that say how many of its queries are used for what.
+    """
+    from anmi_ray.config.corpus import CorpusConfig
     from anmi_ray.config.load import run_name
 
-    path = str(to) if re.fullmatch(r"[\w./-]+", str(to)) else json.dumps(str(to))
-    others = [one for one in overrides if not one.startswith(("corpus.", "corpus=", "name="))]
-    corpus = f"corpus={{reader: beir, path: {path}}}"
-    unlabelled = [] if any(one.startswith("mine.anchors=") for one in others) else ["mine.anchors=confirmed"]
-    return shlex.join(["anmi", "run", config, *others, *unlabelled, corpus, f"name={run_name(to.resolve())}"])
+    settings = [one for one in overrides if not one.startswith(("corpus.", "corpus=", "name="))]
+    if experiment.simulated is not None:
+        settings.append('judge={"judges": [{"kind": "similarity"}]}')
+        settings.append("mine.anchors=confirmed")
+    elif experiment.mine.anchors == "known":
+        settings.append(f"mine.anchors={'confirmed' if experiment.judge.direct.judges else 'rated'}")
+    given = experiment.corpus
+    held_out = given.held_out("dev", queries) + given.held_out("test", queries)
+    kept = ["split_seed", "shard_documents", *(f"max_{split}_queries" for split in ("train", "dev", "test"))]
+    kept += ["unlabelled_dev", "unlabelled_test"] if 2 * held_out <= queries else []
+    default = CorpusConfig()
+    sizes = {name: getattr(given, name) for name in kept if getattr(given, name) != getattr(default, name)}
+    corpus = {"reader": "beir", "path": str(to), **sizes}
+    values = {"corpus": corpus, "name": run_name(to.resolve())}
+    return [*settings, *(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items())]
 
 
 def _counted(made: MadeQueries) -> Table:

@@ -40,7 +40,7 @@ def carry_out(experiment: Experiment, first: str, last: str, wait: bool = False)
         if last != names_of(experiment)[-1]:
             return
         found = finished.headline()
-        systems = finished.systems()
+        systems = [row for row in finished.systems() if row["by"] == "labels"]
         measured: str | Table = "no test query is labelled: nothing was measured"
         if systems:
             measures = experiment.evaluate.measures

@@ -105,17 +105,16 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
 
 def figures(run_name: str, root: str) -> dict[str, Any]:
     """What `anmi --json show` prints: a run's stages, their rows at every boundary, and every system's measures."""
-    from anmi_ray.stages import elsewhere
+    from anmi_ray.stages import by_judges, elsewhere
     from anmi_ray.store import Artifact
     from anmi_ray.store.runs import find_run
 
     store, record = find_run(run_name, root)
     artifacts = {name: Artifact(store, name, stage["fingerprint"]) for name, stage in record["stages"].items()}
     evaluate = artifacts.get("evaluate")
-    evaluated = evaluate is not None and evaluate.manifest() is not None
-    systems = evaluate.read_json("comparisons.json") if evaluate is not None and evaluated else None
+    systems = by_judges.systems(evaluate) if evaluate is not None and evaluate.manifest() is not None else []
     facts = {"run": run_name, "corpus": shown(str(record["corpus_name"])), "environment": record["environment"]}
-    facts |= {"stages": list(_stages(store, record, artifacts)), "systems": systems or []}
+    facts |= {"stages": list(_stages(store, record, artifacts)), "systems": systems}
     return {**facts, "elsewhere": [asdict(one) for one in elsewhere.measured(store, run_name)]}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
@@ -31,7 +31,27 @@ Gpus = Annotated[float, Field(ge=0), AfterValidator(_gpus)]
 _STRICT = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)  # JSON knows neither
 
 
-class Settings(BaseModel):
+class _Group(BaseModel):
+    """Base of all groups of settings."""
+
+    model_config = _STRICT
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_tables(cls, data: object) -> object:
+        """Refuse a table, whose column names would be read as a list of texts."""
+        for name, value in cast(dict[str, Any], data).items() if isinstance(data, dict) else ():
+            for one in cast(list[Any], value) if isinstance(value, list | tuple) else [value]:
+                if not isinstance(one, BaseModel) and (hasattr(one, "columns") or hasattr(one, "column_names")):
+                    raise ValueError(
+                        f"{name}: expected a value that a file of settings can hold, got a {type(one).__name__}: "
+                        "write it to a Parquet file (DataFrame.to_parquet, pyarrow.parquet.write_table) and give the "
+                        "file's path"
+                    )
+        return cast(object, data)
+
+
+class Settings(_Group):
     """Base of every group of settings. Non-default values enter the fingerprint of the stage that owns the group.
 
     `how_only`: fields that say how something is carried out and cannot change a result; they enter no fingerprint.
@@ -39,7 +59,6 @@ class Settings(BaseModel):
     as an input; the name does not.
     """
 
-    model_config = _STRICT
     how_only: ClassVar[frozenset[str]] = frozenset()
     by_content: ClassVar[frozenset[str]] = frozenset()
 
@@ -102,10 +121,8 @@ class ModelJudge(LoadedModel, OneJudge[Word], Generic[Word]):
     )
 
 
-class ExecutionSettings(BaseModel):
+class ExecutionSettings(_Group):
     """Base of settings that cannot change a result (resources, paths, logging); they enter no fingerprint."""
-
-    model_config = _STRICT
 
 
 class GpuType(ExecutionSettings):

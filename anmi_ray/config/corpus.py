@@ -35,6 +35,10 @@ DOCUMENTS_ALONE = "documents alone"  # the key of a validation's context that sa
 _OF_QUERIES = ("queries", "qrels")
 _DEV_FRACTION = {"pydocs": 0.06}
 _DEV_FRACTION_OF_JUDGED = 0.1
+_HELD_OUT_FRACTION = 0.2
+_MOST_HELD_OUT = 100
+
+Size = Annotated[int, Field(strict=True, ge=0)] | Annotated[float, Field(ge=0, lt=1)] | Literal["auto"]
 
 _LISTED = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 Names = Annotated[tuple[str, ...], _LISTED]
@@ -130,18 +134,18 @@ class CorpusConfig(Settings):
         default="train",
         description="queries without a grade in any split that is read: train queries, or left out of the collection",
     )
-    unlabelled_dev: int = Field(
-        default=0,
-        ge=0,
-        description="so many of the queries without a grade, by hash of their text, become dev: judges compare their "
-        "documents as those of train queries where these need no label (mine.anchors), and training's best point, "
-        "weights of fusions and the baseline are chosen by their ratings; else by direct answers (evaluate.judged)",
+    unlabelled_dev: Size | None = Field(
+        default=None,
+        description="how many queries without a grade become dev, by hash of their text: a share below 1, a number, or "
+        "auto, a fifth of them but at most 100; null is auto with evaluate.judged: unlabelled, else 0. Judges compare "
+        "their documents like those of train queries where these need no label (mine.anchors), and training's best "
+        "point, weights of fusions and the baseline are chosen by their ratings; else by direct answers "
+        "(evaluate.judged)",
     )
-    unlabelled_test: int = Field(
-        default=0,
-        ge=0,
-        description="so many of the queries without a grade, by hash of their text, become test: judges measure on "
-        "them (evaluate.judged)",
+    unlabelled_test: Size | None = Field(
+        default=None,
+        description="how many queries without a grade become test, as for unlabelled_dev, and before it: judges "
+        "measure on them (evaluate.judged)",
     )
     topic_fields: tuple[Topic, ...] = Field(
         default=("title",), min_length=1, description="trec: what of a <top> is the query, joined in this order"
@@ -257,6 +261,13 @@ class CorpusConfig(Settings):
         """Splits whose grades are read all the same, and kept apart from all others."""
         return ()
 
+    def held_out(self, split: Literal["dev", "test"], queries: int) -> int:
+        """How many of `queries` distinct queries without a grade become `split`."""
+        size: Size | None = getattr(self, f"unlabelled_{split}")
+        if size == "auto":
+            return min(_MOST_HELD_OUT, round(_HELD_OUT_FRACTION * queries))
+        return max(1, round(size * queries)) if isinstance(size, float) and size else int(size or 0)
+
     def max_queries(self, split: str) -> int | None:
         """How many queries of `split` (train, dev, test) to keep; None is all."""
         limit: int | None = getattr(self, f"max_{split}_queries")
@@ -267,14 +278,17 @@ class IngestConfig(CorpusConfig):
     """The corpus as ingest reads it: grades that `labels` leaves out are kept apart where the panel is simulated.
 
     Such judges stand in for ones who know what is relevant, so they may be told what nothing else is.
+    A size of held-out queries that is null is 0 here.
     """
 
     tells_panel: bool = Field(default=False, description="whether hidden grades are kept for a simulated panel")
 
     @classmethod
-    def of(cls, corpus: CorpusConfig, simulated: bool) -> Self:
-        """simulated: whether the judges are."""
+    def of(cls, corpus: CorpusConfig, simulated: bool, judges_measure: bool = False) -> Self:
+        """simulated: whether the judges are; judges_measure: whether they measure queries without a grade."""
         given = {name: getattr(corpus, name) for name in type(corpus).model_fields}
+        for name in ("unlabelled_dev", "unlabelled_test"):
+            given[name] = "auto" if given[name] is None and judges_measure else given[name] or None
         return cls.model_construct(**given, tells_panel=simulated and corpus.labels != _SPLITS)
 
     @property

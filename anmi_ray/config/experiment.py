@@ -108,11 +108,11 @@ class Experiment(Settings):
                 "evaluate.judge: its judges are those of judge, which is no panel of its own: name others, or remove "
                 "evaluate.judge, so that the report says that the training panel measured"
             )
-        if self.evaluate.judged == "unlabelled" and not self.corpus.unlabelled_dev + self.corpus.unlabelled_test:
+        if self.evaluate.judged == "unlabelled" and self.corpus.unlabelled_dev == self.corpus.unlabelled_test == 0:
             raise ValueError(
-                "evaluate.judged: unlabelled measures dev and test queries without labels, and none are held out: set "
-                "corpus.unlabelled_test (and corpus.unlabelled_dev, to choose on), such as 100, or evaluate.judged: "
-                "all to have those with labels judged"
+                "evaluate.judged: unlabelled measures dev and test queries without labels, and corpus.unlabelled_dev "
+                "and corpus.unlabelled_test are 0: leave them out, which holds out a fifth of the queries each, or set "
+                "evaluate.judged: all to have queries with labels judged"
             )
         judges = [judge.name for judge in self.judge.judges]
         if strangers := sorted(set(self.rate.judge_weights) - set(judges)):
@@ -193,7 +193,9 @@ class Experiment(Settings):
     @property
     def rates_dev(self) -> bool:
         """Whether judges compare documents of dev queries without a label, to choose on them."""
-        return bool(self.corpus.unlabelled_dev) and self.mine.anchors != "known"
+        size = self.corpus.unlabelled_dev
+        held_out = self.evaluate.judged == "unlabelled" if size is None else bool(size)
+        return held_out and self.mine.anchors != "known"
 
     @property
     def assessors(self) -> JudgeConfig | None:

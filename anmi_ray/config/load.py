@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,7 +45,9 @@ def read_experiment(path: str | Path) -> dict[str, Any]:
     content = read(path)
     if "space" in content:
         message = "this file is a campaign's (it has space), and what is wanted is an experiment's"
-        raise ConfigError(message, str(path), f"carry it out with anmi tune {path} (on a cluster: anmi submit tune)")
+        file = shlex.quote(str(path))
+        remedy = f"carry it out with anmi tune {file} (on a cluster: anmi submit tune {file})"
+        raise ConfigError(message, str(path), remedy)
     return {"name": run_name(path)} | content
 
 
@@ -61,8 +64,8 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def run_name(path: str | Path) -> str:
-    """What a run is called whose file does not name it: as the file."""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", Path(path).stem)
+    """The name of a run whose file does not give one: the file's, as far as a run may be called so."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", Path(path).stem).lstrip("._-")[:80] or "experiment"
 
 
 def validate(

@@ -108,8 +108,10 @@ class MineConfig(Settings):
         name = data.get("rule")
         if name is None:
             return data
+        if not isinstance(name, str):
+            raise ValueError(f"rule: expected the name of a composition, got a {type(name).__name__}")
         if name not in NAMED:
-            raise ValueError(f"rule: no composition is called {name!r}; {unknown_composition(str(name))}")
+            raise ValueError(f"rule: no composition is called {name!r}; {unknown_composition(name)}")
         return {**NAMED[name], **data}
 
     @model_validator(mode="after")

@@ -18,6 +18,13 @@ from anmi_ray.core.redaction import is_secret_name, quoted, scrub_given, shorten
 
 _LONGEST = 450  # characters of all mistakes; place and remedy come to them
 _LONGEST_ONE = 300
+# what pydantic says of Python's types, for users of YAML
+_SHAPES = {
+    "tuple_type": "expected a list",
+    "dict_type": "expected a mapping",
+    "model_type": "expected a group of settings",
+    "model_attributes_type": "expected a group of settings",
+}
 # where the sentences of validators say what to do
 _REMEDY = re.compile(
     r"(.+)[:;] "
@@ -141,9 +148,21 @@ def _explained(detail: Mapping[str, Any], name: str, models: Sequence[type[BaseM
     given = detail.get("input")
     if isinstance(given, str) and (renamed := RENAMED.get(name, {}).get(given)):
         return Mistake(f"{name}: {given} is called {renamed} now", f"write {renamed}")
-    is_value = isinstance(given, str | int | float | bool | None) and detail["type"] != "missing"
-    shown = f" (given: {quoted(given, name.split('.'))})" if is_value else ""
-    return Mistake(f"{name or 'the configuration'}: {scrub_given(detail['msg'])}{shown}")
+    wanted = _SHAPES.get(detail["type"]) or scrub_given(detail["msg"])
+    shown = "" if detail["type"] == "missing" else f" (given: {_given(given, name)})"
+    forms = [form for one in models_below(name, models) for form in _forms(one)]
+    remedy = f"write {{kind: {given}}}" if detail["type"] == "model_attributes_type" and given in forms else None
+    return Mistake(f"{name or 'the configuration'}: {wanted}{shown}", remedy)
+
+
+def _given(value: object, name: str) -> str:
+    """The value that was given for setting `name`; only the type of one that holds others."""
+    if value is None:
+        return "null"
+    if isinstance(value, str | int | float):
+        return quoted(value, name.split("."))
+    kinds = {dict: "a mapping", list: "a list", tuple: "a list"}
+    return kinds.get(type(value), f"a {type(value).__name__}")
 
 
 def models_below(name: str, models: Sequence[type[BaseModel]]) -> list[type[BaseModel]]:
@@ -173,6 +192,10 @@ def _of_no_form(detail: Mapping[str, Any], name: str, models: Sequence[type[Base
     forms = [str(form) for one in models for form in _forms(one)]
     if detail["type"] == "union_tag_not_found":
         return Mistake(f"{name}.{key} is missing", f"give one of {members(forms)}")
+    given = detail["input"][key] if isinstance(detail["input"], Mapping) else detail["ctx"]["tag"]
+    if not isinstance(given, str):
+        forms = [json.dumps(form) if form == "null" else form for form in forms]  # unquoted, YAML's null is no text
+        return Mistake(f"{name}.{key}: expected a name (given: {_given(given, name)})", f"give one of {members(forms)}")
     tag = str(detail["ctx"]["tag"])
     near = difflib.get_close_matches(tag, forms, n=1, cutoff=0.6)
     known = f"did you mean {near[0]}?" if near else f"give one of {members(forms)}"

@@ -7,6 +7,7 @@ a campaign's file, and every mistake becomes one ConfigError.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
@@ -286,7 +287,7 @@ def _read_experiment(content: dict[str, Any], place: str) -> None:
         content["experiment"] = {"name": content["name"], **deepcopy(experiment)}
     elif "space" not in content and not CampaignConfig.model_fields.keys() >= content.keys():
         message = "this file is an experiment's (it has no space), and what is wanted is a campaign's"
-        remedy = f"carry it out with anmi run {place}, or give a campaign's file, see jobs/configs/tune-*.yaml"
+        remedy = f"carry it out with anmi run {shlex.quote(place)}, or give a file such as jobs/configs/tune-*.yaml"
         raise ConfigError(message, place, remedy)
     else:
         raise ConfigError("experiment is missing", place, "give the path of an experiment's file, or its settings")

@@ -9,15 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import SPLITS
 from anmi_ray.corpus.reader import Reader
-
-_WITHOUT_LABELS = {
-    "dev": "nothing is chosen on dev, the weights of fusions are even",
-    "test": "nothing will be measured",
-}
-
 
 _SHOWN = 3  # reasons that are told of
 _DETAIL = 80  # characters of a reject's detail that are
@@ -27,9 +23,13 @@ _DETAIL = 80  # characters of a reject's detail that are
 class CollectionCounts:
     """Documents, and by split the queries and those of them that have a relevant document (grade 1 or more).
 
-    labelled: empty where nobody counted. left_out: unlabelled queries that are no part of the collection. unread: names
-    of relevance grades that are there and were not read. hidden: grades that only a simulated panel may be told.
-    over_maximum: by split the queries that its maximum leaves out. repeated: repeats of queries in logs without ids.
+    labelled: empty if nobody counted.
+    left_out: unlabelled queries that are no part of the collection.
+    unread: names of relevance grades that exist and were not read.
+    hidden: grades that only a simulated panel may see.
+    over_maximum: by split, queries beyond its maximum.
+    held_out: by split, unlabelled queries that corpus.unlabelled_dev and corpus.unlabelled_test keep from training.
+    repeated: repeats of queries in logs without ids.
     trimmed: by kind, ids that had white space or invisible characters around them.
     """
 
@@ -40,6 +40,7 @@ class CollectionCounts:
     unread: tuple[str, ...] = ()
     hidden: int = 0
     over_maximum: Mapping[str, int] = field(default_factory=dict[str, int])
+    held_out: Mapping[str, int] = field(default_factory=dict[str, int])
     repeated: int = 0
     trimmed: Mapping[str, int] = field(default_factory=dict[str, int])
 
@@ -52,8 +53,8 @@ class CollectionCounts:
         """
         return ", ".join(f"{self.queries[split]:,} {split}{self._share(split)}" for split in SPLITS)
 
-    def notices(self) -> Iterator[str]:
-        """What follows from labels that are missing, a sentence each; nothing where every query is labelled."""
+    def notices(self, experiment: Experiment) -> Iterator[str]:
+        """What the split of the queries means for a run of `experiment`, a sentence each."""
         if self.unread:
             yield f"relevance grades that are there and are not read: {', '.join(self.unread)} (corpus.labels)"
         if self.hidden:
@@ -66,13 +67,40 @@ class CollectionCounts:
             yield f"white space or invisible characters around {count:,} ids of {kind} were removed"
         for split, count in self.over_maximum.items():
             yield f"{count:,} {split} queries are left out (corpus.max_{split}_queries)"
-        if not self.labelled:
-            return
-        for split, what in _WITHOUT_LABELS.items():
-            if not self.labelled[split] and not self.queries[split]:
-                yield f"no {split} query is labelled: {what}"
-            elif not self.labelled[split]:
-                yield f"no {split} query is labelled: {what}, unless by judges (evaluate.judged)"
+        if 0 < self.queries["train"] < sum(self.held_out.values()):
+            yield f"fewer train queries than held-out ones: {'; '.join(self._taken(experiment.corpus))}"
+        unlabelled = [split for split in ("dev", "test") if self.labelled and not self.labelled[split]]
+        judged = experiment.evaluate.judged
+        if "dev" in unlabelled and not (self.queries["dev"] and (judged != "none" or experiment.rates_dev)):
+            yield "no dev query is labelled: nothing is chosen on dev, the weights of fusions are even"
+        if "test" in unlabelled and judged == "none":
+            yield "no test query is labelled: nothing will be measured; judges can (evaluate.judged: unlabelled)"
+        elif "test" in unlabelled and self.queries["test"]:
+            yield f"no test query is labelled: judges measure (evaluate.judged: {judged})"
+
+    def missing(self, stage: str, split: str, remedy: str, corpus: CorpusConfig) -> DataError:
+        """The error of a stage that needs queries of `split` if there are none, naming the settings that took them."""
+        taken = "; ".join(self._taken(corpus))
+        if split in self.over_maximum:
+            remedy = f"raise corpus.max_{split}_queries"
+        elif self.left_out:
+            remedy = "keep unlabelled queries: corpus.unlabelled=train"
+        elif split == "train" and self.held_out:
+            remedy = "hold out fewer: corpus.unlabelled_dev=0.2 corpus.unlabelled_test=0.2, or give more queries"
+        return DataError(f"there is no {split} query{taken and f': {taken}'}", f"stage {stage}", remedy)
+
+    def _taken(self, corpus: CorpusConfig) -> Iterator[str]:
+        """Where queries are that are not in train, and the settings that put them there."""
+        for split, count in self.held_out.items():
+            size = getattr(corpus, f"unlabelled_{split}")
+            yield f"{count:,} are held out for {split} (corpus.unlabelled_{split}{'' if size is None else f': {size}'})"
+        for split in ("dev", "test"):
+            if labelled := self.labelled.get(split):
+                yield f"{labelled:,} {split} queries are labelled"
+        if self.left_out:
+            yield f"{self.left_out:,} unlabelled ones are left out (corpus.unlabelled)"
+        for split, count in self.over_maximum.items():
+            yield f"{count:,} of {split} are left out (corpus.max_{split}_queries)"
 
     def _share(self, split: str) -> str:
         count = self.queries[split]
@@ -94,7 +122,8 @@ def counted(reader: Reader, documents: int, queries: pa.Table, qrels: pa.Table, 
     relevant = qrels.filter(pc.greater(qrels["grade"], 0))["query_id"]
     labelled = queries.filter(pc.is_in(queries["query_id"], value_set=relevant.combine_chunks()))
     splits = _by_split(queries)
-    known = (reader.left_out, reader.unread, hidden.num_rows, reader.over_maximum, reader.repeated, reader.trimmed)
+    known = (reader.left_out, reader.unread, hidden.num_rows, reader.over_maximum, reader.held_out)
+    known = (*known, reader.repeated, reader.trimmed)
     return CollectionCounts(documents, splits, _by_split(labelled), *known)
 
 
@@ -109,6 +138,7 @@ def of_manifest(manifest: Mapping[str, Any]) -> CollectionCounts:
         unread=tuple(manifest.get("unread", ())),
         hidden=manifest.get("hidden", 0),
         over_maximum=manifest.get("over_maximum", {}),
+        held_out=manifest.get("held_out", {}),
         repeated=manifest.get("repeated", 0),
         trimmed=manifest.get("trimmed", {}),
     )

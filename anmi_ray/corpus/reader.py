@@ -62,6 +62,7 @@ class Reader(ABC):
         self._examples: dict[str, list[str]] = {kind: [] for kind in KINDS}  # of what is malformed
         self._rejects: list[tuple[str, str, str, str]] = []
         self._sample = b""  # of records that are not UTF-8
+        self.held_out: dict[str, int] = {}  # unlabelled queries that became dev and test; complete after `queries()`
         self._left_out = 0
         self._repeated = 0
         self._trimmed: Counter[str] = Counter()
@@ -172,18 +173,22 @@ class Reader(ABC):
             )
 
     def _held_out(self, text_keys: Mapping[str, bytes], labelled: Container[str]) -> dict[str, str]:
-        """Of the queries that are not labelled (text by id), those that the settings hold out, with their split.
+        """Unlabelled queries (text by id) that the settings hold out, with their split.
 
-        So many texts become test, so many others dev, by a salted hash; one that is also a labelled query's does not.
+        By a salted hash of their texts, some become test, some others dev; a text that a labelled query has too does
+        not.
         """
-        test, dev = self.config.unlabelled_test, self.config.unlabelled_dev
+        taken = {key for name, key in text_keys.items() if name in labelled}
+        free = set(text_keys.values()) - taken
+        test, dev = self.config.held_out("test", len(free)), self.config.held_out("dev", len(free))
         if not test + dev:
             return {}
-        taken = {key for name, key in text_keys.items() if name in labelled}
-        salted = {key: identity.digest("sample", "held out", self.config.split_seed, key) for key in text_keys.values()}
-        order = sorted(salted.keys() - taken, key=salted.__getitem__)
+        salted = {key: identity.digest("sample", "held out", self.config.split_seed, key) for key in free}
+        order = sorted(free, key=salted.__getitem__)
         split = {key: "test" if place < test else "dev" for place, key in enumerate(order[: test + dev])}
-        return {name: split[key] for name, key in text_keys.items() if name not in labelled and key in split}
+        found = {name: split[key] for name, key in text_keys.items() if name not in labelled and key in split}
+        self.held_out = dict(Counter(found.values()))
+        return found
 
     def _place(self) -> str:
         return f"corpus {redaction.scrub(self.config.name)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -141,7 +142,7 @@ def _overrides(overrides: Iterable[str]) -> dict[str, str]:
             raise ConfigError(
                 f"{key} is not a setting of mine, and the run's ratings stay as they are",
                 PLACE,
-                f"carry the run out with it: anmi run CONFIG {override}",
+                f"carry the run out with it: anmi run CONFIG {shlex.quote(override)}",
             )
         if given.setdefault(key, value) != value:
             raise ConfigError(f"{key} is given twice, as {given[key]} and as {value}", PLACE, "leave one out")

@@ -9,7 +9,8 @@ from typing import Any
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import environment
-from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.errors import ConfigError
+from anmi_ray.corpus.counts import CollectionCounts, of_manifest
 from anmi_ray.pipeline import progress
 from anmi_ray.pipeline.carrying import Carrying
 from anmi_ray.pipeline.resolve import Resolved, resolve, todo
@@ -46,7 +47,8 @@ def run(
     names = list(resolved)
     path = names[: names.index(last) + 1]
     chosen = {name: resolved[name] for name in path[names.index(first) :]}
-    for item in todo(store, chosen):
+    unfinished = todo(store, chosen)
+    for item in unfinished:
         item.stage.check(experiment)
         _check_keys(item.stage, experiment)
     notices = [runs.buckets_kept(store, experiment.execution)]
@@ -66,8 +68,11 @@ def run(
             store.publish_json(f"runs/{experiment.name}.json", record)
             carrying.show(name)
             told.finished(name, seconds, [Flow(**flow) for flow in manifest["flows"]])
-            if "splits" in manifest:
-                _check_splits(manifest["splits"], chosen)
+            if name == FIRST:
+                counts = of_manifest(manifest)
+                for text in (f"queries: {counts.in_words}", *counts.notices(experiment)) if unfinished else ():
+                    told.notice(text)
+                _check_splits(counts, experiment, chosen)
     return record
 
 
@@ -83,12 +88,12 @@ def _check_keys(stage: Stage, experiment: Experiment) -> None:
             access.read_key(judge.server)
 
 
-def _check_splits(splits: Mapping[str, int], chosen: Mapping[str, Resolved]) -> None:
-    """Say before hours of work, not after, that there is nothing to train on."""
+def _check_splits(counts: CollectionCounts, experiment: Experiment, chosen: Mapping[str, Resolved]) -> None:
+    """Raise DataError before hours of work, not after, if there is nothing to train on."""
     for name, item in chosen.items():
         split = item.stage.split
-        if split is not None and not splits.get(split.name):
-            raise DataError(f"there is no {split.name} query", f"stage {name}", split.remedy)
+        if split is not None and not counts.queries[split.name]:
+            raise counts.missing(name, split.name, split.remedy, experiment.corpus)
 
 
 def run_record(store: Store, experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, Any]:

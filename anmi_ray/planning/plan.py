@@ -19,7 +19,7 @@ from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.paths import as_written
-from anmi_ray.core.errors import AnmiError, DataError
+from anmi_ray.core.errors import AnmiError
 from anmi_ray.corpus.counts import CollectionCounts, counted, of_manifest
 from anmi_ray.judging import autoscale, kinds
 from anmi_ray.judging.autoscale import Limits, Target
@@ -56,13 +56,14 @@ def plan(experiment: Experiment) -> Generator[str | Table, None, PlanEnd]:
     counts = {"documents": found_there.documents, **found_there.queries}
     execution = experiment.execution
     cores = execution.cpus or execution.cores
+    counts["dev_labelled"] = found_there.labelled.get("dev", 0)
     yield (
         f"{found_there.documents:,} documents; queries: {found_there.in_words}; {cores:,} cores, "
         f"{(resolved and runs.known_buckets(store)) or execution.buckets_on(execution.cpus):,} buckets"
     )
     if resolved and (kept := runs.buckets_kept(store, execution)):
         yield kept
-    yield from found_there.notices()
+    yield from found_there.notices(experiment)
     yield from _blind(experiment, found_there)
     calls = _Calls(experiment, resolved, store)
     found = costs(
@@ -93,7 +94,7 @@ def costs(
     calls: Calls = lambda *_: (),
     manifest: Manifest = lambda _: None,
 ) -> dict[str, StageCost]:
-    """By stage, its work, in order; counts: documents, and queries by split.
+    """By stage, its work, in order; counts: documents, queries by split, and dev queries with a grade (dev_labelled).
 
     calls: what asking the language models of a stage's panel about so many pairs costs, where that is known; manifest:
     a stage's, where its artifact is complete.
@@ -108,6 +109,7 @@ def costs(
             train=counts["train"],
             dev=counts["dev"],
             test=counts["test"],
+            dev_labelled=counts.get("dev_labelled", 0),
             pairs=pairs,
             calls=calls(stage, pairs[COMPARED]) if stage.asks else (),
             manifest=manifest(stage),
@@ -312,8 +314,7 @@ def _problem(
     """What a run would end with: its name is taken, a stage has nothing to begin with, or refuses its settings."""
     for stage in stages_of(experiment):
         if stage.split and not counts.queries[stage.split.name]:
-            what = f"there is no {stage.split.name} query: a run ends before {stage.name}"
-            return DataError(what, f"stage {stage.name}", stage.split.remedy)
+            return counts.missing(stage.name, stage.split.name, stage.split.remedy, experiment.corpus)
     if not resolved:  # on paper: nothing is looked at
         return None
     try:

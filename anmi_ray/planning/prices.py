@@ -30,6 +30,7 @@ from anmi_ray.judging.questions import direct_questions, text_questions
 from anmi_ray.judging.spend import CallCost, CallTokens
 from anmi_ray.pipeline.stages import COMPARE, INGEST, RETRIEVE
 from anmi_ray.runtime.stage import Stage
+from anmi_ray.stages.ingest import config_of as ingest_config
 from anmi_ray.store import Artifact
 from anmi_ray.store.answer_log import AnswerLog
 
@@ -168,7 +169,7 @@ def _of_documents(experiment: Experiment, ingest: Artifact) -> Prompts:
         parts = [ingest.read_part("queries", bucket, QUERY) for bucket in range(manifest["buckets"])]
         queries = pa.concat_tables(parts)
     else:
-        reader = corpus.read(experiment.corpus)
+        reader = corpus.read(ingest_config(experiment))
         documents = _smallest(reader.documents(), "doc_id")
         queries = reader.queries()
     queries = _smallest([queries.filter(pc.equal(queries["split"], "train"))], "query_id").slice(0, QUERIES)

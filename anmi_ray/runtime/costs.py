@@ -47,6 +47,7 @@ class StageCost:
 class Workload:
     """What a stage works on: the settings of all and its own, the collection's counts, what earlier stages hand on.
 
+    dev_labelled: dev queries with a relevance grade, which judges do not rate.
     pairs: by role, the comparisons that the stage in it hands on. calls: what is asked of its panel's language models,
     where that is known. manifest: its own, where its artifact is complete.
     """
@@ -57,6 +58,7 @@ class Workload:
     train: int
     dev: int
     test: int
+    dev_labelled: int = 0
     pairs: Mapping[str, int] = field(default_factory=dict[str, int])
     calls: Sequence[CallCost] = ()
     manifest: Mapping[str, Any] | None = None
@@ -74,8 +76,11 @@ class Workload:
     @property
     def compared(self) -> int:
         """Queries whose candidates are compared: of train, and of dev those without a label where judges rate these."""
-        rated = self.experiment.corpus.unlabelled_dev if self.experiment.rates_dev else 0
-        return self.train + min(rated, self.dev)
+        if not self.experiment.rates_dev:
+            return self.train
+        size = self.experiment.corpus.unlabelled_dev
+        rated = self.dev - self.dev_labelled
+        return self.train + (min(size, rated) if isinstance(size, int) else rated)
 
     @property
     def candidates(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -115,6 +115,14 @@ def without_failed(metrics: pa.Table, runs: pa.Table, peers: Sequence[str]) -> p
         has = pc.is_in(metrics["query_id"], value_set=pc.unique(mine["query_id"]))
         metrics = metrics.filter(pc.or_(pc.not_equal(metrics["system"], peer), has))
     return metrics
+
+
+def systems(artifact: Artifact) -> list[dict[str, Any]]:
+    """The measures of a complete artifact of evaluate, a row per system and measure: by labels, else by judges."""
+    if by_labels := artifact.read_json("comparisons.json"):
+        return [{**row, "by": "labels"} for row in by_labels]
+    found = of(artifact)
+    return [{**asdict(row), "by": "judges"} for row in found.comparisons] if found is not None else []
 
 
 def of(artifact: Artifact) -> judged.ByJudges | None:

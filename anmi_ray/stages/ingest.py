@@ -36,13 +36,13 @@ _DOCUMENT_S = 2e-5
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: IngestConfig, context: Context) -> dict[str, Any]:
     """Read the collection and write it into the store; returns flows and facts for the manifest."""
     flows, shards, counts, rejected, own = run_task(context, _ingest, artifact, config, context.buckets)
-    for said in (*rejected, *counts.notices()):
+    for said in rejected:
         context.notice(said)
     facts = {"shards": shards, "splits": counts.queries}
     facts |= {"labelled": counts.labelled, "left_out": counts.left_out, "unread": counts.unread}
     facts |= {"hidden": counts.hidden} if config.hidden else {}
-    others = {"over_maximum": counts.over_maximum, "repeated": counts.repeated, "trimmed": counts.trimmed}
-    others |= {"own_documents": own.pairs.num_rows}
+    others = {"over_maximum": counts.over_maximum, "held_out": counts.held_out}
+    others |= {"repeated": counts.repeated, "trimmed": counts.trimmed, "own_documents": own.pairs.num_rows}
     facts |= {name: count for name, count in others.items() if count}
     if (found := own.notice()) is not None:
         context.notice(found)
@@ -162,7 +162,8 @@ def stacked(of_buckets: Iterable[Sequence[pa.Table]]) -> list[pa.Table]:
 def config_of(experiment: Experiment) -> IngestConfig:
     """The settings that it works with, by which the collection is read."""
     assessed = experiment.assessors is not None and bool(experiment.assessors.simulated)
-    return IngestConfig.of(experiment.corpus, experiment.simulated is not None or assessed)
+    simulated = experiment.simulated is not None or assessed
+    return IngestConfig.of(experiment.corpus, simulated, experiment.evaluate.judged == "unlabelled")
 
 
 def _content(config: IngestConfig, _: Experiment, content: str) -> dict[str, str]:

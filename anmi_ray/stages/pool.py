@@ -130,6 +130,7 @@ STAGE = Stage(
     of=read_of_dev,
     split=Split(
         "test",
-        "hold some out: corpus.unlabelled_test, or qrels of a test split (corpus.qrels); or evaluate.judged: none",
+        "hold some out (corpus.unlabelled_test=0.2), give qrels of a test split (corpus.qrels), or set "
+        "evaluate.judged=none",
     ),
 )

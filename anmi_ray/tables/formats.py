@@ -96,8 +96,8 @@ def read_batches(
     have it (null if not told). `free` is the one of `texts` that holds free text: its cells may be long and, in CSV,
     run over several lines; elsewhere a quote that closes in another line counts as left open. In CSV a record whose
     quoted cell runs over several lines counts as one line; records without content are skipped; elements of a file that
-    is one JSON array count as its lines. At least one batch, empty where the file is. `-` is standard input. DataError or
-    StoreError where the file cannot be read.
+    is one JSON array count as its lines. At least one batch, empty where the file is. `-` is standard input. Raises
+    DataError or StoreError if the file cannot be read.
     """
     if path == STANDARD:
         with streams.spooled() as file:

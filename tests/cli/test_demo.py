@@ -14,7 +14,7 @@ from tests.commands import printed, refused
 
 @pytest.mark.slow
 def test_the_demo_finds_the_judge_who_leans_and_leaves_files_behind(tmp_path: Path) -> None:
-    to = tmp_path / "demo"
+    to = tmp_path / "my demo"
     said = printed("demo", "--to", to)
     leaning = dict(re.findall(r"judge ([\w-]+): ([+-]\d+) Elo points", said))
     assert int(leaning["first-glance"]) > 100

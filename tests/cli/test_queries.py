@@ -72,7 +72,7 @@ def test_a_collection_is_written_whose_sources_lack_their_queries(
         "queries-left-out.jsonl",
         "queries.jsonl",
     ]
-    command = shlex.split(said.splitlines()[-1])
+    command = shlex.split(said.splitlines()[-1])  # carried out by tests/test_printed_commands.py
     assert command[:4] == ["next:", "anmi", "run", "c.yaml"]
     following = load("c.yaml", command[4:])
     assert (following.name, following.corpus.path, following.retrieve.bm25.b) == (

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from anmi_ray.config import tune
-from anmi_ray.config.load import load, validate
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.load import load, validate, validate_as
+from anmi_ray.config.rate import RateConfig
+from anmi_ray.config.tune import CampaignConfig
 from anmi_ray.core.errors import ConfigError
 from tests.commands import refused
 
@@ -38,6 +47,78 @@ def test_a_judge_of_no_kind_is_told_the_kinds_once() -> None:
     )
     assert of_judge(name="x") == f"some.yaml: judge.judges.0.kind is missing\n  remedy: give one of {KINDS}"
     assert of_judge(kind="encodr").endswith("did you mean encoder?")
+
+
+WRONG: list[Any] = [{"a": {"b": []}}, {}, ["x"], [{}], None, True, 3, 2.5, "text"]
+Build = Callable[[Any], Any]
+
+
+def places(
+    schema: dict[str, Any], models: dict[str, Any], name: str = "", build: Build = lambda value: value, depth: int = 0
+) -> Iterator[tuple[str, Build, dict[str, Any]]]:
+    """(dotted name, content that holds a value there, JSON schema) of every place in settings, in every form."""
+    schema = models[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    yield name, build, schema
+    if depth > 12:
+        return
+    fields = schema.get("properties", {})
+    form = {key: field["const"] for key, field in fields.items() if "const" in field}
+    below = [(f"{name}.{key}".strip("."), fields[key], {key: None}) for key in fields]
+    below += [(name, one, None) for one in (*schema.get("anyOf", ()), *schema.get("oneOf", ()))]
+    if isinstance(members := schema.get("additionalProperties"), dict):
+        below.append((f"{name}.member", members, {"member": None}))
+    for inner, one, keys in below:
+        yield from places(
+            one,
+            models,
+            inner,
+            build if keys is None else lambda v, k=keys: build(form | dict.fromkeys(k, v)),
+            depth + 1,
+        )
+    if isinstance(items := schema.get("items"), dict):
+        yield from places(items, models, f"{name}.0", lambda value: build([value]), depth + 1)
+
+
+CAMPAIGN = {"name": "c", "experiment": {}, "space": {"train.seed": {"kind": "integer", "low": 1, "high": 3}}}
+
+
+@pytest.mark.parametrize(("model", "base"), [(Experiment, {}), (CampaignConfig, CAMPAIGN), (RateConfig, {})])
+def test_a_value_of_any_wrong_shape_is_a_message(model: type[BaseModel], base: dict[str, Any]) -> None:
+    """In every setting; and what tells the forms of a group apart is named where it is of another type."""
+    schema = model.model_json_schema()
+    unions: set[str] = set()
+    for name, build, form in places(schema, schema.get("$defs", {})):
+        for value in WRONG if name else ():
+            with suppress(ConfigError):  # nothing else may come out
+                validate_as(model, {**base, **build(value)}, "some.yaml", "see the reference")
+        if key := form.get("discriminator", {}).get("propertyName"):
+            unions.add(name)
+            for value in WRONG:
+                with pytest.raises(ConfigError, match=rf"some\.yaml: {re.escape(name.removesuffix('.0'))}"):
+                    validate_as(model, {**base, **build({key: value})}, "some.yaml", "see the reference")
+    assert unions >= {"judge.judges.0", "mine.weigh", "retrieve.dense.index"} if model is Experiment else True
+
+
+def test_shapes_are_named_as_yaml_has_them() -> None:
+    assert "judge.judges: expected a list (given: a mapping)" in said({"judge": {"judges": {"kind": "similarity"}}})
+    assert "judge.judges.0: expected a group of settings (given: 'similarity')\n  remedy: write {kind: similarity}" in (
+        said({"judge": {"judges": ["similarity"]}})
+    )
+    assert 'give one of simulated, similarity, "null",' in of_judge(kind=None)
+
+
+@pytest.mark.parametrize(
+    "table", [pd.DataFrame({"id": ["a"]}), pa.table({"id": ["a"]}), pa.record_batch({"id": ["a"]})]
+)
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [("corpus", "documents"), ("corpus", "qrels"), ("train", "dev_points"), ("compare", "path"), ("execution", "root")],
+)
+def test_a_table_is_no_setting(table: Any, group: str, name: str) -> None:
+    for value in (table, [table]):
+        text = said({group: {name: value}})
+        assert f"some.yaml: {group}.{name}: expected a value" in text
+        assert "remedy: write it to a Parquet file" in text
 
 
 def test_a_name_is_the_files_and_what_is_allowed_is_of_its_level() -> None:
@@ -124,6 +205,8 @@ def test_a_campaign_and_an_experiment_are_told_their_commands(tmp_path: Path, mo
     for command in ("run", "plan", "config"):
         assert "anmi tune campaign.yaml" in refused(command, "campaign.yaml")
     assert "anmi run one.yaml" in refused("tune", "one.yaml")
+    Path("my campaign.yaml").write_bytes(Path("campaign.yaml").read_bytes())
+    assert "anmi tune 'my campaign.yaml' (" in refused("run", "my campaign.yaml")
     Path("nested.yaml").write_text("experiment: campaign.yaml\nspace: {a: {}}")
     with pytest.raises(ConfigError, match=r"^campaign\.yaml: this file is a campaign's"):
         tune.load("nested.yaml")

@@ -13,6 +13,7 @@ import pytest
 
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
 from anmi_ray.corpus import lookup
@@ -264,7 +265,7 @@ def test_maximum_numbers_of_queries(write: Write) -> None:
     assert not rejects.num_rows  # left out, not rejected
     assert reader.rows_in() == {"documents": 20, "queries": 3, "qrels": 3}
     counts = counted(reader, documents.num_rows, queries, qrels, qrels.slice(0, 0))
-    said = list(counts.notices())
+    said = list(counts.notices(Experiment()))
     assert said[:2] == [
         "5 train queries are left out (corpus.max_train_queries)",
         "4 test queries are left out (corpus.max_test_queries)",

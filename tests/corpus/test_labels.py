@@ -12,9 +12,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from anmi_ray import corpus
+from anmi_ray.config.base import result_settings
 from anmi_ray.config.corpus import CorpusConfig, IngestConfig
+from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import doc_id, query_id
 from anmi_ray.core.records import QREL, QUERY
@@ -119,6 +122,48 @@ def test_unlabelled_queries_are_held_out_by_text(
     assert found.qrels.equals(plain.qrels)
 
 
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize(
+    ("queries", "dev", "test", "train_dev_test"),
+    [
+        (60, None, None, (36, 12, 12)),
+        (60, "auto", 0, (48, 12, 0)),
+        (200, None, None, (120, 40, 40)),
+        (5000, None, None, (4800, 100, 100)),
+        (60, 0.25, 0.1, (39, 15, 6)),
+        (60, 0.001, 0, (59, 1, 0)),
+        (60, 0.0, None, (48, 0, 12)),
+        (250, 100, 0.5, (25, 100, 125)),
+        (60, 100, 100, (0, 0, 60)),
+    ],
+)
+def test_held_out_sizes_are_shares_or_numbers(
+    tmp_path: Path, write: Write, queries: int, dev: Any, test: Any, train_dev_test: tuple[int, ...]
+) -> None:
+    many = replace(SMALL, queries=[(f"q{at}", f"words number {at}") for at in range(queries)], qrels={})
+    config = CorpusConfig(**write(tmp_path, many), unlabelled_dev=dev, unlabelled_test=test)
+    found = read_with(IngestConfig.of(config, simulated=False, judges_measure=True))
+    assert tuple(found.queries["split"].to_pylist().count(split) for split in SPLITS) == train_dev_test
+    counts = counted(found.reader, found.documents.num_rows, found.queries, found.qrels, QREL.empty())
+    assert sum(counts.held_out.values()) == sum(train_dev_test[1:])
+
+
+def test_a_null_size_holds_out_nothing_unless_judges_measure() -> None:
+    nothing = IngestConfig.of(CorpusConfig(), simulated=False)
+    assert (nothing.held_out("dev", 100), nothing.held_out("test", 100)) == (0, 0)
+    assert "unlabelled_dev" not in result_settings(nothing)  # as ever: artifacts of such runs stay valid
+    some = IngestConfig.of(CorpusConfig(unlabelled_dev=0, unlabelled_test=7), simulated=False)
+    assert result_settings(some) == {"unlabelled_test": 7}
+    judged = result_settings(IngestConfig.of(CorpusConfig(), simulated=False, judges_measure=True))
+    assert judged == {"unlabelled_dev": "auto", "unlabelled_test": "auto"}
+
+
+@pytest.mark.parametrize("size", [1.0, 1.5, 20.0, -1, -0.1, True, "10%"])
+def test_other_sizes_are_refused(size: Any) -> None:
+    with pytest.raises(ValidationError, match="unlabelled_dev"):
+        CorpusConfig(unlabelled_dev=size)
+
+
 @given(mixed(), st.sampled_from(WRITERS), subsets, st.sampled_from([0.0, 0.4]))
 def test_hidden_labels_are_as_good_as_deleted(
     collection: Collection, write: Write, labels: tuple[str, ...], dev: float
@@ -175,9 +220,8 @@ def test_counts_say_who_has_a_relevant_document(tmp_path: Path) -> None:
     hidden = found.reader.hidden_qrels()
     counts = counted(found.reader, found.documents.num_rows, found.queries, found.qrels, hidden)
     assert counts.in_words == "10 train (1 labelled), 0 dev, 2 test (1 labelled)"
-    assert list(counts.notices()) == [
-        "no dev query is labelled: nothing is chosen on dev, the weights of fusions are even"
-    ]
+    [notice] = counts.notices(Experiment())
+    assert "no dev query is labelled" in notice
     manifest = {"flows": [{"unit": "documents", "rows_out": 20}], "splits": counts.queries, "labelled": counts.labelled}
     assert of_manifest(manifest) == counts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,17 @@ from typing import Any
 import pytest
 from rich.table import Table
 
+from anmi_ray.api.experiments import plan as plan_of
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.judging.spend import gpu_hours
 from anmi_ray.planning.plan import costs, plan
 from anmi_ray.runtime.costs import StageCost
 from anmi_ray.store import Store, runs
 from tests.commands import anmi, printed, refused
-from tests.corpus.layouts import SMALL, write_beir
+from tests.corpus.layouts import SMALL, write_beir, write_jsonl
 
 CONFIGS = Path(__file__).parents[2] / "jobs/configs"
 CAMPAIGN = CONFIGS / "campaign-1m.yaml"
@@ -187,10 +189,42 @@ def test_a_collection_without_labels_is_planned_and_said_to_be_one(tmp_path: Pat
     left_out = anmi("plan", QUICKSTART, *settings, "corpus.labels=[test]", "corpus.unlabelled=leave-out")
     assert "9 unlabelled queries are left out" in left_out.stdout
     assert "to do: about" in left_out.stdout
-    assert "stage compare: there is no train query: a run ends before compare\n  remedy: " in left_out.stderr
+    assert "stage compare: there is no train query: 4 test queries are labelled; 9 " in left_out.stderr
+    assert "(corpus.unlabelled)\n  remedy: " in left_out.stderr
     assert left_out.returncode == 2
     (beir / "queries.jsonl").write_text("")
     assert "queries.jsonl: holds no usable query" in refused("plan", QUICKSTART, *settings)
+
+
+def test_sizes_that_take_every_query_are_named(tmp_path: Path) -> None:
+    """Absolute numbers of held-out queries, of a small collection; and what becomes of the queries otherwise."""
+    write_beir(tmp_path / "beir", replace(SMALL, qrels={}))
+    settings = ["corpus.reader=beir", f"corpus.path={tmp_path / 'beir'}", f"execution.root={tmp_path / 'root'}"]
+    settings += ["mine.anchors=confirmed", "evaluate.judged=unlabelled"]
+    by_default = plan_of(load(QUICKSTART, settings))
+    assert by_default.problem is None
+    assert "queries: 8 train (none labelled), 2 dev (none labelled), 2 test" in by_default.lines[0]
+    assert not any("nothing will be measured" in line for line in by_default.lines)
+    assert any("judges measure (evaluate.judged: unlabelled)" in line for line in by_default.lines)
+    assert any("nothing will be measured" in line for line in plan_of(load(QUICKSTART, settings[:-1])).lines)
+    few = plan_of(load(QUICKSTART, [*settings, "corpus.unlabelled_dev=5"]))
+    assert few.problem is None
+    assert any("5 are held out for dev (corpus.unlabelled_dev: 5)" in line for line in few.lines)
+    problem = plan_of(load(QUICKSTART, [*settings, "corpus.unlabelled_dev=100", "corpus.unlabelled_test=10"])).problem
+    assert isinstance(problem, DataError)
+    assert problem.place == "stage compare"
+    for size in (
+        "2 are held out for dev (corpus.unlabelled_dev: 100)",
+        "10 are held out for test (corpus.unlabelled_te",
+    ):
+        assert size in problem.message
+    remedy = re.findall(r"corpus\.unlabelled_\w+=[\d.]+", problem.remedy or "")
+    assert plan_of(load(QUICKSTART, [*settings, *remedy])).problem is None
+    own = ["judge", CONFIGS / "own-documents.yaml", "--dry-run", "corpus.unlabelled_test=100"]
+    files = write_jsonl(tmp_path / "table", replace(SMALL, qrels={}))
+    own.append(f"corpus.documents={files['documents']}")
+    own.append(f"corpus.queries={files['queries']}")
+    assert "(corpus.unlabelled_test: 100)" in refused(*own, f"corpus.columns={json.dumps(files.get('columns', {}))}")
 
 
 def test_a_root_keeps_its_buckets(tmp_path: Path) -> None:

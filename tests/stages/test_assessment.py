@@ -20,6 +20,7 @@ from anmi_ray.core.records import COMPARISON, JUDGMENT, METRIC, QREL, QUERY, RUN
 from anmi_ray.evaluation.judged import ByJudges
 from anmi_ray.pipeline.stages import ASSESSMENT
 from anmi_ray.stages.ingest import HIDDEN
+from tests.commands import printed
 from tests.judging.serving import Chat, serving
 from tests.models.tiny import write_tiny_bert
 from tests.small import start_from
@@ -156,8 +157,13 @@ def test_unlabelled_queries_are_held_out_chosen_on_and_measured(
     judgments = done.part("assess", "judgments", JUDGMENT).to_pylist()
     assert {named[row["comparison_id"]] for row in judgments if row["p_a"] > 0.5} == hidden & set(named.values())
     assert hidden & set(named.values())
-    assert run.systems() == []
     found = by_judges(done)
+    rows = run.systems()
+    assert [row["system"] for row in rows] == [row.system for row in found.comparisons]
+    assert {row["by"] for row in rows} == {"judges"}
+    metrics = run.table("metrics")
+    assert set(metrics["system"].to_pylist()) == {row["system"] for row in rows}
+    assert json.loads(printed("--json", "show", "without", "--root", settings.execution.root))["systems"] == rows
     assert found.queries <= 15
     assert found.agreement is None
     first = run.headline()
@@ -202,7 +208,10 @@ def test_a_budget_of_its_own_ends_the_asking_and_not_the_run(world: World, label
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (("evaluate.judged=unlabelled",), "set corpus.unlabelled_test"),
+        (
+            ("evaluate.judged=unlabelled", "corpus.unlabelled_dev=0", "corpus.unlabelled_test=0"),
+            "corpus.unlabelled_test are 0: leave them out",
+        ),
         ((panel(KNOWS),), "set judged to unlabelled or all"),
         (("evaluate.judged=all", panel(KNOWS), f"judge.judges={json.dumps([ORACLE])}"), "no panel of its own"),
         (
