@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import environment
-from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.pipeline import progress
+from anmi_ray.core.errors import ConfigError, refuse
+from anmi_ray.corpus.counts import of_manifest
+from anmi_ray.pipeline import progress, requirements
 from anmi_ray.pipeline.carrying import Carrying
 from anmi_ray.pipeline.resolve import Resolved, resolve, todo
 from anmi_ray.pipeline.stages import FIRST, LAST
@@ -28,6 +29,7 @@ def run(
     last: str = LAST,
     content: str | None = None,
     wait: bool = False,
+    offline: bool = False,
 ) -> dict[str, Any]:
     """Carry out the stages from `first` to `last` and return the run's record (also at `runs/<name>.json`).
 
@@ -35,20 +37,20 @@ def run(
     out, and of the record before it every stage whose artifact is the same under these settings. So a shorter run of
     the same settings leaves the later stages known; with other settings those that would come out otherwise are no
     longer part of the run. Stages before `first` must be complete; `content` as in `resolve`; `wait`: for the
-    end of runs that other processes carry out under the root. Raises AnmiError for whatever a user can mend.
+    end of runs that other processes carry out under the root; `offline`: judges' servers are not looked for before it
+    starts. Raises AnmiError for whatever a user can mend.
     """
     store = Store(experiment.execution.root)
     reporter = reporter or Reporter()
     if wait:
         progress.wait(store, reporter.notice)
-    resolved = resolve(experiment, content)
-    record = run_record(store, experiment, resolved)
+    with requirements.all_named(experiment, offline):
+        resolved = resolve(experiment, content)
+        record = run_record(store, experiment, resolved)
     names = list(resolved)
     path = names[: names.index(last) + 1]
     chosen = {name: resolved[name] for name in path[names.index(first) :]}
-    for item in todo(store, chosen):
-        item.stage.check(experiment)
-        _check_keys(item.stage, experiment)
+    _check(store, experiment, [item.stage for item in todo(store, chosen)], offline)
     notices = [runs.buckets_kept(store, experiment.execution)]
     notices += progress.at_work(store) if experiment.judge.reading else ()
     with progress.told(store, experiment.name, path, reporter) as told, ExitStack() as session:
@@ -66,29 +68,20 @@ def run(
             store.publish_json(f"runs/{experiment.name}.json", record)
             carrying.show(name)
             told.finished(name, seconds, [Flow(**flow) for flow in manifest["flows"]])
-            if "splits" in manifest:
-                _check_splits(manifest["splits"], chosen)
+            if name == FIRST:
+                stages = [item.stage for item in chosen.values()]
+                refuse(requirements.of_collection(experiment, stages, of_manifest(manifest)))
     return record
 
 
-def _check_keys(stage: Stage, experiment: Experiment) -> None:
-    """Say before hours of work, not after, that the key of a judge's server is not set; of a cluster preflight does."""
-    if not stage.asks or experiment.execution.address is not None:
-        return
-    from anmi_ray.judging import kinds
-    from anmi_ray.judging.http import access
-
-    for judge in map(kinds.of, stage.config_of(experiment).judges):
-        if judge.server is not None:
-            access.read_key(judge.server)
-
-
-def _check_splits(splits: Mapping[str, int], chosen: Mapping[str, Resolved]) -> None:
-    """Say before hours of work, not after, that there is nothing to train on."""
-    for name, item in chosen.items():
-        split = item.stage.split
-        if split is not None and not splits.get(split.name):
-            raise DataError(f"there is no {split.name} query", f"stage {name}", split.remedy)
+def _check(store: Store, experiment: Experiment, stages: Sequence[Stage], offline: bool) -> None:
+    """Raise before Ray starts, and before anything is paid, what keeps these stages from ending well."""
+    found = [*requirements.of_machine(experiment, stages, offline)]
+    if any(stage.name == FIRST for stage in stages):
+        found += requirements.of_what_is_read(
+            experiment, lambda counts: requirements.of_collection(experiment, stages, counts)
+        )
+    refuse(found)
 
 
 def run_record(store: Store, experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, Any]:
