@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anmi_ray.core.errors import ConfigError, from_file_error
 
-FOLDER = Path(__file__).resolve().parents[1] / "examples"  # a link to jobs/configs in a clone
+FOLDER = Path(__file__).resolve().parent / "configs"  # in a clone a link to jobs/configs
 _REFERENCE = re.compile(r"jobs/configs/([\w-]+)\.yaml")
 
 

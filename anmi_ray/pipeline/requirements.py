@@ -108,10 +108,11 @@ def of_collection(experiment: Experiment, stages: Sequence[Stage], counts: Colle
     for stage in stages:
         if stage.split is not None and not counts.queries.get(stage.split.name):
             yield DataError(f"there is no {stage.split.name} query", f"stage {stage.name}", stage.split.remedy)
-    trains = counts.queries.get("train") and any(stage.name == TRAIN for stage in stages)
+    split = ingest.TRAIN_QUERIES.name
+    trains = counts.queries.get(split) and any(stage.name == TRAIN for stage in stages)
     if trains and experiment.mine.anchors == "known" and not experiment.retrieve.pseudo_labels:
         remedy = "set mine.anchors: confirmed (judges are asked) or rated, or give labels of train queries (qrels)"
-        yield from unlabelled(counts, "train", "mine.anchors: known, which trains on them alone", remedy)
+        yield from unlabelled(counts, split, "mine.anchors: known, which trains on them alone", remedy)
 
 
 def unlabelled(counts: CollectionCounts, split: str, place: str, remedy: str) -> Iterator[AnmiError]:
