@@ -82,7 +82,9 @@ def test_a_wheel_takes_own_documents_to_a_report(tmp_path: Path, small_collectio
             [str(word) for word in words], cwd=place, env=clean, capture_output=True, text=True, timeout=1500
         )
         allowed = PILOT_EXITS if any(str(word).startswith("--pilot") for word in words) else {0}
-        assert done.returncode in allowed, f"{shlex.join(map(str, words))}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        assert done.returncode in allowed, (
+            f"{shlex.join(map(str, words))}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        )
         return done.stdout
 
     shell(sys.executable, "-m", "venv", home)

@@ -68,16 +68,13 @@ def without(package: str) -> Iterator[None]:
 
 
 def requirements() -> Iterator[tuple[str | None, Requirement]]:
-    """(extra or None, requirement) of this project: the installed metadata, or pyproject.toml in a bare checkout."""
-    try:
-        declared = metadata.requires("anmi-ray") or []
-    except metadata.PackageNotFoundError:
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        yield from ((None, Requirement(text)) for text in project["dependencies"])
-        for extra, texts in project["optional-dependencies"].items():
-            yield from ((extra, Requirement(text)) for text in texts)
+    """(extra or None, requirement) of this project: a clone's pyproject.toml, or the installed package's metadata."""
+    if (file := ROOT / "pyproject.toml").is_file():
+        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        parts = {None: project["dependencies"], **project["optional-dependencies"]}
+        yield from ((extra, Requirement(text)) for extra, texts in parts.items() for text in texts)
         return
-    for text in declared:
+    for text in metadata.requires("anmi-ray") or ():
         requirement = Requirement(text)
         extra = re.search(r'extra == "([^"]+)"', str(requirement.marker or ""))
         yield (extra.group(1) if extra else None), requirement
