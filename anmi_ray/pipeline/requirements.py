@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -16,11 +16,11 @@ from anmi_ray.config.endpoint import ServerConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import environment
 from anmi_ray.core.environment import GIB, LEAST_DISK
-from anmi_ray.core.errors import AnmiError, DataError, StoreError, combined
+from anmi_ray.core.errors import AnmiError, DataError, StoreError, refuse
 from anmi_ray.corpus.counts import CollectionCounts, counted
 from anmi_ray.judging import kinds
 from anmi_ray.judging.http import access, reach
-from anmi_ray.pipeline.stages import RERANK, TRAIN, stages_of
+from anmi_ray.pipeline.stages import RERANK, TRAIN
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.stages import ingest
 from anmi_ray.store import Store
@@ -29,13 +29,15 @@ _READING_S = 2.0  # a collection that takes longer to read is counted by ingest
 
 
 @contextmanager
-def all_named(experiment: Experiment, offline: bool) -> Iterator[None]:
-    """Add to an error inside, which comes before stages can be resolved, whatever else a run of all stages lacks."""
+def all_named(experiment: Experiment, stages: Sequence[Stage], offline: bool) -> Iterator[None]:
+    """Add what these stages lack to an error inside, which keeps them from being resolved."""
     try:
         yield
     except AnmiError as error:
-        problem = combined([error, *of_machine(experiment, stages_of(experiment), offline)])
-        raise (error if problem is None else problem) from error
+        others = list(of_machine(experiment, stages, offline))
+        if not others:
+            raise
+        refuse([error, *others])
 
 
 def of_machine(
@@ -49,9 +51,7 @@ def of_machine(
         yield from stage.check(stage, experiment)
     if experiment.execution.address is not None:
         return
-    if servers := servers_of(experiment, stages):
-        with ThreadPoolExecutor(1) as pool:  # a notebook's own thread runs an event loop already
-            yield from pool.submit(asyncio.run, _of_servers(servers, offline)).result()
+    yield from of_servers(servers_of(experiment, stages), offline)
     if (root := Store(experiment.execution.root).local) is not None:
         folder, free = environment.free_disk(root)
         if free < max(LEAST_DISK, size):
@@ -70,8 +70,15 @@ def servers_of(experiment: Experiment, stages: Iterable[Stage]) -> list[ServerCo
     return list({(one.base_url, one.model, one.key_env, one.allow_external): one for one in found if one}.values())
 
 
-async def _of_servers(servers: Sequence[ServerConfig], offline: bool) -> list[AnmiError]:
-    check = access.check if offline else reach.check
+def of_servers(servers: Sequence[ServerConfig], offline: bool = False) -> list[AnmiError]:
+    """Keys that are not set, addresses that may not be used and, unless offline, servers that do not answer."""
+    if not servers:
+        return []
+    with ThreadPoolExecutor(1) as pool:  # a notebook's own thread runs an event loop already
+        return pool.submit(asyncio.run, _asked(servers, access.check if offline else reach.check)).result()
+
+
+async def _asked(servers: Sequence[ServerConfig], check: Callable[[ServerConfig], Awaitable[None]]) -> list[AnmiError]:
     found = await asyncio.gather(*map(check, servers), return_exceptions=True)
     for error in found:
         if error is not None and not isinstance(error, AnmiError):
@@ -82,7 +89,12 @@ async def _of_servers(servers: Sequence[ServerConfig], offline: bool) -> list[An
 def of_what_is_read(
     experiment: Experiment, check: Callable[[CollectionCounts], Iterable[AnmiError]]
 ) -> Iterator[AnmiError]:
-    """What `check` finds in a collection that can be read in a moment, or the error of reading it."""
+    """What `check` finds in a collection that can be read in a moment, or the error of reading it.
+
+    The nodes of a cluster read it, not this machine.
+    """
+    if experiment.execution.address is not None:
+        return
     try:
         counts = counts_of(experiment)
     except AnmiError as error:

@@ -14,7 +14,7 @@ from anmi_ray.corpus.counts import of_manifest
 from anmi_ray.pipeline import progress, requirements
 from anmi_ray.pipeline.carrying import Carrying
 from anmi_ray.pipeline.resolve import Resolved, resolve, todo
-from anmi_ray.pipeline.stages import FIRST, LAST
+from anmi_ray.pipeline.stages import FIRST, LAST, names_of, stages_of
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.store import Flow, Store, runs
@@ -44,13 +44,14 @@ def run(
     reporter = reporter or Reporter()
     if wait:
         progress.wait(store, reporter.notice)
-    with requirements.all_named(experiment, offline):
+    names = list(names_of(experiment))
+    path = names[: names.index(last) + 1]
+    stages = stages_of(experiment)[names.index(first) : len(path)]
+    with requirements.all_named(experiment, stages, offline):
         resolved = resolve(experiment, content)
         record = run_record(store, experiment, resolved)
-    names = list(resolved)
-    path = names[: names.index(last) + 1]
-    chosen = {name: resolved[name] for name in path[names.index(first) :]}
-    _check(store, experiment, [item.stage for item in todo(store, chosen)], offline)
+    chosen = {stage.name: resolved[stage.name] for stage in stages}
+    _check(experiment, [item.stage for item in todo(store, chosen)], offline)
     notices = [runs.buckets_kept(store, experiment.execution)]
     notices += progress.at_work(store) if experiment.judge.reading else ()
     with progress.told(store, experiment.name, path, reporter) as told, ExitStack() as session:
@@ -69,12 +70,11 @@ def run(
             carrying.show(name)
             told.finished(name, seconds, [Flow(**flow) for flow in manifest["flows"]])
             if name == FIRST:
-                stages = [item.stage for item in chosen.values()]
                 refuse(requirements.of_collection(experiment, stages, of_manifest(manifest)))
     return record
 
 
-def _check(store: Store, experiment: Experiment, stages: Sequence[Stage], offline: bool) -> None:
+def _check(experiment: Experiment, stages: Sequence[Stage], offline: bool) -> None:
     """Raise before Ray starts, and before anything is paid, what keeps these stages from ending well."""
     found = [*requirements.of_machine(experiment, stages, offline)]
     if any(stage.name == FIRST for stage in stages):

@@ -58,7 +58,7 @@ def plan(experiment: Experiment, offline: bool = False) -> Generator[str | Table
     if experiment.plan.documents is not None:  # on paper: nothing is looked at
         resolved, found_there = {}, _given(experiment)
     else:
-        with requirements.all_named(experiment, offline):
+        with requirements.all_named(experiment, stages_of(experiment), offline):
             resolved = resolve(experiment)
             found_there = _counts(experiment, resolved, store)
     counts = {"documents": found_there.documents, **found_there.queries}

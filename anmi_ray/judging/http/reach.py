@@ -9,7 +9,7 @@ from anmi_ray.judging.http.connections import Connections, Lost
 
 _WAIT_S = 3.0
 _NOT_READY = (502, 503, 504)  # of a proxy whose server is not up, or a server that still loads its model
-_OFFLINE = "--offline leaves this out"
+_OFFLINE = "anmi run and anmi plan leave this check out with --offline"
 
 
 async def check(config: ServerConfig) -> None:
@@ -27,7 +27,8 @@ async def check(config: ServerConfig) -> None:
         said = found.detail or found.reason
         raise JudgeError(f"cannot be reached: {said}", place(config), f"{reach_remedy(said)}; {_OFFLINE}")
     if found.status == 401:
-        raise JudgeError(f"refuses the key (HTTP 401), of {config.key_env}", place(config), f"check it; {_OFFLINE}")
+        what = "wants a key" if config.key_env is None else f"refuses the key in {config.key_env}"
+        raise JudgeError(f"{what} (HTTP 401)", place(config), f"check key_env and the key; {_OFFLINE}")
     if found.status in _NOT_READY:
         what = f"is not ready (HTTP {found.status})"
         raise JudgeError(what, place(config), f"wait until it serves its model; {_OFFLINE}")
