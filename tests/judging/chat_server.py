@@ -68,9 +68,7 @@ def draw(served: Served, question: str, visit: int) -> str:
 
 
 def answer(text: str, model: str, finish: str = "stop", logprobs: bool = False) -> dict[str, Any]:
-    first, second = {"yes": ("yes", "no"), "no": ("no", "yes")}.get(text, ("A", "B"))
-    tokens = [{"token": first, "logprob": -0.1}, {"token": second, "logprob": -2.4}]
-    tokens.append({"token": f" {first}", "logprob": -9999.0})
+    tokens = [{"token": "A", "logprob": -0.1}, {"token": "B", "logprob": -2.4}, {"token": " A", "logprob": -9999.0}]
     return {
         "model": f"{model}-0001",
         "choices": [
