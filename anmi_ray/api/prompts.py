@@ -35,7 +35,7 @@ def preview_prompts(experiment: Experiment, query: str | None, first: str | None
         raise ConfigError(
             "no judge of this panel reads a prompt",
             "distill.judge.judges" if experiment.ensemble else "judge.judges",
-            "give one of kind api, such as jobs/configs/api-judge.yaml has",
+            "give one of kind api; `anmi init --example api-judge` writes an example",
         )
     reader = corpus.read(ingest.config_of(experiment))
     documents = _documents(reader.documents(), first, second, experiment.corpus.name)

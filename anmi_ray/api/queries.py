@@ -19,8 +19,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from anmi_ray.api.written_queries import NOT_ASKED, QueryWriting, checking, unconfirmed
 from anmi_ray.core import identity, redaction
-from anmi_ray.core.errors import DataError
+from anmi_ray.core.errors import DataError, refuse
 from anmi_ray.judging.writer import UNREADABLE
+from anmi_ray.pipeline.requirements import of_servers
 from anmi_ray.queries import choose
 from anmi_ray.queries.choose import LeftOutQuery, QueryCandidate
 from anmi_ray.queries.frequency import DocumentFrequency
@@ -124,8 +125,10 @@ class _Maker:
         self._writing: QueryWriting | None = None
         if experiment.queries.writer is not None:
             self._writing = QueryWriting(experiment, number, self._stop_words)
+        asked = [experiment.queries.writer.endpoint] if experiment.queries.writer is not None else []
         if experiment.queries.check:
-            checking(experiment)  # before anything is asked
+            asked += [judge.server for judge in checking(experiment) if judge.server is not None]
+        refuse(of_servers(asked, offline=True))  # before the documents are read
 
     def make(self, to: Path) -> MadeQueries:
         self._say("reading documents, counting what stands in them")

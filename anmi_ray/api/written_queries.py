@@ -133,7 +133,9 @@ def checking(experiment: Experiment) -> tuple[TextJudge, ...]:
     judges = kinds.reading(experiment.judge.direct)
     if not judges:
         what = "asks judges that read texts, and judge.judges has none"
-        raise ConfigError(what, "queries.check", "add one of kind api, as jobs/configs/own-documents.yaml has")
+        raise ConfigError(
+            what, "queries.check", "add one of kind api, as `anmi init --example own-documents` writes it"
+        )
     return judges
 
 

@@ -17,6 +17,7 @@ from anmi_ray.cli.doctor import doctor
 from anmi_ray.cli.evaluate import evaluate
 from anmi_ray.cli.export import export
 from anmi_ray.cli.flags import COMMAND_LINE
+from anmi_ray.cli.init import init
 from anmi_ray.cli.jobs import jobs
 from anmi_ray.cli.judge import judge
 from anmi_ray.cli.label import label
@@ -41,7 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (demo, queries, run, plan, refine, judge, distill, config, show, mine, compare_rules, export)
+COMMANDS = (demo, init, queries, run, plan, refine, judge, distill, config, show, mine, compare_rules, export)
 COMMANDS += (submit, jobs, cancel, rate, audit, label, rerank, serve, evaluate, tune, doctor)
 TELLING = ("plan", "show", "audit", "evaluate", "doctor")  # commands whose answer is all that they do
 for command in COMMANDS:

@@ -51,4 +51,5 @@ Done in {seconds:.0f} s. Judges were simulated, and nothing was trained: the mod
 below the best of its query: that is what hard negatives are chosen by. Next:
   anmi rate YOUR.csv --out ratings.csv    preferences of your own: query_id, doc_a, doc_b, preference
   anmi doctor                             what is installed here for judges, training and serving
-  anmi run CONFIG                         the whole path: docs/tutorials/quickstart.md trains such a model in minutes"""
+  anmi init --example own-documents       settings for documents and queries of your own, to edit
+  anmi run own-documents.yaml             the whole path, from these files to a trained reranker and its report"""

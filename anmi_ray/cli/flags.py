@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 COMMAND_LINE = "command line"  # the place of an error in what was typed
 
-ConfigArg = Annotated[str, typer.Argument(metavar="CONFIG", help="YAML file with the settings, see jobs/configs/")]
+ConfigArg = Annotated[str, typer.Argument(metavar="CONFIG", help="YAML file with the settings; examples: anmi init")]
 OverrideArg = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings to override")]
 FromOption = Annotated[str, typer.Option("--from", help="first stage to carry out; those before must be there")]
 UntilOption = Annotated[str, typer.Option("--until", help="last stage to carry out")]
 WaitOption = Annotated[bool, typer.Option("--wait", help="begin when no other run is at work under the root")]
+OfflineOption = Annotated[bool, typer.Option("--offline", help="do not check whether judges' servers can be reached")]
 RootOption = Annotated[str | None, typer.Option("--root", help="folder or URI for artifacts, runs and reports")]
 RunRootOption = Annotated[str, typer.Option("--root", help="folder or URI that holds the run")]
 FiguresOption = Annotated[Path | None, typer.Option("--json", help="write every figure as JSON")]

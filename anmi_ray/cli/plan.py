@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from anmi_ray.cli.flags import ConfigArg, OverrideArg, RootOption, load, wants_json
+from anmi_ray.cli.flags import ConfigArg, OfflineOption, OverrideArg, RootOption, load, wants_json
 from anmi_ray.core.errors import facts_of
 
 
-def plan(context: typer.Context, config: ConfigArg, overrides: OverrideArg = None, root: RootOption = None) -> None:
+def plan(
+    context: typer.Context,
+    config: ConfigArg,
+    overrides: OverrideArg = None,
+    root: RootOption = None,
+    offline: OfflineOption = False,
+) -> None:
     """Print what each stage would do and cost, doing nothing; exit 2 where a run would fail, as far as is known."""
     from anmi_ray.api import experiments
     from anmi_ray.cli import console
@@ -16,7 +22,7 @@ def plan(context: typer.Context, config: ConfigArg, overrides: OverrideArg = Non
 
     experiment = load(config, overrides, root)
     with working("counts rows and tokens"):
-        planned = experiments.plan(experiment)
+        planned = experiments.plan(experiment, offline=offline)
     if wants_json(context):
         problem = planned.problem
         print(as_json({"stages": planned.stages, "lines": planned.lines, **(facts_of(problem) if problem else {})}))

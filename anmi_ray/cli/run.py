@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from anmi_ray.cli.flags import ConfigArg, FromOption, OverrideArg, RootOption, UntilOption, WaitOption, load
+from anmi_ray.cli.flags import (
+    ConfigArg,
+    FromOption,
+    OfflineOption,
+    OverrideArg,
+    RootOption,
+    UntilOption,
+    WaitOption,
+    load,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,12 +29,16 @@ def run(
     first: FromOption = "",
     last: UntilOption = "",
     wait: WaitOption = False,
+    offline: OfflineOption = False,
 ) -> None:
-    """Carry out an experiment: compute what is missing, reuse the rest, write the report."""
-    carry_out(load(config, overrides, root), first, last, wait)
+    """Carry out an experiment: compute what is missing, reuse the rest, write the report.
+
+    What its stages need (packages, keys, servers, disk, queries) is checked first: exit 2 names all that is missing.
+    """
+    carry_out(load(config, overrides, root), first, last, wait, offline)
 
 
-def carry_out(experiment: Experiment, first: str, last: str, wait: bool = False) -> None:
+def carry_out(experiment: Experiment, first: str, last: str, wait: bool = False, offline: bool = False) -> None:
     """Carry out a part of an experiment and print how it goes, and the results where it came to them."""
     from anmi_ray.api import experiments
     from anmi_ray.cli import console
@@ -36,7 +49,9 @@ def carry_out(experiment: Experiment, first: str, last: str, wait: bool = False)
     first, last = experiments.part(experiment, first, last)
     with output_of(experiment.execution) as output:
         output.heading("run", experiment.name, experiment.execution.root)
-        finished = experiments.run(experiment, first=first, last=last, reporter=output.reporter, wait=wait)
+        finished = experiments.run(
+            experiment, first=first, last=last, reporter=output.reporter, wait=wait, offline=offline
+        )
         if last != names_of(experiment)[-1]:
             return
         found = finished.headline()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def tune(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="a campaign's file, see jobs/configs/tune-*.yaml")],
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="a campaign's file; examples: anmi init")],
     overrides: OverrideArg = None,
     root: RootOption = None,
     retry_failed: Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -57,10 +57,13 @@ class Settings(_Group):
     `how_only`: fields that say how something is carried out and cannot change a result; they enter no fingerprint.
     `by_content`: fields that name what a stage reads (a file, a template, a run), whose content enters its fingerprint
     as an input; the name does not.
+    `former_default`: by field, the default of an earlier version; like today's default it enters no fingerprint, so
+    that artifacts made with it stay valid.
     """
 
     how_only: ClassVar[frozenset[str]] = frozenset()
     by_content: ClassVar[frozenset[str]] = frozenset()
+    former_default: ClassVar[Mapping[str, Any]] = {}
 
 
 class Kind(Settings, Generic[Word]):
@@ -139,6 +142,8 @@ def result_settings(group: Settings) -> dict[str, Any]:
     for name, field in type(group).model_fields.items():
         value = getattr(group, name)
         if name in group.how_only | group.by_content or isinstance(value, ExecutionSettings):
+            continue
+        if name in group.former_default and value == group.former_default[name]:
             continue
         if not field.is_required() and whole(value) == whole(_default(group, field)):
             continue

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -33,6 +34,7 @@ class DistillConfig(LearnConfig):
 
     group: ClassVar[str] = "distill"
     items: ClassVar[str] = "pairs"
+    former_default: ClassVar[Mapping[str, Any]] = {"engine": "ddp"}
 
     judge: JudgeConfig = Field(default=JudgeConfig(), description="the ensemble that is distilled, as judge")
     sample: SampleConfig = Field(default=SampleConfig(), description="the pairs that it is asked about")
@@ -75,7 +77,6 @@ class DistillConfig(LearnConfig):
         default=(0.0, 0.5, 1.0),
         description="shares of the run at which dev is evaluated, the start among them; the best point is exported",
     )
-    engine: Literal["deepspeed", "ddp"] = Field(default="ddp", description="what carries out a step")
 
     @property
     def per_step(self) -> int:

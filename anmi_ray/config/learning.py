@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -33,6 +34,7 @@ class LearnConfig(StartModel):
 
     group: ClassVar[str]
     items: ClassVar[str]
+    former_default: ClassVar[Mapping[str, Any]] = {"engine": "deepspeed"}
 
     max_tokens: int = Field(
         default=128,
@@ -86,7 +88,11 @@ class LearnConfig(StartModel):
         default=(0.25, 0.5, 0.75, 1.0),
         description="shares of the run at which dev is evaluated; the best point is exported",
     )
-    engine: Literal["deepspeed", "ddp"] = Field(default="deepspeed", description="what carries out a step")
+    engine: Literal["auto", "deepspeed", "ddp"] = Field(
+        default="auto",
+        description="what computes a step; auto: DeepSpeed where it offloads, or is installed and has several workers "
+        "to partition over, else DDP",
+    )
     zero_stage: int = Field(
         default=1, ge=0, le=3, description="DeepSpeed: what is partitioned over workers (ZeRO stage)"
     )
@@ -118,6 +124,6 @@ class LearnConfig(StartModel):
         if self.lora is not None and (self.freeze_layers or not self.freeze_embeddings):
             given = "freeze_layers" if self.freeze_layers else "freeze_embeddings: false"
             raise ValueError(f"lora keeps all of the transformer as it is: leave {given} out")
-        if self.engine == "deepspeed" and self.zero_stage == 3 and self.average_decay:
+        if self.engine != "ddp" and self.zero_stage == 3 and self.average_decay:
             raise ValueError("average_decay needs whole weights on every worker: choose zero_stage 2 or less")
         return self

@@ -55,11 +55,11 @@ def read(path: str | Path) -> dict[str, Any]:
     """The settings that a YAML file holds, not validated yet. Raises ConfigError."""
     content = yaml_text.load_file(path)
     if content in (None, {}):
-        remedy = "say at least what is read, such as corpus: {reader: beir, path: FOLDER}; see jobs/configs/"
+        remedy = "say at least what is read, such as corpus: {reader: beir, path: FOLDER}; `anmi init` lists examples"
         raise ConfigError("holds no settings", str(path), remedy)
     if not isinstance(content, dict):
         message = "must hold settings (key: value), not a list or a single value"
-        raise ConfigError(message, str(path), "see jobs/configs/")
+        raise ConfigError(message, str(path), "`anmi init` lists examples")
     return content
 
 
@@ -75,7 +75,7 @@ def validate(
 
     Relative paths are relative to `folder`; None: the working directory.
     """
-    every = "`anmi config jobs/configs/quickstart.yaml` prints every setting with its value"
+    every = "`anmi init --example quickstart`, then `anmi config quickstart.yaml`, prints every setting with its value"
     return validate_as(Experiment, content, place, every, folder, documents_alone)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from importlib.util import find_spec
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, ModelWrapValidatorHandler, field_validator, model_validator
 
@@ -15,6 +16,7 @@ from anmi_ray.config.paths import PathOrUri
 from anmi_ray.core.errors import ConfigError
 
 Pooling = Literal["cls", "mean", "last", "yes-no"]
+Learn = TypeVar("Learn", bound=LearnConfig)
 Student = Literal["cross-encoder", "bi-encoder", "late-interaction"]
 _TEMPERATURE = {"bi-encoder": 0.07, "late-interaction": 0.05}
 _BY_RATING = ("ranknet", "listnet")
@@ -290,10 +292,20 @@ class TrainExecution(GpuType, Placed):
 def offload_needs(offload: Offload, config: LearnConfig) -> str | None:
     """What of `config` must be another for `offload`, as a sentence; None where they go together."""
     least = {"none": 0, "optimizer": 1, "parameters": 3}[offload]
-    if offload == "none" or (config.engine == "deepspeed" and config.zero_stage >= least):
+    if offload == "none" or (config.engine != "ddp" and config.zero_stage >= least):
         return None
     stages = "1 to 3" if least == 1 else "3"
     return (
         f"{offload} needs {config.group}.engine: deepspeed and {config.group}.zero_stage: {stages}; they are "
         f"{config.engine} and {config.zero_stage}"
     )
+
+
+def with_engine(config: Learn, execution: TrainExecution) -> Learn:
+    """`config` with `engine: auto` decided: DeepSpeed where `offload` asks for it, or where it is installed and has
+    several workers to partition over; else DDP."""
+    if config.engine != "auto":
+        return config
+    partitions = execution.num_workers > 1 and config.zero_stage > 0 and find_spec("deepspeed") is not None
+    engine = "deepspeed" if execution.offload != "none" or partitions else "ddp"
+    return config.model_copy(update={"engine": engine})

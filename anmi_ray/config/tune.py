@@ -29,7 +29,7 @@ _SHARED = {
     "train.dev_depth": "trials are compared on these documents",
 }
 _LARGEST = 2**53  # of whole numbers up to it, floating point holds every one
-_REMEDY = "see jobs/configs/tune-quickstart.yaml, and CampaignConfig in anmi_ray/config/tune.py"
+_REMEDY = "`anmi init --example tune-quickstart` writes an example"
 
 
 Number = TypeVar("Number", int, float)
@@ -287,7 +287,7 @@ def _read_experiment(content: dict[str, Any], place: str) -> None:
         content["experiment"] = {"name": content["name"], **deepcopy(experiment)}
     elif "space" not in content and not CampaignConfig.model_fields.keys() >= content.keys():
         message = "this file is an experiment's (it has no space), and what is wanted is a campaign's"
-        remedy = f"carry it out with anmi run {shlex.quote(place)}, or give a file such as jobs/configs/tune-*.yaml"
+        remedy = f"carry it out with anmi run {shlex.quote(place)}, or give a campaign's file: {_REMEDY}"
         raise ConfigError(message, place, remedy)
     else:
         raise ConfigError("experiment is missing", place, "give the path of an experiment's file, or its settings")

@@ -36,12 +36,12 @@ def load_file(path: str | Path) -> Any:
             content = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(
-            "no such configuration file", place, "give the path of a YAML file; see jobs/configs/"
+            "no such configuration file", place, "give the path of a YAML file; `anmi init` lists examples"
         ) from None
     except (OSError, ValueError) as error:  # the latter: a path with a null character
         raise ConfigError(f"cannot be read: {error}", place, "give the path of a YAML file") from None
     if len(content) > _MOST_BYTES:
-        raise ConfigError(f"larger than {_MOST_BYTES >> 20} MiB", place, "give a file of settings; see jobs/configs/")
+        raise ConfigError(f"larger than {_MOST_BYTES >> 20} MiB", place, "give a file of settings")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

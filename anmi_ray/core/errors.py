@@ -9,7 +9,7 @@ import errno
 import json
 import re
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -57,6 +57,12 @@ class ConfigError(AnmiError):
     """A setting is unknown, out of range, or contradicts another."""
 
     most = 600  # what was typed may be of any length
+
+
+class ProblemsError(ConfigError):
+    """Several problems found together, a line each, see `combined`."""
+
+    most = 0
 
 
 class DataError(AnmiError):
@@ -134,6 +140,28 @@ class TrainingError(AnmiError):
     """Training cannot go on (loss not finite, scores constant, out of memory)."""
 
 
+def caught(check: Callable[..., object], *args: object) -> Iterator[AnmiError]:
+    """The error that `check(*args)` raises, if any."""
+    try:
+        check(*args)
+    except AnmiError as error:
+        yield error
+
+
+def combined(problems: Iterable[AnmiError]) -> AnmiError | None:
+    """One error for several problems, each of them on one line with its remedy; None if there are none."""
+    lines = {" ".join(str(one).replace("\n  remedy:", "; remedy:").split()): one for one in problems}
+    if len(lines) < 2:
+        return next(iter(lines.values()), None)
+    return ProblemsError("\n  ".join([f"{len(lines)} problems, nothing was started", *lines]))
+
+
+def refuse(problems: Iterable[AnmiError]) -> None:
+    """Raise what `combined` makes of problems, if there are any."""
+    if problem := combined(problems):
+        raise problem
+
+
 def facts_of(error: AnmiError) -> dict[str, Any]:
     """An error as what a program reads: its kind, message, place, remedy, and the exit code of the command."""
     kind = type(error).__name__.removesuffix("Error").lower()
@@ -150,7 +178,7 @@ def rebuild(text: str) -> AnmiError:
     """The inverse of `flatten`; a class that is not one of these comes out as their base."""
     name, *args = json.loads(text)
     kinds = (ConfigError, DataError, StoreError, DamagedError, LostError, ClusterError, FitError, JudgeError)
-    kinds += (BudgetError, TrainingError)
+    kinds += (BudgetError, TrainingError, ProblemsError)
     return {one.__name__: one for one in kinds}.get(name, AnmiError)(*args)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.corpus import parsing
 from anmi_ray.corpus.judged import JudgedReader
@@ -156,7 +157,7 @@ def _library(place: str = "corpus.reader: ir_datasets") -> Any:
         raise ConfigError(
             f"needs ir_datasets, which is not installed here ({error})",
             place,
-            "pip install 'anmi-ray[ir-datasets]', on every node where the driver or ingest may run",
+            f"{environment.install('ir-datasets')}, on every node where the driver or ingest may run",
         ) from None
     return ir_datasets
 

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from anmi_ray.config.learning import LoraConfig
+from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.heads import Scorer, transformer_layers
 
@@ -87,5 +88,5 @@ def _peft() -> Any:
             return peft
     except ImportError as error:
         raise ConfigError(
-            f"peft cannot be imported: {error}", "train.lora", "pip install 'anmi-ray[lora]', or leave lora out"
+            f"peft cannot be imported: {error}", "train.lora", f"{environment.install('lora')}, or leave lora out"
         ) from error

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.colbert import ColbertTokenizer
 from anmi_ray.models.decoder import LastTokenScorer, YesNoScorer
@@ -100,7 +101,7 @@ def check(reranker: Reranker) -> None:
     missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
     if missing:
         what = f"ONNX files need the package {' and '.join(missing)}"
-        raise ConfigError(what, "--onnx, --int8", 'pip install "anmi-ray[onnx]"')
+        raise ConfigError(what, "--onnx, --int8", environment.install("onnx"))
     if isinstance(reranker.network, LastTokenScorer | YesNoScorer):
         what = "a decoder is written as no ONNX file: it reads a prompt, and vLLM serves its folder as it is"
     elif isinstance(reranker.pairs, ColbertTokenizer):

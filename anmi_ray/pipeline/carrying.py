@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import environment
-from anmi_ray.core.errors import DamagedError, StoreError
+from anmi_ray.core.errors import DamagedError, StoreError, refuse
 from anmi_ray.core.logs import Span
 from anmi_ray.pipeline import progress
 from anmi_ray.pipeline.resolve import Resolved, todo
@@ -102,7 +102,7 @@ class Carrying:
         item = self.resolved[name]
         self.told.notice(f"{name}: {_named(damaged)} lost or damaged: made again, from the same inputs")
         item.artifact(self.store).take_back(damaged)
-        item.stage.check(self.experiment)
+        refuse(item.stage.check(item.stage, self.experiment))
         return self._made(name)
 
     def _mending(self, name: str, work: Callable[[], T]) -> T:

@@ -22,16 +22,17 @@ from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core import logs
-from anmi_ray.core.errors import JudgeError
+from anmi_ray.core.errors import JudgeError, refuse
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, QREL, QUERY, TEXT_OF
 from anmi_ray.judging import kinds
 from anmi_ray.judging.audit import pilot, pilot_pairs
 from anmi_ray.judging.audit.pilot import QuestionCosts, Verdict
 from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.judging.questions import TextQuestions, text_questions
+from anmi_ray.pipeline import requirements
 from anmi_ray.pipeline import run as main
 from anmi_ray.pipeline.resolve import resolve
-from anmi_ray.pipeline.stages import COMPARE, INGEST, JUDGE, RETRIEVE
+from anmi_ray.pipeline.stages import COMPARE, INGEST, JUDGE, RETRIEVE, stages_of
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, over_buckets, ray_session
 from anmi_ray.stages import rounds, sample
@@ -92,10 +93,11 @@ def run(experiment: Experiment, reporter: Reporter, pairs: int | None = None) ->
 
     Raises AnmiError for whatever a user can mend; JudgeError where no question was asked.
     """
+    panel = experiment.ensemble or experiment.judge
+    own = {name: rounds.first(name, experiment) for name in (COMPARE, JUDGE)}
+    round_ = own if panel is experiment.judge else _OF_ENSEMBLE
+    refuse(requirements.of_machine(experiment, [s for s in stages_of(experiment) if s.name == round_[JUDGE]]))
     with ray_session(experiment.execution):
-        panel = experiment.ensemble or experiment.judge
-        own = {name: rounds.first(name, experiment) for name in (COMPARE, JUDGE)}
-        round_ = own if panel is experiment.judge else _OF_ENSEMBLE
         main.run(experiment, reporter, last=round_[COMPARE])
         store = Store(experiment.execution.root)
         made = {name: item.artifact(store) for name, item in resolve(experiment).items()}

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import environment
-from anmi_ray.core.errors import ConfigError
-from anmi_ray.corpus.counts import CollectionCounts, of_manifest
-from anmi_ray.pipeline import progress
+from anmi_ray.core.errors import ConfigError, refuse
+from anmi_ray.corpus.counts import of_manifest
+from anmi_ray.pipeline import progress, requirements
 from anmi_ray.pipeline.carrying import Carrying
 from anmi_ray.pipeline.resolve import Resolved, resolve, todo
-from anmi_ray.pipeline.stages import FIRST, LAST
+from anmi_ray.pipeline.stages import FIRST, LAST, names_of, stages_of
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.store import Flow, Store, runs
@@ -29,6 +29,7 @@ def run(
     last: str = LAST,
     content: str | None = None,
     wait: bool = False,
+    offline: bool = False,
 ) -> dict[str, Any]:
     """Carry out the stages from `first` to `last` and return the run's record (also at `runs/<name>.json`).
 
@@ -36,21 +37,22 @@ def run(
     out, and of the record before it every stage whose artifact is the same under these settings. So a shorter run of
     the same settings leaves the later stages known; with other settings those that would come out otherwise are no
     longer part of the run. Stages before `first` must be complete; `content` as in `resolve`; `wait`: for the
-    end of runs that other processes carry out under the root. Raises AnmiError for whatever a user can mend.
+    end of runs that other processes carry out under the root; `offline`: judges' servers are not looked for before it
+    starts. Raises AnmiError for whatever a user can mend.
     """
     store = Store(experiment.execution.root)
     reporter = reporter or Reporter()
     if wait:
         progress.wait(store, reporter.notice)
-    resolved = resolve(experiment, content)
-    record = run_record(store, experiment, resolved)
-    names = list(resolved)
+    names = list(names_of(experiment))
     path = names[: names.index(last) + 1]
-    chosen = {name: resolved[name] for name in path[names.index(first) :]}
+    stages = stages_of(experiment)[names.index(first) : len(path)]
+    with requirements.all_named(experiment, stages, offline):
+        resolved = resolve(experiment, content)
+        record = run_record(store, experiment, resolved)
+    chosen = {stage.name: resolved[stage.name] for stage in stages}
     unfinished = todo(store, chosen)
-    for item in unfinished:
-        item.stage.check(experiment)
-        _check_keys(item.stage, experiment)
+    _check(experiment, [item.stage for item in unfinished], offline)
     notices = [runs.buckets_kept(store, experiment.execution)]
     notices += progress.at_work(store) if experiment.judge.reading else ()
     with progress.told(store, experiment.name, path, reporter) as told, ExitStack() as session:
@@ -72,28 +74,18 @@ def run(
                 counts = of_manifest(manifest)
                 for text in (f"queries: {counts.in_words}", *counts.notices(experiment)) if unfinished else ():
                     told.notice(text)
-                _check_splits(counts, experiment, chosen)
+                refuse(requirements.of_collection(experiment, stages, counts))
     return record
 
 
-def _check_keys(stage: Stage, experiment: Experiment) -> None:
-    """Say before hours of work, not after, that the key of a judge's server is not set; of a cluster preflight does."""
-    if not stage.asks or experiment.execution.address is not None:
-        return
-    from anmi_ray.judging import kinds
-    from anmi_ray.judging.http import access
-
-    for judge in map(kinds.of, stage.config_of(experiment).judges):
-        if judge.server is not None:
-            access.read_key(judge.server)
-
-
-def _check_splits(counts: CollectionCounts, experiment: Experiment, chosen: Mapping[str, Resolved]) -> None:
-    """Raise DataError before hours of work, not after, if there is nothing to train on."""
-    for name, item in chosen.items():
-        split = item.stage.split
-        if split is not None and not counts.queries[split.name]:
-            raise counts.missing(name, split.name, split.remedy, experiment.corpus)
+def _check(experiment: Experiment, stages: Sequence[Stage], offline: bool) -> None:
+    """Raise before Ray starts, and before anything is paid, what keeps these stages from ending well."""
+    found = [*requirements.of_machine(experiment, stages, offline)]
+    if any(stage.name == FIRST for stage in stages):
+        found += requirements.of_what_is_read(
+            experiment, lambda counts: requirements.of_collection(experiment, stages, counts)
+        )
+    refuse(found)
 
 
 def run_record(store: Store, experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, Any]:

@@ -19,11 +19,12 @@ from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.paths import as_written
-from anmi_ray.core.errors import AnmiError
+from anmi_ray.core.errors import AnmiError, caught, combined
 from anmi_ray.corpus.counts import CollectionCounts, counted, of_manifest
 from anmi_ray.judging import autoscale, kinds
 from anmi_ray.judging.autoscale import Limits, Target
 from anmi_ray.judging.spend import CallCost
+from anmi_ray.pipeline import requirements
 from anmi_ray.pipeline.resolve import Resolved, changes, resolve, todo
 from anmi_ray.pipeline.run import run_record
 from anmi_ray.pipeline.stages import FIRST, stages_of
@@ -48,11 +49,18 @@ class PlanEnd(NamedTuple):
     problem: AnmiError | None
 
 
-def plan(experiment: Experiment) -> Generator[str | Table, None, PlanEnd]:
-    """What a run would do, as text and a table. Reads the collection to count it; writes nothing."""
+def plan(experiment: Experiment, offline: bool = False) -> Generator[str | Table, None, PlanEnd]:
+    """What a run would do, as text and a table. Reads the collection to count it; writes nothing.
+
+    offline: judges' servers are not looked for.
+    """
     store = Store(experiment.execution.root)
-    resolved = resolve(experiment) if experiment.plan.documents is None else {}
-    found_there = _counts(experiment, resolved, store)
+    if experiment.plan.documents is not None:  # on paper: nothing is looked at
+        resolved, found_there = {}, _given(experiment)
+    else:
+        with requirements.all_named(experiment, stages_of(experiment), offline):
+            resolved = resolve(experiment)
+            found_there = _counts(experiment, resolved, store)
     counts = {"documents": found_there.documents, **found_there.queries}
     execution = experiment.execution
     cores = execution.cpus or execution.cores
@@ -85,7 +93,9 @@ def plan(experiment: Experiment) -> Generator[str | Table, None, PlanEnd]:
     priced = f", about {dollars:,.2f} dollars" if dollars else ""
     total = sum(_wall(cost, cores) for cost in to_do)
     yield f"to do: about {_time(total)} on {cores:,} cores{priced}; {sent(experiment)}"
-    return PlanEnd(list(_figures(found, states, cores)), _problem(experiment, resolved, store, found_there))
+    size = sum(cost.bytes for cost in to_do)
+    problems = _problems(experiment, resolved, store, found_there, offline, size)
+    return PlanEnd(list(_figures(found, states, cores)), combined(problems))
 
 
 def costs(
@@ -294,11 +304,14 @@ def _states(experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[st
     return {name: (state, why) for name, state, why in changes(experiment, resolved)}
 
 
-def _counts(experiment: Experiment, resolved: Mapping[str, Resolved], store: Store) -> CollectionCounts:
-    """The collection's: as `plan` says, by the ingest artifact, else by reading it. DataError where it is too small."""
+def _given(experiment: Experiment) -> CollectionCounts:
+    """The collection's size as the settings' `plan` gives it."""
     given = experiment.plan
-    if given.documents is not None:
-        return CollectionCounts(given.documents, {"train": given.train, "dev": given.dev, "test": given.test})
+    return CollectionCounts(given.documents or 0, {"train": given.train, "dev": given.dev, "test": given.test})
+
+
+def _counts(experiment: Experiment, resolved: Mapping[str, Resolved], store: Store) -> CollectionCounts:
+    """The collection's: by the ingest artifact, else by reading it. DataError where it is too small."""
     manifest = resolved[FIRST].artifact(store).manifest()
     if manifest is not None:
         return of_manifest(manifest)
@@ -308,22 +321,20 @@ def _counts(experiment: Experiment, resolved: Mapping[str, Resolved], store: Sto
     return counted(reader, documents, queries, reader.qrels(), reader.hidden_qrels())
 
 
-def _problem(
-    experiment: Experiment, resolved: Mapping[str, Resolved], store: Store, counts: CollectionCounts
-) -> AnmiError | None:
-    """What a run would end with: its name is taken, a stage has nothing to begin with, or refuses its settings."""
-    for stage in stages_of(experiment):
-        if stage.split and not counts.queries[stage.split.name]:
-            return counts.missing(stage.name, stage.split.name, stage.split.remedy, experiment.corpus)
-    if not resolved:  # on paper: nothing is looked at
-        return None
-    try:
-        run_record(store, experiment, resolved)
-        for item in todo(store, resolved):
-            item.stage.check(experiment)
-    except AnmiError as error:
-        return error
-    return None
+def _problems(
+    experiment: Experiment,
+    resolved: Mapping[str, Resolved],
+    store: Store,
+    counts: CollectionCounts,
+    offline: bool,
+    size: float,
+) -> Iterator[AnmiError]:
+    """What a run would end with: queries, labels, a name, packages, keys, servers or room that it lacks."""
+    yield from requirements.of_collection(experiment, stages_of(experiment), counts)
+    if resolved:
+        yield from caught(run_record, store, experiment, resolved)
+        left = [item.stage for item in todo(store, resolved)]
+        yield from requirements.of_machine(experiment, left, offline, size)
 
 
 def _blind(experiment: Experiment, counts: CollectionCounts) -> Iterator[str]:

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.retrieval import jdk
 
@@ -88,7 +89,7 @@ def storage_errors(folder: Path, remedy: str) -> Iterator[None]:
 def _classes() -> Path:
     """Anserini's classes, in the package that brings them."""
     place = "retrieve.retrievers"
-    remedy = "make env EXTRAS=cpu,deepspeed,dev,lucene, or leave lucene out"
+    remedy = f"{environment.install('lucene')}, or leave lucene out"
     for package in ("pyserini", "jnius_config"):
         if find_spec(package) is None:
             raise ConfigError(f"the lucene retriever needs {package}, which is not installed", place, remedy)

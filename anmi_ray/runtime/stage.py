@@ -13,6 +13,7 @@ from typing import Any
 from anmi_ray.config.base import Settings, result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.core.errors import AnmiError
 from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.needs import Need
 from anmi_ray.runtime.tasks import Context
@@ -49,7 +50,8 @@ class Stage:
     asks: its settings are a panel of judges, whom it asks.
     direct: it asks them about single documents, in one order, and only those of the panel that can say.
     needs: what it asks of a cluster at once, beside room for plain tasks.
-    check: raises AnmiError before anything starts where it could not end well on the machine that starts it.
+    check: what would keep it from ending well where the run is started, such as a package that is not installed; read
+        before anything starts.
     split: the queries without which it cannot begin.
     publish: puts a complete artifact's files where users look, under a run's name; also where it was there already.
     """
@@ -69,7 +71,7 @@ class Stage:
     asks: bool = False
     direct: bool = False
     needs: Callable[[Stage, Experiment], Iterable[Need]] = lambda *_: ()
-    check: Callable[[Experiment], None] = lambda _: None
+    check: Callable[[Stage, Experiment], Iterable[AnmiError]] = lambda *_: ()
     split: Split | None = None
     publish: Callable[[Artifact, Mapping[str, Artifact], str], None] = lambda *_: None
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from anmi_ray.core import environment
 from anmi_ray.core.errors import AnmiError, ConfigError, LostError, first_line, from_os_error
 from anmi_ray.serving.settings import ServiceSettings
 
@@ -47,7 +48,7 @@ def need_serve() -> None:
     needed = ("fastapi", "prometheus_client", "uvicorn")
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         what = f"Ray Serve is not installed ({', '.join(missing)} missing)"
-        raise ConfigError(what, "anmi serve", "pip install 'anmi-ray[serve]'")
+        raise ConfigError(what, "anmi serve", environment.install("serve"))
 
 
 def _check_gpus(settings: ServiceSettings) -> None:

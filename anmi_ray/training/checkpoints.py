@@ -68,7 +68,8 @@ def _continuable(written: Origin, now: Origin, name: str) -> None:
         raise ConfigError(
             f"was written with train.engine: {written.engine} and train.zero_stage: {written.zero_stage}",
             place,
-            "resume with these, or remove the checkpoints to train anew",
+            f"resume with these (engine: auto does so with {written.world} workers), or remove the checkpoints to "
+            "train anew",
         )
     if written.world != now.world and written.engine == "deepspeed" and written.zero_stage > 0:
         raise ConfigError(

@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from anmi_ray.config.learning import LearnConfig, Offload
 from anmi_ray.config.train import offload_needs
+from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, StoreError, TrainingError
 from anmi_ray.training.module import Inputs, Learner, parameter_groups
 
@@ -265,7 +266,7 @@ def _deepspeed() -> Any:
         raise TrainingError(
             f"DeepSpeed cannot be imported: {error}",
             "train.engine",
-            "pip install 'anmi-ray[deepspeed]', or engine: ddp",
+            f"{environment.install('deepspeed')}, or engine: ddp",
         ) from error
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from anmi_ray.config.learning import LearnConfig
-from anmi_ray.config.train import TrainConfig, TrainExecution
+from anmi_ray.config.train import TrainConfig, TrainExecution, with_engine
 from anmi_ray.core.errors import TrainingError
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.reranker import Reranker
@@ -150,7 +150,7 @@ class _Run:
         on_notice: Callable[[str], None] | None,
     ) -> None:
         self.task = task
-        self.config = task.config
+        self.config = with_engine(task.config, execution)
         self.execution = execution
         self.checkpoints = checkpoints
         self.on_row = on_row

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError
 
 # Beginnings of a row's keys, by the group under which a tracker shows them; the longest that fits counts.
@@ -35,7 +36,7 @@ GROUPS = {
     "dev": ("dev",),
 }
 OTHER = "training"  # the group of every other number
-PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb"}  # by tracker, what pip installs
+EXTRAS = {"tensorboard": "tracking", "mlflow": "mlflow", "wandb": "wandb"}  # of pyproject.toml, by tracker
 PROJECT = "anmi_ray"  # MLflow's experiment and W&B's project where the environment names none
 TAG = "anmi.fingerprint"
 SEND_EVERY = 5.0  # seconds between two requests to an MLflow server
@@ -54,7 +55,7 @@ def check(trackers: Iterable[str]) -> None:
         raise ConfigError(
             f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not installed",
             "execution.train.trackers",
-            f"pip install {' '.join(PACKAGES[name] for name in absent)}, or leave it out of the list",
+            f"{'; '.join(environment.install(EXTRAS[name]) for name in absent)}, or leave it out of the list",
         )
 
 

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,10 +26,11 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from anmi_ray.config.tune import AshaConfig
 from anmi_ray.core import logs
-from anmi_ray.core.errors import AnmiError, DataError
-from anmi_ray.corpus.counts import of_manifest
+from anmi_ray.core.errors import AnmiError, refuse
+from anmi_ray.corpus.counts import CollectionCounts, of_manifest
 from anmi_ray.pipeline import run as path
 from anmi_ray.pipeline.progress import Everyone
+from anmi_ray.pipeline.requirements import unlabelled
 from anmi_ray.pipeline.stages import FIRST, TRAIN
 from anmi_ray.runtime.capacity import check_room
 from anmi_ray.runtime.needs import of_training
@@ -74,10 +75,13 @@ class _Splits(Reporter):
         if name != FIRST:
             return
         ingest = self._campaign.resolved[name].artifact(self._campaign.store)
-        if not of_manifest(ingest.manifest() or {}).labelled["dev"]:
-            place = self._campaign.place
-            remedy = "give a dev split, or labels to train queries, of which some then become dev queries"
-            raise DataError("no dev query is labelled, and trials are compared on dev", place, remedy)
+        refuse(without_labels(self._campaign, of_manifest(ingest.manifest() or {})))
+
+
+def without_labels(campaign: Campaign, counts: CollectionCounts) -> Iterator[AnmiError]:
+    """The error of a collection on which trials cannot be compared."""
+    remedy = "give a dev split, or labels to train queries, of which some then become dev queries"
+    yield from unlabelled(counts, "dev", f"{campaign.place}, whose trials are compared on dev", remedy)
 
 
 def search(campaign: Campaign, reporter: Reporter, ended: Ended) -> list[Trial]:

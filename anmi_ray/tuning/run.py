@@ -6,8 +6,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.errors import ConfigError, caught, refuse
 from anmi_ray.core.logs import Span
+from anmi_ray.pipeline import requirements
+from anmi_ray.pipeline.resolve import todo
+from anmi_ray.pipeline.stages import FIRST
 from anmi_ray.reports.campaign import RepeatData
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import ray_session
@@ -33,7 +36,7 @@ def run(campaign: Campaign, reporter: Reporter, ended: driver.Ended, retry_faile
 
     Running again goes on, after Ctrl-C and after kill -9. Raises AnmiError for whatever a user can mend.
     """
-    search.check_installed()
+    _check(campaign)
     search.check_space(campaign)
     with (
         Span(_LOG, "campaign", campaign=campaign.config.name),
@@ -51,6 +54,15 @@ def run(campaign: Campaign, reporter: Reporter, ended: driver.Ended, retry_faile
         repeats = repeat(campaign, winner, reporter)
         driver.forget_checkpoints(campaign, trials)
         return Finished(trials, winner, repeats, report.write(campaign, trials, winner, repeats))
+
+
+def _check(campaign: Campaign) -> None:
+    """Raise before Ray starts, and before anything is paid, what keeps a campaign from ending well."""
+    stages = [item.stage for item in todo(campaign.store, campaign.resolved)]
+    found = [*caught(search.check_installed), *requirements.of_machine(campaign.base, stages)]
+    if any(stage.name == FIRST for stage in stages):
+        found += requirements.of_what_is_read(campaign.base, lambda counts: driver.without_labels(campaign, counts))
+    refuse(found)
 
 
 def _no_model(campaign: Campaign, trials: Sequence[Trial]) -> ConfigError:

@@ -6,12 +6,12 @@ The only module that imports optuna, inside functions: it comes with the part `t
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from anmi_ray.config.tune import CampaignConfig, Choice, Domain, Integer, LogUniform
+from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import rng
 from anmi_ray.core.identity import seed as derived_seed
@@ -33,8 +33,7 @@ class Exhausted(Exception):  # noqa: N818
 
 def check_installed() -> None:
     """Raise ConfigError where optuna is not there. Imports nothing."""
-    if importlib.util.find_spec("optuna") is None:
-        raise ConfigError("optuna is not installed", "anmi tune", "pip install 'anmi-ray[tune]'")
+    environment.need("optuna", "anmi tune", environment.install("tune"))
 
 
 def check_space(campaign: Campaign) -> None:

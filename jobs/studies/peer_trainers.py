@@ -27,7 +27,7 @@ _NEGATIVES = {"bi-encoder": 1, "late-interaction": 1, "cross-encoder": 5}
 
 
 def lacking() -> list[str]:
-    """What the trainers need that is not installed (pip install 'anmi-ray[bench]')."""
+    """What the trainers need that is not installed (the part `bench`)."""
     return [name for name in ("datasets", "accelerate") if importlib.util.find_spec(name) is None]
 
 

@@ -35,6 +35,7 @@ from pydantic import Field, model_validator
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.load import validate
+from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import RUN
 from anmi_ray.evaluation import fusion, measures
@@ -159,7 +160,7 @@ def prepare(plan: Plan, given: argparse.Namespace) -> Students:
         raise ConfigError(
             f"the peers' trainers need {' and '.join(lacking)}",
             "--systems",
-            "pip install 'anmi-ray[bench]', or leave them out",
+            f"{environment.install('bench')}, or leave them out",
         )
     parts: list[Part] = []
     for name, one in plan.collections.items():

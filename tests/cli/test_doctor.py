@@ -11,6 +11,7 @@ import pytest
 from anmi_ray.api import doctor
 from anmi_ray.cli.console import stdout
 from anmi_ray.cli.doctor import render
+from anmi_ray.core import environment
 from anmi_ray.retrieval import jdk
 
 
@@ -37,11 +38,25 @@ def test_missing_required_package_fails_and_missing_optional_does_not(monkeypatc
     monkeypatch.setattr(doctor, "version_of", lambda name: None if name in ("scipy", "pyserini") else installed(name))
     checks = {check.name: check for check in doctor.report()}
     assert checks["scipy"].state == "missing"
-    assert "make env" in checks["scipy"].remedy
+    assert checks["scipy"].remedy == environment.install(None, "scipy")
     assert checks["pyserini"].state == "optional"
-    assert "lucene" in checks["pyserini"].remedy
+    assert checks["pyserini"].remedy == environment.install("lucene")
     assert not doctor.healthy(checks.values())
     assert doctor.healthy(check for check in checks.values() if check.name != "scipy")
+
+
+def test_a_compiler_is_not_required(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    (compiler,) = [check for check in doctor.report() if check.name == "C++ compiler"]
+    assert compiler.state == "optional"
+
+
+def test_faiss_whose_module_went_with_another_package_is_broken() -> None:
+    with environment.without("faiss"):
+        (faiss,) = [check for check in doctor.report() if check.name == "faiss-cpu"]
+    assert faiss.state == "broken"
+    assert "--force-reinstall" in faiss.remedy
 
 
 def test_version_outside_the_range_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from anmi_ray.api.onnx_export import write_onnx
-from anmi_ray.core import identity
+from anmi_ray.core import environment, identity
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.models import onnx_files
@@ -138,7 +138,7 @@ def test_without_the_packages_one_message_says_what_to_install(tmp_path: Path, m
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "onnx" else find(name, *more))
     write_run(tmp_path / "root", until="train")
     said = refused("export", "r1", "--root", tmp_path / "root", "--to", tmp_path / "out", "--onnx")
-    assert 'pip install "anmi-ray[onnx]"' in said
+    assert environment.install("onnx") in said
 
 
 def held_out(root: Path, split: str, scores: np.ndarray) -> dict[str, Artifact]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError
 from tests.corpus.layouts import SMALL, Collection, read, write_beir, write_lines
 
@@ -152,5 +154,5 @@ def test_files_that_the_library_cannot_read(named: dict[str, str], tmp_path: Pat
 
 def test_without_the_library_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    with pytest.raises(ConfigError, match=r"pip install 'anmi-ray\[ir-datasets\]'"):
+    with pytest.raises(ConfigError, match=re.escape(environment.install("ir-datasets"))):
         corpus.read(CorpusConfig(reader="ir_datasets", datasets={"test": "beir/scifact/test"}))  # pyright: ignore[reportArgumentType]

@@ -12,6 +12,7 @@ from transformers import AutoModelForSequenceClassification
 
 from anmi_ray.config.learning import LoraConfig
 from anmi_ray.config.train import Pooling
+from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.lora import is_adapted, is_adapter
@@ -80,4 +81,4 @@ def test_without_peft_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
     with pytest.raises(ConfigError, match="peft cannot be imported") as caught:
         CrossEncoder.load(write(tmp_path, "cls"), pooling="cls", lora=LORA)
-    assert "anmi-ray[lora]" in str(caught.value.remedy)
+    assert environment.install("lora") in str(caught.value.remedy)

@@ -303,7 +303,7 @@ def test_a_cluster_without_the_package_is_told_once_what_to_do(tmp_path: Path) -
     assert done.returncode == 2
     assert not passing(done.returncode, "JOB_ENTRYPOINT_COMMAND_ERROR")
     assert "No module named 'anmi_ray'" in done.stderr
-    assert all(word in done.stderr for word in ("image", "pip install anmi-ray", "--ship-code"))
+    assert all(word in done.stderr for word in ("image", "pip install its wheel", "--ship-code"))
     assert "Traceback" not in done.stderr
 
 

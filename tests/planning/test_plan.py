@@ -179,8 +179,11 @@ def test_a_collection_without_labels_is_planned_and_said_to_be_one(tmp_path: Pat
     assert "queries: 8 train (7 labelled), 1 dev, 4 test;" in said
     assert "no test query" not in said
     assert "1 train queries are not labelled: what simulated judges see" in said
+    settings.append("mine.anchors=rated")
     told = printed("plan", QUICKSTART, *settings, "corpus.labels=[test]")
     assert "8 relevance grades are kept for the simulated panel alone" in told
+    known = anmi("plan", QUICKSTART, *settings, "corpus.labels=[test]", "mine.anchors=known")
+    assert (known.returncode, "mine.anchors: known" in known.stderr) == (2, True)
     settings.append("judge.judges=[{kind: similarity}]")
     hidden = printed("plan", QUICKSTART, *settings, "corpus.labels=[]")
     assert "queries: 13 train (none labelled), 0 dev, 0 test;" in hidden

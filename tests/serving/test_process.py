@@ -25,6 +25,7 @@ import psutil
 import pytest
 
 import anmi_ray
+from anmi_ray.core import environment
 from anmi_ray.models.late_interaction import LateInteraction
 from tests.commands import anmi, refused
 from tests.models.tiny import WORDS, write_tiny_bert
@@ -261,5 +262,5 @@ def test_without_ray_serve_the_install_command_is_told() -> None:
     code = "import sys; sys.modules['fastapi'] = None\nfrom anmi_ray.cli import main; main(['serve', 'model'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
-    assert "pip install 'anmi-ray[serve]'" in done.stderr
+    assert environment.install("serve") in done.stderr
     assert "Traceback" not in done.stderr

@@ -203,8 +203,10 @@ def test_a_campaign_of_which_all_fail_says_so(done: Done, small_collection: Path
         campaigns.run(campaign, Reporter(), lambda _: None)
 
 
-def test_without_dev_queries_nothing_is_searched(ray_local: None, small_collection: Path, tmp_path: Path) -> None:
-    campaign = open_campaign(load(write_campaign(tmp_path, small_collection), ["corpus.max_dev_queries=0"]))
+def test_without_dev_queries_nothing_is_searched(small_collection: Path, tmp_path: Path) -> None:
+    settings = ["corpus.max_dev_queries=0", f"execution.root={tmp_path / 'root'}"]
+    campaign = open_campaign(load(write_campaign(tmp_path, small_collection), settings))
     with pytest.raises(DataError, match="no dev query is labelled"):
         campaigns.run(campaign, Reporter(), lambda _: None)
     assert campaign.read() == []
+    assert not (tmp_path / "root").exists()  # Ray was not started, and nothing made

@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import os
 import socket
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from anmi_ray.config.endpoint import ServerConfig
@@ -81,6 +82,13 @@ def read_key(config: ServerConfig) -> Key:
             "export the key alone, on one line",
         )
     return Key(value)
+
+
+async def check(config: ServerConfig) -> None:
+    """Look at the key and, if its name can be resolved, the address. Raises ConfigError."""
+    read_key(config)
+    with suppress(JudgeError):
+        await check_address(config)
 
 
 async def check_address(config: ServerConfig) -> None:

@@ -48,8 +48,9 @@ class Connections:
     through all its n connections at every request, at n = 256 for most of the time that a call takes.
     """
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, connect_s: float = _CONNECT_S) -> None:
         self._config = config
+        self._connect_s = connect_s
         self._url = f"{config.base_url}{config.endpoint}"
         self._cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))  # a server's cookies would pile up
         self._idle: list[httpx2.AsyncClient] = []
@@ -80,14 +81,21 @@ class Connections:
 
         Errors are values: an exception would carry the request along, and that the key.
         """
+        return await self._send("POST", self._url, body, timeout)
+
+    async def get(self, path: str, timeout: float) -> Response | Lost:
+        """Read what stands at a path below base_url, as `post` does."""
+        return await self._send("GET", f"{self._config.base_url}{path}", b"", timeout)
+
+    async def _send(self, method: str, url: str, body: bytes, timeout: float) -> Response | Lost:
         client = self._idle.pop() if self._idle else self._new()
         try:
-            async with asyncio.timeout(timeout), client.stream("POST", self._url, content=body) as response:
+            async with asyncio.timeout(timeout), client.stream(method, url, content=body) as response:
                 content = await _content(response, MOST_BYTES + _ECHO * len(body))
         except TimeoutError:
             return Lost("timeout")
         except httpx2.RequestError as error:
-            return _lost(error)
+            return _lost(error, self._connect_s)
         except zlib.error:
             return Lost("unreadable body")
         finally:
@@ -103,7 +111,7 @@ class Connections:
             headers={"Content-Type": "application/json", "Accept-Encoding": "gzip", **self.key.headers},
             cookies=self._cookies,
             # the caller's time limit holds for all of a request; these would only hold for each of its parts
-            timeout=httpx2.Timeout(None, connect=_CONNECT_S),
+            timeout=httpx2.Timeout(None, connect=self._connect_s),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=1, keepalive_expiry=_IDLE_S),
             verify=self._trust,
             trust_env=self._config.allow_external,  # else a proxy would see what must stay inside
@@ -133,9 +141,9 @@ async def _content(response: httpx2.Response, most: int) -> bytes | Lost:
     return bytes(content)
 
 
-def _lost(error: httpx2.RequestError) -> Lost:
+def _lost(error: httpx2.RequestError, connect_s: float) -> Lost:
     if isinstance(error, httpx2.ConnectTimeout):
-        return Lost("no connection", unreachable=True, detail=f"no connection within {_CONNECT_S:g} seconds")
+        return Lost("no connection", unreachable=True, detail=f"no connection within {connect_s:g} seconds")
     if isinstance(error, httpx2.ConnectError | httpx2.ProxyError):
         return Lost("no connection", unreachable=True, detail=str(error) or type(error).__name__)
     return Lost("connection reset")

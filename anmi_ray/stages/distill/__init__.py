@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from anmi_ray.config.distill import DEV_SHARE, TEST_SHARE, DistillConfig
 from anmi_ray.config.experiment import Experiment
+from anmi_ray.core.errors import AnmiError
 from anmi_ray.models import loading
 from anmi_ray.runtime.costs import MODEL_BYTES, SCORE_TOKEN_S, TRAIN_TOKEN_S, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
@@ -37,9 +38,9 @@ def publish_pages(artifact: Artifact, run: str) -> str | None:
     return store.where(page) if store.exists(page) else None
 
 
-def check(experiment: Experiment) -> None:
+def check(_: Stage, experiment: Experiment) -> Iterator[AnmiError]:
     """As that of `train`, of the judge's training."""
-    train.check_settings(experiment.distill, experiment.execution.train)
+    yield from train.check_settings(experiment.distill, experiment.execution)
 
 
 def _also(config: DistillConfig, *_: Any) -> dict[str, str]:

@@ -7,12 +7,13 @@ compared with nothing: does it answer the query? assess asks that of the held-ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.core.errors import AnmiError, caught
 from anmi_ray.runtime.costs import COMPARED, SCORE_TOKEN_S, StageCost, Workload
 from anmi_ray.runtime.needs import Need, gpu_of_type
 from anmi_ray.runtime.stage import Stage
@@ -97,6 +98,15 @@ def _needs(stage: Stage, experiment: Experiment) -> Iterable[Need]:
             )
 
 
+def _check(stage: Stage, experiment: Experiment) -> Iterator[AnmiError]:
+    """Packages of the judges; on a cluster those of the nodes count."""
+    from anmi_ray.judging import kinds
+
+    if experiment.execution.address is None:
+        for judge in stage.config_of(experiment).judges:
+            yield from caught(kinds.of(judge).check)
+
+
 def _cost(load: Workload) -> StageCost:
     return _asking(load, load.config, 2 if load.config.orders == "both" else 1)
 
@@ -149,6 +159,7 @@ STAGE = Stage(
     also=_also,
     asks=True,
     needs=_needs,
+    check=_check,
 )
 VALIDATE = replace(
     STAGE,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.retrieve import HnswIndex, IvfPqIndex, RatedDevConfig, RetrieveConfig, Retriever
+from anmi_ray.core import environment
+from anmi_ray.core.errors import AnmiError, caught
 from anmi_ray.models import loading
+from anmi_ray.retrieval import jvm
 from anmi_ray.runtime.costs import RUN_BYTES, TEXT_BYTES, StageCost, Workload
 from anmi_ray.runtime.needs import Need, of_embedding, of_scoring
 from anmi_ray.runtime.stage import Stage
@@ -51,6 +54,16 @@ def _needs(_: Stage, experiment: Experiment) -> Iterable[Need]:
         yield of_embedding(execution)
     if "late" in experiment.retrieve.retrievers:
         yield from of_scoring(execution)
+
+
+def _check(_: Stage, experiment: Experiment) -> Iterator[AnmiError]:
+    """Packages of the retrievers; on a cluster those of the nodes count."""
+    if experiment.execution.address is not None:
+        return
+    if "lucene" in experiment.retrieve.retrievers:
+        yield from caught(jvm.check)
+    remedy = environment.install(None, "faiss-cpu")
+    yield from caught(environment.need, "faiss", "stage retrieve", f"{remedy} --force-reinstall --no-deps")
 
 
 def _cost(load: Workload) -> StageCost:
@@ -110,4 +123,5 @@ STAGE = Stage(
     config=_config,
     also=_also,
     needs=_needs,
+    check=_check,
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.learning import LearnConfig
-from anmi_ray.config.train import TrainConfig, TrainExecution
+from anmi_ray.config.train import TrainConfig, with_engine
+from anmi_ray.core import environment
+from anmi_ray.core.errors import AnmiError, caught
 from anmi_ray.models import loading
 from anmi_ray.runtime.costs import MODEL_BYTES, TRAIN_TOKEN_S, StageCost, Workload
 from anmi_ray.runtime.needs import Need, of_training
@@ -32,18 +35,23 @@ def needs(_: Stage, experiment: Experiment) -> Iterable[Need]:
     yield of_training(experiment.execution.training)
 
 
-def check(experiment: Experiment) -> None:
+def check(_: Stage, experiment: Experiment) -> Iterator[AnmiError]:
     """As `check_settings`, of the reranker's training."""
-    check_settings(experiment.train, experiment.execution.train)
+    yield from check_settings(experiment.train, experiment.execution)
 
 
-def check_settings(config: LearnConfig, execution: TrainExecution) -> None:
-    """Raise ConfigError before the first stage, not only after hours of judging.
-
-    Where a tracker is not installed, and where the workers cannot share a step evenly.
-    """
-    tracking.check(execution.trackers)
-    config.check_workers(execution.num_workers)
+def check_settings(config: LearnConfig, execution: ExecutionConfig) -> Iterator[AnmiError]:
+    """Packages that are not installed (on a cluster the nodes' count, not this machine's), and an uneven step."""
+    yield from caught(tracking.check, execution.train.trackers)
+    yield from caught(config.check_workers, execution.train.num_workers)
+    if execution.address is not None:
+        return
+    if with_engine(config, execution.train).engine == "deepspeed":
+        remedy = f"{environment.install('deepspeed')}, or set {config.group}.engine: ddp"
+        yield from caught(environment.need, "deepspeed", f"{config.group}.engine", remedy)
+    if config.lora is not None:
+        remedy = f"{environment.install('lora')}, or leave lora out"
+        yield from caught(environment.need, "peft", f"{config.group}.lora", remedy)
 
 
 def _also(config: TrainConfig, experiment: Experiment, content: str) -> dict[str, str]:

@@ -29,7 +29,7 @@ from ray.train.torch import TorchTrainer, get_device
 
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.paths import as_written
-from anmi_ray.config.train import TrainConfig, TrainExecution
+from anmi_ray.config.train import TrainConfig, TrainExecution, with_engine
 from anmi_ray.core import logs
 from anmi_ray.core.errors import ConfigError, DataError, StoreError, TrainingError, disk_is_full
 from anmi_ray.models.card import weights_in_words
@@ -175,6 +175,7 @@ def run_training(
     """
     tracking.check(execution.trackers)
     check_room(of_training(execution), on_notice)
+    config = with_engine(config, execution)  # here, once for all workers
     output = uri.absolute(output_folder)
     storage = uri.absolute(execution.storage_path or uri.beside(output, _STORAGE))
     mend_list(uri.below(storage, fingerprint), on_notice)

@@ -1,0 +1,133 @@
+"""What a run needs of this machine, of its judges' servers and of its collection, before Ray starts and money is spent.
+
+Every problem is found, not only the first. What nodes of a cluster need is looked at there, see `preflight`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from anmi_ray import corpus
+from anmi_ray.config.endpoint import ServerConfig
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.core import environment
+from anmi_ray.core.environment import GIB, LEAST_DISK
+from anmi_ray.core.errors import AnmiError, DataError, StoreError, refuse
+from anmi_ray.corpus.counts import CollectionCounts, counted
+from anmi_ray.judging import kinds
+from anmi_ray.judging.http import access, reach
+from anmi_ray.pipeline.stages import RERANK, TRAIN
+from anmi_ray.runtime.stage import Stage
+from anmi_ray.stages import ingest
+from anmi_ray.store import Store
+
+_READING_S = 2.0  # a collection that takes longer to read is counted by ingest
+
+
+@contextmanager
+def all_named(experiment: Experiment, stages: Sequence[Stage], offline: bool) -> Iterator[None]:
+    """Add what these stages lack to an error inside, which keeps them from being resolved."""
+    try:
+        yield
+    except AnmiError as error:
+        others = list(of_machine(experiment, stages, offline))
+        if not others:
+            raise
+        refuse([error, *others])
+
+
+def of_machine(
+    experiment: Experiment, stages: Sequence[Stage], offline: bool = False, size: float = 0.0
+) -> Iterator[AnmiError]:
+    """Packages, keys, servers and disk that these stages lack here; nothing of a run on a cluster but its settings.
+
+    offline: no request is sent. size: bytes that the stages are known to write.
+    """
+    for stage in stages:
+        yield from stage.check(stage, experiment)
+    if experiment.execution.address is not None:
+        return
+    yield from of_servers(servers_of(experiment, stages), offline)
+    if (root := Store(experiment.execution.root).local) is not None:
+        folder, free = environment.free_disk(root)
+        if free < max(LEAST_DISK, size):
+            what = f"expected {max(LEAST_DISK, size) / GIB:,.1f} GiB of free disk, got {free / GIB:,.1f}"
+            yield StoreError(what, str(folder), "free space, or give another root with --root")
+
+
+def servers_of(experiment: Experiment, stages: Iterable[Stage]) -> list[ServerConfig]:
+    """The servers that these stages send texts to, each once."""
+    found: list[ServerConfig | None] = []
+    for stage in stages:
+        if stage.asks:
+            found += [kinds.of(judge).server for judge in stage.panel(experiment).judges]
+        if stage.name == RERANK:
+            found += [peer.endpoint for peer in experiment.rerank.peers]
+    return list({(one.base_url, one.model, one.key_env, one.allow_external): one for one in found if one}.values())
+
+
+def of_servers(servers: Sequence[ServerConfig], offline: bool = False) -> list[AnmiError]:
+    """Keys that are not set, addresses that may not be used and, unless offline, servers that do not answer."""
+    if not servers:
+        return []
+    with ThreadPoolExecutor(1) as pool:  # a notebook's own thread runs an event loop already
+        return pool.submit(asyncio.run, _asked(servers, access.check if offline else reach.check)).result()
+
+
+async def _asked(servers: Sequence[ServerConfig], check: Callable[[ServerConfig], Awaitable[None]]) -> list[AnmiError]:
+    found = await asyncio.gather(*map(check, servers), return_exceptions=True)
+    for error in found:
+        if error is not None and not isinstance(error, AnmiError):
+            raise error
+    return [error for error in found if isinstance(error, AnmiError)]
+
+
+def of_what_is_read(
+    experiment: Experiment, check: Callable[[CollectionCounts], Iterable[AnmiError]]
+) -> Iterator[AnmiError]:
+    """What `check` finds in a collection that can be read in a moment, or the error of reading it.
+
+    The nodes of a cluster read it, not this machine.
+    """
+    if experiment.execution.address is not None:
+        return
+    try:
+        counts = counts_of(experiment)
+    except AnmiError as error:
+        yield error
+    else:
+        yield from () if counts is None else check(counts)
+
+
+def counts_of(experiment: Experiment) -> CollectionCounts | None:
+    """What the collection holds; None where it takes longer than a moment to read. Raises DataError."""
+    begun = time.monotonic()
+    reader = corpus.read(ingest.config_of(experiment))
+    documents = 0
+    for table in reader.documents():
+        documents += table.num_rows
+        if time.monotonic() - begun > _READING_S:
+            return None
+    return counted(reader, documents, reader.queries(), reader.qrels(), reader.hidden_qrels())
+
+
+def of_collection(experiment: Experiment, stages: Sequence[Stage], counts: CollectionCounts) -> Iterator[AnmiError]:
+    """Queries and labels that these stages lack."""
+    for stage in stages:
+        if stage.split is not None and not counts.queries.get(stage.split.name):
+            yield counts.missing(stage.name, stage.split.name, stage.split.remedy, experiment.corpus)
+    split = ingest.TRAIN_QUERIES.name
+    trains = counts.queries.get(split) and any(stage.name == TRAIN for stage in stages)
+    if trains and experiment.mine.anchors == "known" and not experiment.retrieve.pseudo_labels:
+        remedy = "set mine.anchors: confirmed (judges are asked) or rated, or give labels of train queries (qrels)"
+        yield from unlabelled(counts, split, "mine.anchors: known, which trains on them alone", remedy)
+
+
+def unlabelled(counts: CollectionCounts, split: str, place: str, remedy: str) -> Iterator[AnmiError]:
+    """The error of a collection without a labelled query of a split, where these were counted."""
+    if counts.labelled and not counts.labelled.get(split):
+        yield DataError(f"no {split} query is labelled", place, remedy)
