@@ -149,6 +149,7 @@ class ApiEngine:
         answered: bool = False,
     ) -> None:
         self.at_once = at_once
+        self.messages: dict[str, str] = {}
         self.config = config
         self.builder = PromptBuilder.load(config.prompt) if builder is None else builder
         limited = config.endpoint.requests_per_minute or config.endpoint.tokens_per_minute
@@ -189,7 +190,8 @@ class ApiEngine:
         self._past = self.spend
         by_logprobs = self.config.prompt.readout == "logprob"
         limiter = Leased(self._lease) if self._lease else None
-        self._client = ChatClient(self.config.endpoint, limiter, by_logprobs, self._client.answered)
+        past = self._client
+        self._client = ChatClient(self.config.endpoint, limiter, by_logprobs, past.answered, past.merges_system)
         try:
             async with self._client as client:
                 await ask_all(client, asked(), publish, self.at_once)
@@ -209,6 +211,7 @@ class ApiEngine:
         row |= {"prompt_tokens": spent.prompt_tokens, "cached_tokens": spent.cached_tokens}
         row |= {"answer_tokens": spent.answer_tokens, "dollars": spent.cost}
         if isinstance(result, Failed):
+            self.messages.setdefault(result.reason, result.detail)
             return row | {"error": result.reason, "transient": result.transient}
         answer = result.answer
         if self.config.prompt.readout != "logprob":

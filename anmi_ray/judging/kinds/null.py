@@ -33,6 +33,7 @@ class NullEngine:
     """One slice after another."""
 
     at_once = 16_384
+    messages: dict[str, str] = {}
 
     def __init__(self) -> None:
         self.spend = Spend()
