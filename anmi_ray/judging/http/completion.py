@@ -237,7 +237,7 @@ def _start_of_answer(positions: Sequence[Mapping[str, Any]], text: str, reasonin
     A reasoning parser removes the reasoning from the text but not from the tokens, so other tokens may precede. Tokens
     that are only the beginning of the reasoning are not the answer, even if they end with the same letter.
     """
-    pieces = [_visible(one.get("bytes")) or _visible(one.get("token")) for one in positions]
+    pieces = [_visible(one.get("bytes") or one.get("token")) for one in positions]
     while pieces and _SPECIAL_TOKEN.fullmatch(pieces[-1]):
         pieces.pop()
     tokens = "".join(pieces)

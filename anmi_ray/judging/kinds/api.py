@@ -35,7 +35,7 @@ from anmi_ray.judging.kinds.base import (
     actor_room,
     answer_rows,
 )
-from anmi_ray.judging.parse_reply import letter_columns, text_columns
+from anmi_ray.judging.parse_reply import letter_columns, read, text_columns, without_reasoning
 from anmi_ray.judging.prompt_builder import EMPTY, PromptBuilder
 from anmi_ray.judging.questions import AT_ONCE, TextQuestions
 from anmi_ray.store.spend_log import Spend
@@ -216,7 +216,14 @@ class ApiEngine:
         answer = result.answer
         if self.config.prompt.readout != "logprob":
             return row | text_columns(answer.text, answer.cut)
-        return row | letter_columns(answer.logprobs or {}, self.builder.template.form)
+        return row | self._letters(answer)
+
+    def _letters(self, answer: Completion) -> dict[str, float | str]:
+        """The columns that log-probabilities fill. A letter that a sentence begins with, "A is worse", is not a vote."""
+        form = self.builder.template.form
+        columns = letter_columns(answer.logprobs or {}, form)
+        value = read(without_reasoning(answer.text).strip().partition("\n")[0], form)
+        return {"error": value} if isinstance(value, str) and "error" not in columns else columns
 
 
 JUDGE = ApiJudge
