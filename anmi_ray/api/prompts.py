@@ -44,7 +44,7 @@ def preview_prompts(experiment: Experiment, query: str | None, first: str | None
             if server:
                 raise
             builder = PromptBuilder.load(judge.prompt)  # its model may be on the cluster only
-            yield f"\njudge {judge.name}: its tokenizer cannot be loaded here, so texts may be cut elsewhere ({error.message})"
+            yield f"\njudge {judge.name}: tokenizer not loaded, so texts may be cut elsewhere ({error.message})"
         shown = preview(builder, asked["text"], *(_text(document) for document in documents))
         where = f"{server.model} at {server.base_url}" if server else f"{judge.config.model} on the cluster"
         yield from said(f"judge {judge.name}", where, shown)

@@ -51,7 +51,9 @@ _DASHES = dict.fromkeys(map(ord, "‐‑‒–—−"), "-")
 _NAME = r"(?:answer|score|rating|preference|verdict|choice|decision|judge?ment|winner|better(?:\sdocument)?|relevant)"
 _LABEL = rf"(?:(?:my|the)\s)?(?:final\s)?{_NAME}"
 _KEY = re.compile(_LABEL, re.IGNORECASE)
-_REASON_KEY = re.compile(r"reason(?:ing|s)?|explanation|rationale|thoughts?|analysis|justification|confidence", re.IGNORECASE)
+_REASON_KEY = re.compile(
+    r"reason(?:ing|s)?|explanation|rationale|thoughts?|analysis|justification|confidence", re.IGNORECASE
+)
 _OPEN = r"\s{0,4}(?:\\boxed)?[\"'(\[{]{0,3}\s{0,4}"
 _CLOSE = r"[\"')\]}]{0,3}\.?[\"')\]}]{0,3}\s{0,4}"
 _VALUES = {
@@ -177,7 +179,7 @@ def _json_pairs(text: str) -> tuple[tuple[str, object], ...] | None:
 
 
 def _read_json(pairs: tuple[tuple[str, object], ...], form: Form) -> float | Reason:
-    """The value under the only key that names an answer; keys that name a reason are ignored, except beside a number."""
+    """The value under the only key that names an answer; except for numbers, a reason may stand next to it."""
     values = [value for key, value in pairs if _KEY.fullmatch(key.replace("_", " "))]
     others = len(pairs) - len(values)
     if form != "scale":

@@ -101,8 +101,8 @@ class Template:
             named = f"{', '.join(list(values)[:-1])} and {list(values)[-1]}"
             message = f"must show {named} whole, once each and in this order, in its block user"
             raise ConfigError(message, self.place, _REMEDY)
-        first = [{"role": "system", "content": system}] if system else []
-        return [*first, {"role": "user", "content": user}]
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        return messages if system else messages[1:]
 
     def text(self, query: str, first: str, second: str, special_tokens: Iterable[str] = ()) -> str:
         """The same prompt as one text, with a cue for the answer at its end, for engines without a chat template."""

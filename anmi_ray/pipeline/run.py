@@ -9,7 +9,7 @@ from typing import Any
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import environment
-from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.errors import AnmiError, ConfigError, DataError
 from anmi_ray.pipeline import progress
 from anmi_ray.pipeline.carrying import Carrying
 from anmi_ray.pipeline.resolve import Resolved, resolve, todo
@@ -57,7 +57,12 @@ def run(
         carrying = Carrying(experiment, resolved, chosen, store, told, session)
         for name in path:
             item = resolved[name]
-            manifest, seconds = carrying.completed(name)
+            try:
+                manifest, seconds = carrying.completed(name)
+            except AnmiError:  # so that `anmi audit` finds what the stage has published
+                failed = {"failed": {name: {"fingerprint": item.fingerprint}}}
+                store.publish_json(f"runs/{experiment.name}.json", record | failed)
+                raise
             record["stages"][name] = {
                 "fingerprint": item.fingerprint,
                 "settings": dict(item.settings),

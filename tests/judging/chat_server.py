@@ -77,7 +77,8 @@ def answer(
     """A body that says `text`; its log-probabilities are also those of the reasoning, as behind a reasoning parser."""
     words = re.findall(r"\s*\S+", text) or [""]
     other = {"A": "B", "yes": "no", "no": "yes"}.get(words[0], "A")
-    tokens = [{"token": token, "logprob": value} for token, value in zip((words[0], other, f" {words[0]}"), LOGS)]
+    top = (words[0], other, f" {words[0]}")
+    tokens = [{"token": token, "logprob": value} for token, value in zip(top, LOGS, strict=True)]
     positions = [{**tokens[0], "top_logprobs": tokens}, *({"token": word, "logprob": -0.1} for word in words[1:])]
     before = [{"token": token, "logprob": -0.2, "top_logprobs": []} for token in reasoning]
     thought = {"reasoning_content": "".join(reasoning)} if reasoning else {}

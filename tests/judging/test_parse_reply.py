@@ -38,8 +38,9 @@ SCALE += [(answer, "not a number") for answer in (
 )]  # fmt: skip
 
 LETTER: list[tuple[str, float | str]] = [
-    ("A", 1.0), ("B", 0.0), ("T", 0.5), ("b", 0.0), (" A\n", 1.0), ("**B**", 0.0), ("(A)", 1.0), ("A.", 1.0), ("A)", 1.0),
-    ("'B'", 0.0), ("[[A]]", 1.0), ("Tie", 0.5), ("Document B", 0.0), ("Option (B)", 0.0), ("Ａ", 1.0), ("“A”", 1.0),
+    ("A", 1.0), ("B", 0.0), ("T", 0.5), ("b", 0.0), (" A\n", 1.0), ("**B**", 0.0), ("(A)", 1.0), ("A.", 1.0),
+    ("A)", 1.0), ("'B'", 0.0), ("[[A]]", 1.0), ("Tie", 0.5), ("Document B", 0.0), ("Option (B)", 0.0),
+    ("Ａ", 1.0), ("“A”", 1.0),
     ("```\nA\n```", 1.0), ("```A```", 1.0), ("<answer>B</answer>", 0.0), (r"\boxed{A}", 1.0), ("## B", 0.0),
     ("<think>A? No, B.</think>A", 1.0), ("Answer: A", 1.0), ("**Answer:** B", 0.0), ("The answer is B.", 0.0),
     ("The answer is a tie", 0.5), ("The better document is B", 0.0), ('{"better_document": "A"}', 1.0),
@@ -51,7 +52,8 @@ LETTER: list[tuple[str, float | str]] = [
 # other letters, both letters, mentions, and letters whose words may say the opposite
 LETTER += [(answer, "neither letter") for answer in (
     "C", "AB", "A/B", "A or B", "A, B", "A and B", "A B", "Neither", "!A", "¬A", "~~A~~", "A?", "A ❌", "0.7", "not A",
-    "A is worse", "(A) is worse than (B)", "A < B", "B > A", "A: not relevant", "A: partially relevant; B: fully relevant",
+    "A is worse", "(A) is worse than (B)", "A < B", "B > A", "A: not relevant",
+    "A: partially relevant; B: fully relevant",
     "Document A covers the topic.", "A good match", "The answer is A good document", "The answer is not A",
     "I don't think A is better", "If A is better, choose A", "Answer: A, B", "Answer: A. Answer: B.", "Wrong answer: A",
     "The worse document is A", "A\nis worse than B", "Answer: A\nis what B's author wants to hear", "[[A]] or [[B]]",
@@ -191,7 +193,23 @@ def test_a_number_that_is_written_is_read(score: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["<think>", "Score: ", "-", "0", "A ", "[[", "{", "final a ", "1 (", "\n", "it is ", "document A score ", "Answer:\n", "</think>"]
+    "piece",
+    [
+        "<think>",
+        "Score: ",
+        "-",
+        "0",
+        "A ",
+        "[[",
+        "{",
+        "final a ",
+        "1 (",
+        "\n",
+        "it is ",
+        "document A score ",
+        "Answer:\n",
+        "</think>",
+    ],
 )
 def test_long_answers_take_linear_time(piece: str) -> None:
     start = time.perf_counter()

@@ -247,7 +247,9 @@ def _start_of_answer(positions: Sequence[Mapping[str, Any]], text: str, reasonin
     if not tokens.endswith(_visible(text)) or not answer[:1].isascii() or _visible(reasoning).startswith(generated):
         return None
     starts = itertools.accumulate(map(len, pieces), initial=0)
-    return next((index for index, at in enumerate(starts) if at == begin and index < len(pieces) and pieces[index]), None)
+    return next(
+        (index for index, at in enumerate(starts) if at == begin and index < len(pieces) and pieces[index]), None
+    )
 
 
 def _visible(text: object) -> str:

@@ -219,7 +219,7 @@ class ApiEngine:
         return row | self._letters(answer)
 
     def _letters(self, answer: Completion) -> dict[str, float | str]:
-        """The columns that log-probabilities fill. A letter that a sentence begins with, "A is worse", is not a vote."""
+        """The columns that log-probabilities fill. A letter that begins a sentence, "A is worse", is not a vote."""
         form = self.builder.template.form
         columns = letter_columns(answer.logprobs or {}, form)
         value = read(without_reasoning(answer.text).strip().partition("\n")[0], form)

@@ -33,9 +33,9 @@ class NullEngine:
     """One slice after another."""
 
     at_once = 16_384
-    messages: dict[str, str] = {}
 
     def __init__(self) -> None:
+        self.messages: dict[str, str] = {}
         self.spend = Spend()
 
     def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:

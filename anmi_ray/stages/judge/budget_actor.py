@@ -22,9 +22,7 @@ from anmi_ray.judging.http.limits import Lease, Rates
 from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.store.spend_log import Spend, SpendLog
 
-REMEDY = (
-    "see what it is asked with anmi judge CONFIG --dry-run; prompt.template and prompt.readout must suit the model"
-)
+REMEDY = "see what it is asked with anmi judge CONFIG --dry-run; prompt.template and prompt.readout must suit the model"
 
 
 class BudgetActor(BudgetSession):

@@ -133,7 +133,7 @@ def _ask_judge(
         if not plan.chunks:
             break
     else:
-        _check_failures(plan, judge, config, report.failures)
+        _check_failures(plan, judge, config, _report(actor).failures)
     spent = _report(actor).spent
     return {"asked": spent.questions, "answered": spent.questions - spent.failed, "failed": spent.failed}
 
