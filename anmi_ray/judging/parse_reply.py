@@ -80,11 +80,38 @@ _FAILURES: dict[str, Reason] = {
 
 
 def read(answer: str, form: Form) -> float | Reason:
-    """Preference for the document shown first, from a reply to a template of this form.
+    """Preference for the document shown first, from a reply to a template of this form."""
+    return {"scale": read_scale, "letters": read_letter, "yes-no": read_word}[form](answer)
 
-    >>> read("**B**", "letters"), read("Score: -0.5", "scale"), read("0.7 (B)", "scale")
-    (0.0, 0.25, 'not a number')
+
+def read_scale(answer: str) -> float | Reason:
+    """Preference for the document shown first, from a number s in [-1, 1]: (1 + s)/2.
+
+    >>> read_scale("Score: −0.5"), read_scale("0.7 (B)")
+    (0.25, 'not a number')
     """
+    return _read(answer, "scale")
+
+
+def read_letter(answer: str) -> float | Reason:
+    """Preference for the document shown first, from a letter: A is 1, B is 0, T or "tie" is 1/2.
+
+    >>> read_letter("Answer: **B**."), read_letter("A is worse")
+    (0.0, 'neither letter')
+    """
+    return _read(answer, "letters")
+
+
+def read_word(answer: str) -> float | Reason:
+    """Probability that the document answers the query, from a word: yes is 1, no is 0.
+
+    >>> read_word("Yes."), read_word("Yes and no")
+    (1.0, 'neither yes nor no')
+    """
+    return _read(answer, "yes-no")
+
+
+def _read(answer: str, form: Form) -> float | Reason:
     if not answer.strip():
         return "empty answer"
     text = _body(answer)
@@ -100,16 +127,6 @@ def read(answer: str, form: Form) -> float | Reason:
     if len(lines) > 1:
         return "several answers"
     return _position(lines[0][1], form) if lines and lines[0].end() == len(text) else _FAILURES[form]
-
-
-def read_scale(answer: str) -> float | Reason:
-    """Read a number in [-1, 1]; see `read`."""
-    return read(answer, "scale")
-
-
-def read_letter(answer: str) -> float | Reason:
-    """Read A, B or T; see `read`."""
-    return read(answer, "letters")
 
 
 def without_reasoning(answer: str) -> str:
