@@ -171,7 +171,7 @@ def test_a_text_that_is_always_refused_stops_no_pass_and_no_run(ray_local: None,
 @pytest.fixture
 def few(tmp_path: Path) -> tuple[Path, dict[str, Artifact]]:
     """Fewer questions than a judge without any answer is stopped after."""
-    return tmp_path, inputs(Store(str(tmp_path)), 1, BUCKETS, 6)
+    return tmp_path, inputs(Store(str(tmp_path)), BUCKETS, BUCKETS, DEGREE + 2)
 
 
 def test_few_questions_that_all_fail_show_why(
