@@ -229,6 +229,8 @@ def test_error_bodies_of_many_servers(content: str, said: tuple[str, str]) -> No
         (400, "Only user and assistant roles are supported!", "no system role"),
         (400, "Unsupported value: 'messages[0].role' does not support 'system' with this model.", "no system role"),
         (400, "Developer instruction is not enabled for models/gemma-3-27b-it", "no system role"),
+        (400, "This model does not support system messages", "no system role"),
+        (400, "Invalid role: system", "no system role"),
         (400, "The system is not ready", "http 400"),
     ],
 )

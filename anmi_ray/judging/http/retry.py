@@ -31,8 +31,9 @@ _FILTER = re.compile(
 _NO_MODEL = re.compile(r"model.?not.?found|model.{0,120}(does not exist|not found|not supported)", re.IGNORECASE)
 # chat templates without a system role (Gemma, early Mistral), and services that disable it for some models
 _NO_SYSTEM_ROLE = re.compile(
-    r"(system|developer) (role|message|prompt|instruction)s?\b.{0,60}\b(not|unsupported|only)\b"
-    r"|role\b.{0,40}\b(system|developer)\b|roles must alternate|only user and assistant roles",
+    r"(system|developer) (role|message|prompt|instruction)s?\b.{0,60}(\bnot\b|n't\b|unsupported|\bonly\b)"
+    r"|not support.{0,40}\b(system|developer) (role|message|prompt|instruction)"
+    r"|role\b.{0,100}\b(system|developer)\b|roles must alternate|only user and assistant roles",
     re.IGNORECASE,
 )
 NO_SYSTEM_ROLE = "no system role"
