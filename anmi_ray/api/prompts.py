@@ -8,13 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray import corpus
-from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.corpus.counts import CollectionCounts
 from anmi_ray.corpus.reader import Reader
 from anmi_ray.judging import kinds
-from anmi_ray.judging.prompt_builder import Preview, preview
+from anmi_ray.judging.prompt_builder import Preview, PromptBuilder, preview
 from anmi_ray.stages import ingest
 
 
@@ -27,30 +26,37 @@ def preview_prompts(experiment: Experiment, query: str | None, first: str | None
     ensemble = () if experiment.ensemble is None else kinds.prompted(experiment.ensemble)
     confirming = kinds.prompted(experiment.judge.direct) if experiment.mine.anchors == "confirmed" else ()
     assessing = kinds.prompted(experiment.assessors.direct) if experiment.assessors else ()
-    known = [(judge.name, judge.identity) for judge in confirming]
-    confirming = (*confirming, *(judge for judge in assessing if (judge.name, judge.identity) not in known))
-    panel = (*kinds.prompted(experiment.judge), *ensemble, *confirming)
-    judges = [(judge, judge.server) for judge in panel if judge.server is not None]
+    assessing = tuple(judge for judge in assessing if judge not in confirming)
+    judges = (*kinds.prompted(experiment.judge), *ensemble, *confirming, *assessing)
     if not judges:
         raise ConfigError(
             "no judge of this panel reads a prompt",
             "distill.judge.judges" if experiment.ensemble else "judge.judges",
-            "give one of kind api; `anmi init --example api-judge` writes an example",
+            "give a judge of kind api or vllm; `anmi init --example api-judge` writes an example",
         )
     reader = corpus.read(ingest.config_of(experiment))
     documents = _documents(reader.documents(), first, second, experiment.corpus.name)
     asked = _query(reader, query, experiment)
     names = [document["external_id"] for document in documents]
     yield f"query {asked['external_id']}; shown first: {names[0]}, second: {names[1]}"
-    for judge, server in judges:
-        shown = preview(judge.prompt_builder(), asked["text"], *(_text(document) for document in documents))
-        yield from said(f"judge {judge.name}", server, shown)
+    for judge in judges:
+        server = judge.server
+        try:
+            builder = judge.prompt_builder()
+        except ConfigError as error:
+            if server:
+                raise
+            builder = PromptBuilder.load(judge.prompt)  # its model may be on the cluster only
+            yield f"\njudge {judge.name}: tokenizer not loaded, so texts may be cut elsewhere ({error.message})"
+        shown = preview(builder, asked["text"], *(_text(document) for document in documents))
+        where = f"{server.model} at {server.base_url}" if server else f"{judge.config.model} on the cluster"
+        yield from said(f"judge {judge.name}", where, shown)
 
 
-def said(who: str, server: EndpointConfig, shown: Preview) -> Iterator[str]:
+def said(who: str, where: str, shown: Preview) -> Iterator[str]:
     """Lines that show a prompt, and where it would be sent."""
     count = f"{shown.tokens:,} tokens{'' if shown.exact else ' at most, by an estimate from bytes'}"
-    yield f"\n{who}: {server.model} at {server.base_url}, template {shown.template}, {count}"
+    yield f"\n{who}: {where}, template {shown.template}, {count}"
     for what, parts in (("cut", shown.truncated), ("neutralised", shown.altered)):
         if parts:
             yield f"{what}: {', '.join(parts)}"

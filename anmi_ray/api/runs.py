@@ -144,11 +144,13 @@ class Run:
     def audit(self) -> tuple[str, dict[str, Any]]:
         """The stage that asked the judges, and the audit that it stored, over a sample of queries: as of `audit`.
 
-        Of a run that went no further than distilling a judge it is that of the ensemble. ConfigError where it has none.
+        Of a run that went no further than distilling a judge it is that of the ensemble. A stage that failed after its
+        judges were asked has one, too. ConfigError where there is none.
         """
-        stages = self.record["stages"]
+        stages = {**self.record["stages"], **self.record.get("failed", {})}
         stage = "label" if "judge" not in stages and "label" in stages else "judge"
-        artifact = self._recorded(stage)
+        recorded = stages.get(stage)
+        artifact = None if recorded is None else Artifact(self._store, stage, recorded["fingerprint"])
         figures = None if artifact is None else artifact.read_json("audit.json")
         if figures is None:
             raise self._lacks("audit", stage)

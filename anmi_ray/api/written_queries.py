@@ -121,7 +121,8 @@ class QueryWriting:
             judges = ", ".join(judge.name for judge in checking(self._experiment))
             yield f"then {judges} asked of every query that is kept whether its document answers it"
         yield f"document {documents[0][0]}"
-        yield from prompts.said("writer", self._server, preview(self._builder, *texts[0]))
+        where = f"{self._server.model} at {self._server.base_url}"
+        yield from prompts.said("writer", where, preview(self._builder, *texts[0]))
 
     def _questions(self, documents: Sequence[Document]) -> TextQuestions:
         request = (self._request, self._request)

@@ -118,4 +118,9 @@ class VllmJudgeConfig(ModelJudge[Literal["vllm"]]):
     def _sampling_suits_the_readout(self) -> VllmJudgeConfig:
         if self.prompt.readout == "logprob" and self.temperature:
             raise ValueError("readout logprob reads probabilities, nothing is sampled: leave out temperature")
+        if self.prompt.readout == "logprob" and "reasoning_parser" in self.engine_kwargs:
+            raise ValueError(
+                "readout logprob reads the first token, which a reasoning_parser leaves to the reasoning: leave out "
+                "engine_kwargs.reasoning_parser, or set prompt.readout: sign"
+            )
         return self

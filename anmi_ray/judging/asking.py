@@ -16,7 +16,7 @@ from anmi_ray.core.errors import ConfigError, JudgeError, rebuild
 from anmi_ray.core.identity import bucket_of
 from anmi_ray.judging.budget import Admission
 from anmi_ray.judging.budget_session import BudgetReport, BudgetSession
-from anmi_ray.judging.kinds.base import JudgeEngine, TextJudge, failures_of
+from anmi_ray.judging.kinds.base import JudgeEngine, TextJudge, by_frequency, failures_of
 from anmi_ray.judging.questions import Rows, TextQuestions, slices
 from anmi_ray.store.answer_log import AnswerLog, Held, hold
 
@@ -63,7 +63,8 @@ class LocalAsker:
                 return held
         left = int(np.sum(held.rows(questions.ids[missing]) >= 0))  # the others were not asked
         if left > self.max_failures * len(questions.ids):
-            what = f"{left:,} of {len(questions.ids):,} questions have no answer, for reasons that may go away"
+            why = by_frequency(report.failures)
+            what = f"{left:,} of {len(questions.ids):,} questions have no answer, for reasons that may go away ({why})"
             remedy = "run the same command again to ask them once more; `judge.max_failures` says how many may be left"
             raise JudgeError(what, f"judge {self.judge.name}", remedy)
         return held
@@ -94,7 +95,7 @@ class LocalAsker:
             of_row = np.array([bucket_of(key, self.buckets) for key in answers["query_hash"].to_pylist()])
             for number in np.unique(of_row).tolist():
                 self.log.publish(number, answers.filter(pa.array(of_row == number)))
-            settle(answers.num_rows, failures_of(answers, self.judge))
+            settle(answers.num_rows, failures_of(answers, self.judge, engine.messages))
 
         def admit(group: list[Rows], patient: bool) -> Admission:
             costs = [(len(which), float(dollars[which].sum())) for which in group]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from anmi_ray.config.judge import BudgetConfig
 from anmi_ray.core.errors import JudgeError, StoreError, flatten
 from anmi_ray.judging.budget import Admission, Budget, BudgetShare, QueryCost, share_of
-from anmi_ray.judging.kinds.base import TextJudge
+from anmi_ray.judging.kinds.base import TextJudge, by_frequency
 from anmi_ray.store.spend_log import Spend, SpendLog, SpendRecord
 
 _HOPELESS = 200  # questions
@@ -26,11 +27,18 @@ _READ_S = 2.0  # what another session let through since is not known
 
 @dataclass(frozen=True)
 class BudgetReport:
-    """How far a judge is: what this session spent, whether the budget is spent, and an error that stopped it."""
+    """How far a judge is.
+
+    spent: by this session
+    spent_out: the budget is spent
+    problem: an error that stopped it, "" if none did
+    failures: this session's failures by reason
+    """
 
     spent: SpendRecord
     spent_out: bool
     problem: str
+    failures: Mapping[str, int]
 
 
 class BudgetSession:
@@ -49,6 +57,7 @@ class BudgetSession:
         self._weights = [(one.name, one.dearest) for one in panel]
         self._budget = Budget(judge.name, BudgetShare())
         self._problem = ""
+        self._failures: Counter[str] = Counter()
         self._began = 0.0
         self._written = 0.0
         self._read = float("-inf")
@@ -73,11 +82,12 @@ class BudgetSession:
     def settle(self, key: str, questions: int, failures: Mapping[str, int], spend: Spend) -> None:
         """So much of a chunk is done, and of it failed, by reason. A judge that never answers is stopped."""
         failed = sum(failures.values())
+        self._failures.update(failures)
         self._budget.settle(key, questions, failed, spend, self._hours())
         self._write()
         record = self._budget.record
         if record.questions >= _HOPELESS and not self._answered():
-            self.stop(flatten(self._hopeless(record, max(failures, key=lambda why: failures[why], default=""))))
+            self.stop(flatten(self._hopeless(record)))
 
     def close(self, key: str) -> None:
         """A chunk is over."""
@@ -92,7 +102,7 @@ class BudgetSession:
         if self._began:
             self._budget.pass_time(self._hours())
             self._write()
-        return BudgetReport(self._budget.record, self._budget.spent_out, self._problem)
+        return BudgetReport(self._budget.record, self._budget.spent_out, self._problem, Counter(self._failures))
 
     def finish(self) -> BudgetReport:
         """Write the record for the last time."""
@@ -131,6 +141,6 @@ class BudgetSession:
         except StoreError as error:
             self.stop(flatten(error))
 
-    def _hopeless(self, record: SpendRecord, why: str) -> JudgeError:
-        what = f"none of the first {record.questions:,} questions has an answer ({why})"
+    def _hopeless(self, record: SpendRecord) -> JudgeError:
+        what = f"none of the first {record.questions:,} questions has an answer ({by_frequency(self._failures)})"
         return JudgeError(what, f"judge {record.judge}", self._remedy)

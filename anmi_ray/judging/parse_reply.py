@@ -1,9 +1,11 @@
-"""What a judge's answer says: a preference for the document shown first, or the reason why none can be read.
+"""Read a judge's reply: a preference for the document shown first, or the reason why there is none.
 
-p in [0, 1] is (1 + s)/2 of the number s that the template `scale` asks for; for `letters` A is 1, B 0, T (a tie) ½.
-An answer is read only where one reading is possible: it is all there is, or whatever is marked as the answer agrees (as
-final before anything else). All else is a failure with a name, never a vote. `readout.vote` makes 0, ½ and 1 of p.
-For `relevance` p is that the document answers the query: yes is 1, no is 0.
+Only a closed set of replies is read: a value alone, a value after a label ("Answer: B"), a JSON object with one such
+key, and, for letters and words, a last line "Answer: B" after other text. Anything else is a failure, never a vote: in
+"(A) is worse than (B)" or "0.7 in favour of document B" the words mean the opposite of the letter or number. A number
+with other text is never read, because judges mistake its sign more easily than a letter.
+The preference p in [0, 1] is (1 + s)/2 of a number s in [-1, 1]; for letters A is 1, B 0 and T (a tie) 1/2; for yes and
+no it is 1 and 0. `preferences.vote` turns p into 0, 1/2 or 1.
 """
 
 from __future__ import annotations
@@ -11,20 +13,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, cast
+import unicodedata
+from collections.abc import Mapping
+from typing import Literal
 
-from anmi_ray.judging import reply_patterns
 from anmi_ray.judging.prompt import Form
 
 Reason = Literal[
     "empty answer",
-    "cut short",  # ends inside its reasoning, or in "0."
+    "cut short",  # ends inside its reasoning, or max_tokens was reached
     "not a number",
     "outside [-1, 1]",
-    "unclear sign",  # "Score - 0.5"
-    "against its own words",  # "B is better: 0.5"
-    "a number per document",  # "A: 0.8, B: 0.3" is another scale
     "neither letter",
     "neither yes nor no",
     "several answers",
@@ -32,70 +31,121 @@ Reason = Literal[
     "letters too improbable",
     "not log-probabilities",
 ]
+RULES = "2"  # raise it when a reply is read differently: judgments are then made anew from the stored answers
 _LEAST_MASS = 0.1  # below it the model was about to say something else, and the letters' ratio is its noise
-_LETTERS = {"A": 1.0, "B": 0.0, "T": 0.5}
-_WORDS = {"yes": 1.0, "no": 0.0}
 _COLUMNS = {
     "letters": {"log_first": "A", "log_second": "B", "log_tie": "T"},
     "yes-no": {"log_first": "yes", "log_second": "no"},
 }
 _SPACES = " \t\n\r▁ĠĊ"  # as text, and as the marks of SentencePiece and byte-level vocabularies
 
+# Every repetition is bounded or anchored to a line, so matching takes linear time.
+_REASONING_TAG = r"(?:think|thinking|thought|reasoning)>"
+_REASONING = re.compile(rf"\A.*</{_REASONING_TAG}", re.IGNORECASE | re.DOTALL)
+_REASONING_START = re.compile(rf"<{_REASONING_TAG}", re.IGNORECASE)
+_AROUND = re.compile(r"```(?:(?:json|text)?\s)?(.*)```|<answer>(.*)</answer>", re.DOTALL | re.IGNORECASE)
+_ONE_WORD = re.compile(r"[\s*_`\"'(\[]*[^\W\d_]+[\s*_`\"')\].!]*")
+_MARKUP = re.compile(r"[*`_$]|^#{1,6}\s", re.MULTILINE)
+_DASHES = dict.fromkeys(map(ord, "‐‑‒–—−"), "-")
+
+_NAME = r"(?:answer|score|rating|preference|verdict|choice|decision|judge?ment|winner|better(?:\sdocument)?|relevant)"
+_LABEL = rf"(?:(?:my|the)\s)?(?:final\s)?{_NAME}"
+_KEY = re.compile(_LABEL, re.IGNORECASE)
+_REASON_KEY = re.compile(
+    r"reason(?:ing|s)?|explanation|rationale|thoughts?|analysis|justification|confidence", re.IGNORECASE
+)
+_OPEN = r"\s{0,4}(?:\\boxed)?[\"'(\[{]{0,3}\s{0,4}"
+_CLOSE = r"[\"')\]}]{0,3}\.?[\"')\]}]{0,3}\s{0,4}"
+_VALUES = {
+    "scale": r"([-+]?(?:[0-9]{1,30}\.[0-9]{1,40}|0,[0-9]{1,40}|\.[0-9]{1,40}|[0-9]{1,30}(?![.,])))",
+    "letters": rf"(?:(?:the\s)?(?:document|doc|option|passage|text)\s{_OPEN})?([ABT]|(?:a\s)?(?:tie|draw))",
+    "yes-no": r"(yes|no)",
+}
+_POSITIONS = {"a": 1.0, "b": 0.0, "t": 0.5, "tie": 0.5, "draw": 0.5, "yes": 1.0, "no": 0.0}
+_WHOLE = {
+    form: re.compile(rf"(?:{_LABEL}\s?(?:[:=]|is\b:?))?{_OPEN}{value}{_CLOSE}", re.IGNORECASE)
+    for form, value in _VALUES.items()
+}
+_LAST_LABEL = rf"(?:(?:my|the)\s)?(?:final\s{_NAME}|answer)"
+_LAST_LINE = {
+    form: re.compile(rf"^{_LAST_LABEL}\s?(?:[:=]|is\b:?){_OPEN}{value}{_CLOSE}$", re.IGNORECASE | re.MULTILINE)
+    for form, value in _VALUES.items()
+    if form != "scale"
+}
+_FAILURES: dict[str, Reason] = {
+    "scale": "not a number",
+    "letters": "neither letter",
+    "yes-no": "neither yes nor no",
+}
+
 
 def read(answer: str, form: Form) -> float | Reason:
-    """p of the document shown first, from an answer to a template of this form."""
+    """Preference for the document shown first, from a reply to a template of this form."""
     return {"scale": read_scale, "letters": read_letter, "yes-no": read_word}[form](answer)
 
 
 def read_scale(answer: str) -> float | Reason:
-    """p of the document shown first, from a number s in [-1, 1]: (1 + s)/2.
+    """Preference for the document shown first, from a number s in [-1, 1]: (1 + s)/2.
 
-    A number is the answer if it is the only one, or the only one that is marked: by a label ("Score: 0.3"), a JSON key,
-    a line of its own, a box; marked as final goes before marked. A decimal comma is read, a percentage is not.
-
-    >>> read_scale("Score: −0.5"), read_scale("either 0.2 or -0.2")
-    (0.25, 'several answers')
+    >>> read_scale("Score: −0.5"), read_scale("0.7 (B)")
+    (0.25, 'not a number')
     """
-    return _read(answer, _scale)
+    return _read(answer, "scale")
 
 
 def read_letter(answer: str) -> float | Reason:
-    """p of the document shown first, from a letter: A is 1, B is 0, T or "tie" is ½.
+    """Preference for the document shown first, from a letter: A is 1, B is 0, T or "tie" is 1/2.
 
-    A letter is the answer if it is all there is, or the only one that is marked: as numbers are, or by words ("I choose
-    A", "Document B is better"), unless its clause takes them back ("not", "if"). A mere mention is no answer.
-
-    >>> read_letter("I choose **B**."), read_letter("Document A covers the topic.")
+    >>> read_letter("Answer: **B**."), read_letter("A is worse")
     (0.0, 'neither letter')
     """
-    return _read(answer, _letter)
+    return _read(answer, "letters")
 
 
 def read_word(answer: str) -> float | Reason:
-    """P that the document answers the query, from a word: yes is 1, no is 0.
+    """Probability that the document answers the query, from a word: yes is 1, no is 0.
 
-    A word is the answer if it is all there is, it begins the answer and a stop or a comma follows, or it is the only
-    one that is marked, as numbers are. A mere mention is no answer.
-
-    >>> read_word("Yes, it names the option."), read_word("There is no answer in it.")
+    >>> read_word("Yes."), read_word("Yes and no")
     (1.0, 'neither yes nor no')
     """
-    return _read(answer, _word)
+    return _read(answer, "yes-no")
+
+
+def _read(answer: str, form: Form) -> float | Reason:
+    if not answer.strip():
+        return "empty answer"
+    text = _body(answer)
+    if not text or _REASONING_START.search(text):
+        return "cut short"
+    if (pairs := _json_pairs(text)) is not None:
+        return _read_json(pairs, form)
+    text = unicodedata.normalize("NFKC", text).translate(_DASHES)
+    text = _MARKUP.sub("", text).replace("“", '"').replace("”", '"').strip()
+    if whole := _WHOLE[form].fullmatch(text):
+        return _position(whole[1], form)
+    lines = list(_LAST_LINE[form].finditer(text)) if form in _LAST_LINE else []
+    if len(lines) > 1:
+        return "several answers"
+    return _position(lines[0][1], form) if lines and lines[0].end() == len(text) else _FAILURES[form]
+
+
+def without_reasoning(answer: str) -> str:
+    """The part of an answer after its last closing tag of reasoning, such as </think>."""
+    return _REASONING.sub("", answer)
 
 
 def text_columns(text: str, cut: bool) -> dict[str, str]:
-    """The columns of an Answer row that words fill: text, or error. cut: all its tokens were spent.
+    """The columns of an Answer row that words fill: text, or error. cut: max_tokens was reached.
 
-    An answer that was cut counts only if it is nothing but a word, or a closed JSON object or list: a number may go
-    on, and a sentence take itself back.
+    An answer that was cut counts only if it is a single word or a whole JSON object: a number or a sentence may go on.
 
     >>> text_columns("**A**", cut=True), text_columns("-0", cut=True)
     ({'text': '**A**'}, {'error': 'cut short'})
     """
     if not text.strip():
         return {"error": "empty answer"}
-    plain = _without_markup(_without_reasoning(text))
-    whole = not cut or reply_patterns.ONE_WORD.fullmatch(plain) or _json_pairs(plain) is not None
+    body = _body(text)
+    whole = not cut or _ONE_WORD.fullmatch(body) or _json_pairs(body) is not None
     return {"text": text} if whole else {"error": "cut short"}
 
 
@@ -129,172 +179,44 @@ def letter_columns(logprobs: Mapping[str, float], form: Form = "letters") -> dic
     return {name: math.log(mass[letter] + 1e-300) for name, letter in columns.items()}
 
 
-def _read(answer: str, value_of: Callable[[str], float | Reason]) -> float | Reason:
-    """`value_of` the answer without its reasoning, code fences and markup."""
-    if not answer.strip():
-        return "empty answer"
-    text = _without_reasoning(answer)
-    if reply_patterns.THOUGHT_START.search(text) or not text.strip():
-        return "cut short"
-    text = _without_markup(text)
-    return value_of(text) if text else "empty answer"
+def _body(answer: str) -> str:
+    """An answer without its reasoning and without a code block or <answer> around it."""
+    text = without_reasoning(answer).strip()
+    around = _AROUND.fullmatch(text)
+    return (around[1] or around[2] or "").strip() if around else text
 
 
-def _without_reasoning(answer: str) -> str:
-    ends = [match.end() for match in reply_patterns.THOUGHT_END.finditer(answer)]
-    return answer[ends[-1] :] if ends else answer
-
-
-def _without_markup(text: str) -> str:
-    text = reply_patterns.STYLE.sub("", text)
-    text = reply_patterns.TAG.sub(lambda tag: "\n" if tag[1] else f"\n{tag[2]}: ", text)
-    return reply_patterns.CODE_FENCE.sub("\n", text).strip()
-
-
-def _scale(text: str) -> float | Reason:
-    pairs = _json_pairs(text)
-    text = re.sub(r"−\s+(?=[\d.])", "−", text).translate(reply_patterns.PLAIN)  # U+2212 is always a sign
-    text = reply_patterns.OUT_OF_ONE.sub("", reply_patterns.SCALE.sub(" ", text))
-    if reply_patterns.PER_DOCUMENT.search(text):
-        return "a number per document"
-    if pairs is not None:
-        numbers = [value for value in map(_number, _answers_in(pairs, _number)) if value is not None]
-        return _position(numbers[0]) if len(numbers) == 1 else "several answers" if numbers else "not a number"
-    if reply_patterns.CUT_NUMBER.search(text):
-        return "cut short"
-    whole = reply_patterns.WHOLE_NUMBER.fullmatch(text)
-    if whole:
-        return _position(_value(whole[1]))
-    chosen = _marked(reply_patterns.MARKED_NUMBERS, text)
-    if not chosen:
-        chosen = list(reply_patterns.NUMBER.finditer(text))
-        if len(chosen) > 1:
-            return "several answers"
-    values = {_value(_said(match)) for match in chosen}
-    if len(values) != 1:
-        return "several answers" if values else "not a number"
-    starts = [match.start(match.re.groups) for match in chosen]
-    if any(reply_patterns.AFTER_DASH.search(text[max(0, start - 4) : start]) for start in starts):
-        return "unclear sign"
-    value = values.pop()
-    praised = {_vote(_said(match)) for match in _marked((reply_patterns.BETTER,), text, but=_taken_back)}
-    return "against its own words" if praised == {0.0 if value > 0 else 1.0} and value else _position(value)
-
-
-def _letter(text: str) -> float | Reason:
-    pairs = _json_pairs(text)
-    if pairs is not None:
-        letters = [value for value in map(_vote, _answers_in(pairs, _vote)) if value is not None]
-        return letters[0] if len(letters) == 1 else "several answers" if letters else "neither letter"
-    text = text.translate(reply_patterns.PLAIN)
-    whole = _vote(text)
-    if whole is not None:
-        return whole
-    if reply_patterns.ONLY_LETTERS.fullmatch(text):
-        return "several answers"
-    chosen = _marked(reply_patterns.MARKED_LETTERS, text, but=_taken_back)
-    votes = {_vote(_said(match)) for match in chosen} - {None}
-    if len(votes) != 1:
-        return "several answers" if votes else "neither letter"
-    return cast(float, votes.pop())
-
-
-def _word(text: str) -> float | Reason:
-    pairs = _json_pairs(text)
-    if pairs is not None:
-        words = [value for value in map(_yes, _answers_in(pairs, _yes)) if value is not None]
-        return words[0] if len(words) == 1 else "several answers" if words else "neither yes nor no"
-    text = text.translate(reply_patterns.PLAIN)
-    whole = _yes(text)
-    if whole is not None:
-        return whole
-    said = {_WORDS[_said(match).lower()] for match in _marked(reply_patterns.MARKED_WORDS, text, but=_taken_back)}
-    if len(said) != 1:
-        return "several answers" if said else "neither yes nor no"
-    return said.pop()
-
-
-def _yes(value: object) -> float | None:
-    """A text that is nothing but yes or no; JSON's true and false."""
-    if isinstance(value, bool):
-        return float(value)
-    whole = reply_patterns.WHOLE_WORD.fullmatch(value) if isinstance(value, str) else None
-    return None if whole is None else _WORDS[whole[1].lower()]
-
-
-def _marked(
-    patterns: Sequence[re.Pattern[str]], text: str, but: Callable[[re.Match[str]], bool] = lambda match: False
-) -> list[re.Match[str]]:
-    """What is marked as the final answer; if nothing is, what is marked as an answer."""
-    found = [match for pattern in patterns for match in pattern.finditer(text) if not but(match)]
-    return [match for match in found if match.groupdict().get("final")] or found
-
-
-def _said(match: re.Match[str]) -> str:
-    """What a pattern found: its last group."""
-    return match[match.re.groups]
-
-
-def _taken_back(match: re.Match[str]) -> bool:
-    """Whether "not", "if" or the like stands before it in its clause, of which 200 characters are read."""
-    before = match.string[max(0, match.start() - 200) : match.start()]
-    ends = [match.end() for match in reply_patterns.CLAUSE_END.finditer(before)]
-    return reply_patterns.UNSAID.search(before, ends[-1] if ends else 0) is not None
-
-
-def _json_pairs(text: str) -> list[tuple[str, object]] | None:
-    """Keys and values of a JSON object, doubled keys included; a JSON list as nameless pairs; None for other texts."""
-    if text[:1] not in "{[":
-        return None
+def _json_pairs(text: str) -> tuple[tuple[str, object], ...] | None:
+    """Keys and values of a JSON object, repeated keys included; None for other texts."""
     try:
-        content = json.loads(text, object_pairs_hook=tuple)
+        content = json.loads(text, object_pairs_hook=tuple) if text.startswith("{") else None
     except (ValueError, RecursionError):
         return None
-    if isinstance(content, tuple):
-        return list(content)
-    return [("", value) for value in content] if isinstance(content, list) else None
+    return content if isinstance(content, tuple) else None
 
 
-def _answers_in(pairs: Sequence[tuple[str, object]], read_one: Callable[[object], float | None]) -> list[object]:
-    """Values under keys that name an answer ("score", "final_answer"); without such keys, all that can be read."""
-    keyed = [value for key, value in pairs if _key(key) in reply_patterns.KEYS]
-    return keyed or [value for _, value in pairs if read_one(value) is not None]
-
-
-def _key(key: str) -> str:
-    """The last word of a JSON key."""
-    return re.split(r"[\W_]+", key.strip().lower())[-1]
-
-
-def _number(value: object) -> float | None:
-    """A JSON value as a number: one itself (not true or false), or a text that is nothing else."""
+def _read_json(pairs: tuple[tuple[str, object], ...], form: Form) -> float | Reason:
+    """The value under the only key that names an answer; except for numbers, a reason may stand next to it."""
+    values = [value for key, value in pairs if _KEY.fullmatch(key.replace("_", " "))]
+    others = len(pairs) - len(values)
+    if form != "scale":
+        others -= sum(_REASON_KEY.fullmatch(key) is not None for key, _ in pairs)
+    if len(values) != 1 or others:
+        return "several answers" if len(values) > 1 else _FAILURES[form]
+    value = values[0]
     if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        return (
-            float(value) if abs(value) <= 1 else math.nan if math.isnan(value) else math.inf
-        )  # an int may fit no float
-    if isinstance(value, str) and (
-        whole := reply_patterns.WHOLE_NUMBER.fullmatch(value.translate(reply_patterns.PLAIN))
-    ):
-        return _value(whole[1])
-    return None
+        return float(value) if form == "yes-no" else _FAILURES[form]
+    if isinstance(value, int | float) and form == "scale":
+        return _position(repr(value), form)
+    whole = _WHOLE[form].fullmatch(value) if isinstance(value, str) else None
+    return _position(whole[1], form) if whole else _FAILURES[form]
 
 
-def _vote(value: object) -> float | None:
-    """A text that is nothing but a letter, or the word tie."""
-    whole = reply_patterns.WHOLE_LETTER.fullmatch(value) if isinstance(value, str) else None
-    if whole is None:
-        return None
-    return _LETTERS["T" if len(whole[1]) > 1 else whole[1].upper()]
-
-
-def _value(number: str) -> float:
-    return float(number.replace(",", "."))
-
-
-def _position(value: float) -> float | Reason:
-    """p of a number on the scale."""
-    if math.isnan(value):
+def _position(value: str, form: Form) -> float | Reason:
+    """The preference that a matched number, letter or word stands for."""
+    if form != "scale":
+        return _POSITIONS[value.lower().split()[-1]]
+    number = float(value.replace(",", "."))
+    if math.isnan(number):
         return "not a number"
-    return (1.0 + value) / 2.0 if -1.0 <= value <= 1.0 else "outside [-1, 1]"
+    return (1.0 + number) / 2.0 if -1.0 <= number <= 1.0 else "outside [-1, 1]"

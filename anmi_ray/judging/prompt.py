@@ -16,7 +16,7 @@ Signs: an answer s in [-1, 1], or a letter, speaks of the document shown first, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -38,6 +38,7 @@ Message = dict[str, str]  # role, content
 SHIPPED = ("scale", "letters")
 RELEVANCE = "relevance"  # the shipped template about one document
 WRITING = "queries"  # the shipped template that asks for queries
+_LAYOUT_WITHOUT_SYSTEM = 2  # an empty block system sends no message
 LAYOUT = 1  # of what is around a template: neutralising, fences, the joints of the text; part of every content hash
 
 _BLOCKS = ("system", "user", "cue")
@@ -78,10 +79,11 @@ class Template:
     @property
     def content_hash(self) -> str:
         """Hash (32 hexadecimal digits) of all that the template gives to a prompt: its file, and the layout around."""
-        return identity.digest("template", LAYOUT, self.source).hex()
+        layout = LAYOUT if self._render("system", {}) else _LAYOUT_WITHOUT_SYSTEM
+        return identity.digest("template", layout, self.source).hex()
 
     def messages(self, query: str, first: str, second: str, special_tokens: Iterable[str] = ()) -> list[Message]:
-        """The system and the user message that ask which of two documents answers the query better.
+        """The messages that ask which of two documents answers the query better.
 
         A template about one document asks whether `first` answers it, and leaves out `second`; one that asks for
         queries takes for `query` what is wanted.
@@ -99,7 +101,8 @@ class Template:
             named = f"{', '.join(list(values)[:-1])} and {list(values)[-1]}"
             message = f"must show {named} whole, once each and in this order, in its block user"
             raise ConfigError(message, self.place, _REMEDY)
-        return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        return messages if system else messages[1:]
 
     def text(self, query: str, first: str, second: str, special_tokens: Iterable[str] = ()) -> str:
         """The same prompt as one text, with a cue for the answer at its end, for engines without a chat template."""
@@ -141,8 +144,8 @@ def load_template(name_or_path: str) -> Template:
     return template
 
 
-def without_system(messages: list[Message]) -> list[Message]:
-    """`messages` with the system message put before the user's, for chat templates that know no system role."""
+def without_system(messages: Sequence[Mapping[str, str]]) -> list[Message]:
+    """Merge the system message into the user's, for chat templates without a system role."""
     return [{"role": "user", "content": "\n\n".join(message["content"] for message in messages)}]
 
 
@@ -201,9 +204,8 @@ def _check_block(node: nodes.Node, first_line: int, place: str) -> None:
 
 def _probe(template: Template) -> None:
     """Render the template on probes. Raises ConfigError if it fails, or the second document changes what precedes."""
-    missing = {"system", "user"} - set(_compiled(template.source, template.place).blocks)
-    if missing:
-        raise ConfigError(f"has no block {' and no block '.join(sorted(missing))}", template.place, _REMEDY)
+    if "user" not in _compiled(template.source, template.place).blocks:
+        raise ConfigError("has no block user", template.place, _REMEDY)
     query = "Probe query?"
     first = "Probe, the First one."
     one, other = (template.text(query, first, second) for second in ("Probe, the Second one.", "Another\nprobe " * 400))

@@ -9,7 +9,7 @@ from typing import Any
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import environment
-from anmi_ray.core.errors import ConfigError, refuse
+from anmi_ray.core.errors import AnmiError, ConfigError, refuse
 from anmi_ray.corpus.counts import of_manifest
 from anmi_ray.pipeline import progress, requirements
 from anmi_ray.pipeline.carrying import Carrying
@@ -61,7 +61,12 @@ def run(
         carrying = Carrying(experiment, resolved, chosen, store, told, session, begins=not record["stages"])
         for name in path:
             item = resolved[name]
-            manifest, seconds = carrying.completed(name)
+            try:
+                manifest, seconds = carrying.completed(name)
+            except AnmiError:  # so that `anmi audit` finds what the stage has published
+                failed = {"failed": {name: {"fingerprint": item.fingerprint}}}
+                store.publish_json(f"runs/{experiment.name}.json", record | failed)
+                raise
             record["stages"][name] = {
                 "fingerprint": item.fingerprint,
                 "settings": dict(item.settings),

@@ -46,11 +46,11 @@ def _is_record(record: Any) -> bool:
     """Whether it says which artifacts a run is made of; settings and environment are groups where they are there."""
     if not isinstance(record, dict):
         return False
-    parts: list[Any] = [record.get(name, {}) for name in ("stages", "config", "environment")]
+    parts: list[Any] = [record.get(name, {}) for name in ("stages", "failed", "config", "environment")]
     if not all(isinstance(part, dict) for part in parts):
         return False
-    stages, config, _ = parts
-    names = [one.get("fingerprint") if isinstance(one, dict) else None for one in stages.values()]
+    stages, failed, config, _ = parts
+    names = [one.get("fingerprint") if isinstance(one, dict) else None for one in (*stages.values(), *failed.values())]
     named = all(isinstance(name, str) and re.fullmatch(r"[\w-]+", name) for name in names)
     return isinstance(config.get("seed", 0), int) and named
 

@@ -1,7 +1,7 @@
 """A chat-completions server that misbehaves as told: a process of its own, with its own log of what it was sent.
 
 Started as `python chat_server.py`, it prints its port. POST /NAME/setup {"faults": {action: share}, "latency_s", "key",
-"model", "mixed", "blocked": {words: action}} opens a server under /NAME; its questions go to
+"model", "mixed", "system", "streams", "blocked": {words: action}} opens a server under /NAME; its questions go to
 /NAME/v1/chat/completions; GET /NAME/log gives a list of {t, question, visit, action, active}, GET /NAME/answered the
 number of its answers. What a question meets is drawn from a hash of it and of how often it was asked, but where it
 holds blocked words; or its text prescribes it: "script 500 429:1 ok", one action a visit, the last one for all later
@@ -18,6 +18,7 @@ import socket
 import struct
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Any
@@ -32,6 +33,7 @@ WORDS = {
     "filtered": {"message": "The response was filtered", "code": "content_filter"},
     "quota": {"message": "You exceeded your current quota, please check your billing", "code": "insufficient_quota"},
 }
+LOGS = (-0.1, -2.4, -9999.0)
 STATUS = {"context": 400, "filtered": 400, "quota": 429}
 
 
@@ -42,6 +44,8 @@ class Served:
     key: str | None = None
     model: str | None = None
     mixed: bool = False
+    system: bool = True
+    streams: bool = False
     blocked: dict[str, str] = field(default_factory=dict)
     active: int = 0
     visits: Counter[str] = field(default_factory=Counter)
@@ -67,15 +71,24 @@ def draw(served: Served, question: str, visit: int) -> str:
     return "ok"
 
 
-def answer(text: str, model: str, finish: str = "stop", logprobs: bool = False) -> dict[str, Any]:
-    tokens = [{"token": "A", "logprob": -0.1}, {"token": "B", "logprob": -2.4}, {"token": " A", "logprob": -9999.0}]
+def answer(
+    text: str, model: str, finish: str = "stop", logprobs: bool = False, reasoning: Sequence[str] = ()
+) -> dict[str, Any]:
+    """A body that says `text`; its log-probabilities are also those of the reasoning, as behind a reasoning parser."""
+    words = re.findall(r"\s*\S+", text) or [""]
+    other = {"A": "B", "yes": "no", "no": "yes"}.get(words[0], "A")
+    top = (words[0], other, f" {words[0]}")
+    tokens = [{"token": token, "logprob": value} for token, value in zip(top, LOGS, strict=True)]
+    positions = [{**tokens[0], "top_logprobs": tokens}, *({"token": word, "logprob": -0.1} for word in words[1:])]
+    before = [{"token": token, "logprob": -0.2, "top_logprobs": []} for token in reasoning]
+    thought = {"reasoning_content": "".join(reasoning)} if reasoning else {}
     return {
         "model": f"{model}-0001",
         "choices": [
             {
-                "message": {"role": "assistant", "content": text},
+                "message": {"role": "assistant", "content": text, **thought},
                 "finish_reason": finish,
-                "logprobs": {"content": [{**tokens[0], "top_logprobs": tokens}]} if logprobs else None,
+                "logprobs": {"content": before + positions} if logprobs else None,
             }
         ],
         "usage": {"prompt_tokens": 100, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 40}},
@@ -153,6 +166,16 @@ async def perform(request: web.Request, action: str, asked: dict[str, Any], mixe
         return web.json_response(answer(said, asked["model"]))
     if kind == "uncounted":  # as a server that does not count tokens
         return web.json_response({name: value for name, value in good.items() if name != "usage"})
+    if kind in ("reasoned", "reasoning"):
+        opposite = {"A": "B", "B": "A", "yes": "no", "no": "yes"}[said]
+        thought = answer(said, asked["model"], logprobs=True, reasoning=(opposite, " is", " off", " topic"))
+        if kind == "reasoning":  # as a server that gives the log-probabilities of the first tokens alone
+            del thought["choices"][0]["logprobs"]["content"][4:]
+        return web.json_response(thought)
+    if kind == "no system":
+        return web.json_response({"object": "error", "message": "System role not supported"}, status=400)
+    if kind == "stream":
+        return web.Response(text=f"data: {json.dumps(good)}\n\ndata: [DONE]\n\n", content_type="text/event-stream")
     if kind in ("ok", "wrong"):
         return web.json_response(good)
     if kind == "hang":
@@ -198,7 +221,12 @@ async def complete(request: web.Request) -> web.StreamResponse:
         action = "echo:401"
     elif served.model is not None and asked["model"] != served.model:
         action = "404"
+    elif not served.system and any(message["role"] == "system" for message in asked["messages"]):
+        action = "no system"
+    elif served.streams and asked.get("stream") is not False:
+        action = "stream"
     entry = {"t": time.monotonic(), "question": question, "visit": visit, "action": action, "active": served.active}
+    entry["said"] = word(question, served.mixed)
     served.log.append(entry)
     try:
         if served.latency_s:

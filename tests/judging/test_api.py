@@ -14,6 +14,7 @@ from anmi_ray.config.judge import ApiJudgeConfig, BudgetConfig
 from anmi_ray.core.errors import JudgeError
 from anmi_ray.judging.asking import LocalAsker
 from anmi_ray.judging.budget_session import BudgetSession
+from anmi_ray.judging.http.completion import NOT_ALIGNED
 from anmi_ray.judging.kinds.api import ApiEngine, ApiJudge
 from anmi_ray.judging.questions import TextQuestions
 from anmi_ray.store import Store
@@ -108,8 +109,9 @@ def test_an_answer_that_was_cut_is_no_vote_but_where_nothing_could_follow(chat: 
     assert not any(rows["transient"].to_pylist())
     assert set(rows["prompt_tokens"].to_pylist()) == {100}
     by_letters = judge(chat, {**LETTERS, "readout": "logprob"}, logprobs=5)
-    (row,) = ask(ApiEngine(by_letters), questions, about(questions, 1)[0]).to_pylist()
-    assert (row["error"], row["log_second"]) == (None, -2.4)  # its first token is the answer
+    rows = ask(ApiEngine(by_letters), questions, *(about(questions, document)[0] for document in (1, 2)))
+    assert rows["error"].to_pylist() == ["neither letter", None]  # a sentence that a letter begins; the letter alone
+    assert rows["log_second"].to_pylist() == [None, -2.4]
 
 
 def test_answers_without_log_probabilities_stop_a_judge_that_has_been_answered_once(chat: Chat) -> None:
@@ -119,3 +121,47 @@ def test_answers_without_log_probabilities_stop_a_judge_that_has_been_answered_o
     with pytest.raises(JudgeError, match="gives no log-probabilities"):
         ask(engine, world([(0, a, b) for a in range(6) for b in range(a)]))
     assert len(chat.log()) == 3
+
+
+@pytest.mark.parametrize("documents", [1, 2])
+def test_log_probabilities_are_read_where_the_answer_stands_behind_reasoning(chat: Chat, documents: int) -> None:
+    """Comparisons and questions about one document: the reasoning's first token would be the other answer."""
+    chat.setup(faults={"reasoned": 1.0}, mixed=True)
+    config = judge(chat, {**LETTERS, "readout": "logprob"}, logprobs=5)
+    questions = world([(0, a, b) for a in range(4) for b in range(a)])
+    engine = ApiJudge(config if documents == 2 else config.direct).engine()
+    rows = ask(engine, questions)
+    said = [entry["said"] for entry in chat.log()]
+    assert {*said} == ({"A", "B"} if documents == 2 else {"yes", "no"})
+    log_first = Counter(round(value, 1) for value in rows["log_first"].to_pylist())
+    assert log_first == Counter(-0.1 if word in ("A", "yes") else -2.4 for word in said)
+
+
+def test_log_probabilities_of_the_reasoning_alone_are_lasting_failures(chat: Chat) -> None:
+    chat.setup(faults={"reasoning": 1.0})
+    engine = ApiEngine(judge(chat, {**LETTERS, "readout": "logprob"}, logprobs=5))
+    rows = ask(engine, world([(0, a, b) for a in range(4) for b in range(a)]))
+    assert Counter(rows["error"].to_pylist()) == {NOT_ALIGNED: 12}
+    assert not any(rows["transient"].to_pylist())
+    assert min(rows["prompt_tokens"].to_pylist()) == 100
+
+
+def test_a_server_without_a_system_role_is_asked_in_the_users_message(chat: Chat) -> None:
+    chat.setup(system=False)
+    config = judge(chat, concurrency=8)
+    questions = world([(0, a, b) for a in range(6) for b in range(a)])
+    engine = ApiEngine(config)
+    for _ in range(2):  # the second time it is known
+        assert ask(engine, questions)["error"].null_count == len(questions.query) == 30
+    actions = Counter(entry["action"] for entry in chat.log())
+    assert actions["ok"] == 60
+    assert 1 <= actions["no system"] <= 8
+    assert engine.spend.requests == actions.total()
+    answered = [entry["question"] for entry in chat.log() if entry["action"] == "ok"]
+    assert all(question.startswith("You judge search results.") for question in answered)
+
+
+def test_a_server_that_streams_unless_told_otherwise_is_told(chat: Chat) -> None:
+    chat.setup(streams=True)
+    rows = ask(ApiEngine(judge(chat)), world([(0, 0, 1)]))
+    assert rows["text"].to_pylist() == ["A", "A"]

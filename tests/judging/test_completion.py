@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.core.errors import JudgeError
-from anmi_ray.judging.http.completion import Completion, TokenCounts, UnreadableBody, read, request_body, words
+from anmi_ray.judging.http.completion import (
+    NOT_ALIGNED,
+    Completion,
+    TokenCounts,
+    UnreadableBody,
+    read,
+    read_logprobs,
+    request_body,
+    words,
+)
 from anmi_ray.judging.http.retry import backoff, of_status, retry_after
 
 CONFIG = EndpointConfig(base_url="http://127.0.0.1:1/v1", model="m")
@@ -42,6 +51,7 @@ def test_a_request_leaves_out_what_is_null_and_passes_extra_through() -> None:
     assert json.loads(request_body(config, messages)) == {
         "model": "m",
         "messages": [{"role": "user", "content": "naïve ??"}],
+        "stream": False,
         "reasoning_effort": "low",
     }
     full = json.loads(request_body(CONFIG.model_copy(update={"seed": 3, "logprobs": 5}), messages))
@@ -72,11 +82,76 @@ def test_first_token_logprobs_keep_the_likelier_of_equals_and_drop_what_is_no_nu
     ]
     choice = {
         "message": {"content": "A"},
-        "logprobs": {"content": [{"token": "D", "logprob": -4.0, "top_logprobs": top}]},
+        "logprobs": {"content": [{"token": " A", "logprob": -4.0, "top_logprobs": top}]},
     }
     answer = read(json.dumps({"choices": [choice]}).encode())
     assert isinstance(answer, Completion)
-    assert answer.logprobs == {"A": -0.2, "?": -3.0, "D": -4.0}
+    assert answer.logprobs == {"A": -0.2, "?": -3.0, " A": -4.0}
+
+
+REASON = "A passage that names the city — the second does. So B."
+ALIGNED: list[tuple[list[str], dict[str, str], int]] = [  # tokens, the message, which token the answer begins with
+    (["B"], {"content": "B"}, 0),
+    (["\n\n", " B"], {"content": "\n\n B"}, 1),
+    (["B", "<|im_end|>"], {"content": "B"}, 0),
+    (["ĠB", "</s>"], {"content": "B"}, 0),
+    (["B", ".", " It", " names", " it"], {"content": "B. It names it"}, 0),
+    (["Answer", ":", " B"], {"content": "Answer: B"}, 0),
+    (["B", " ", "\ufffd", "\ufffd", "."], {"content": "B 🙂."}, 0),
+    # a reasoning parser took the reasoning out of the text, and shows it, or does not
+    (["<think>", REASON, "</think>", "\n\n", "B"], {"content": "B", "reasoning_content": REASON}, 4),
+    (["A", " passage", " that", " names", "B"], {"content": "\n\nB", "reasoning_content": REASON}, 4),
+    (["A", " because", " B", "</think>", "A", "<｜end▁of▁sentence｜>"], {"content": "A"}, 4),
+    (["<|channel|>", "final", "<|message|>", "B", "<|return|>"], {"content": "B", "reasoning": "B?"}, 3),
+    (["B"], {"content": "B", "reasoning_content": "A passage … So B."}, 0),  # only the answer's tokens are given
+    # reasoning left in the text
+    (["<think>", "A", " or", " B", "</think>", "\n", "B"], {"content": "<think>A or B</think>\nB"}, 6),
+]
+OTHER_TEXT: list[tuple[list[str], dict[str, str]]] = [
+    (["A"], {"content": "B"}),
+    (["A", " passage", " that"], {"content": "B", "reasoning_content": REASON}),
+    (["A"], {"content": "A", "reasoning_content": REASON}),  # the first token alone, of the reasoning
+    (["<think>", "A"], {"content": "A", "reasoning_content": REASON}),
+    (["<think>"], {"content": "<think>\nOkay.\n</think>\n\nA"}),
+    (["<think>", "So", " A"], {"content": "<think>So A or B</think>A"}),
+    (["So", " B.B"], {"content": "B"}),
+    (["文档", "B"], {"content": "文档B"}),
+    (["B", " and"], {"content": "B"}),
+]
+
+
+def answered(tokens: list[str], message: dict[str, str], **fields: Any) -> bytes:
+    """A body whose n-th token has log-probability -n."""
+    positions = [
+        {"token": t, "logprob": -n, "top_logprobs": [{"token": t, "logprob": -n}], **fields}
+        for n, t in enumerate(tokens)
+    ]
+    return body(choices=[{"message": message, "logprobs": {"content": positions}}])
+
+
+@pytest.mark.parametrize(("tokens", "message", "start"), ALIGNED)
+def test_log_probabilities_are_those_of_the_answers_first_token(
+    tokens: list[str], message: dict[str, str], start: int
+) -> None:
+    answer = read_logprobs(answered(tokens, message))
+    assert isinstance(answer, Completion)
+    assert answer.logprobs == {tokens[start]: float(-start)}
+
+
+@pytest.mark.parametrize(("tokens", "message"), OTHER_TEXT)
+def test_log_probabilities_of_other_text_are_a_lasting_failure(tokens: list[str], message: dict[str, str]) -> None:
+    answer = read_logprobs(answered(tokens, message))
+    assert (answer.reason, answer.transient) == (NOT_ALIGNED, False) if isinstance(answer, UnreadableBody) else False
+
+
+def test_bytes_of_tokens_go_before_their_texts() -> None:
+    dash = [{"token": "bytes:\\xe2", "bytes": [0xE2]}, {"token": "bytes:\\x80\\x94", "bytes": [0x80, 0x94]}]
+    tokens = [{"token": "A", "bytes": [65], "logprob": -0.5}, *dash]
+    answer = read(body(choices=[{"message": {"content": "A —"}, "logprobs": {"content": tokens}}]))
+    assert isinstance(answer, Completion)
+    assert answer.logprobs == {"A": -0.5}
+    for odd in ([300], [-1], ["A"], [[65]], {}, 65):
+        assert isinstance(read(answered(["A"], {"content": "A"}, bytes=odd)), Completion)
 
 
 @pytest.mark.parametrize(
@@ -148,13 +223,23 @@ def test_error_bodies_of_many_servers(content: str, said: tuple[str, str]) -> No
         (429, "You exceeded your current quota, please check your plan and billing details", "http 429"),
         (529, "Overloaded", "http 529"),
         (400, "Invalid value for seed", "http 400"),
+        (400, "System role not supported", "no system role"),
+        (422, "Template error: syntax error: System role not supported (in <string>:1)", "no system role"),
+        (400, "Conversation roles must alternate user/assistant/user/assistant/...", "no system role"),
+        (400, "Only user and assistant roles are supported!", "no system role"),
+        (400, "Unsupported value: 'messages[0].role' does not support 'system' with this model.", "no system role"),
+        (400, "Developer instruction is not enabled for models/gemma-3-27b-it", "no system role"),
+        (400, "This model does not support system messages", "no system role"),
+        (400, "Invalid role: system", "no system role"),
+        (400, "The system is not ready", "http 400"),
     ],
 )
 def test_statuses_are_named(status: int, message: str, reason: str) -> None:
     content = json.dumps({"error": {"message": message}}).encode()
     trouble = of_status(status, {}, content, CONFIG, replied=True, now=0.0)
     assert trouble.reason == reason
-    assert trouble.again == (status in (429, 529)) == trouble.overload == trouble.transient
+    assert trouble.again == (status in (429, 529)) == trouble.overload
+    assert trouble.transient == (trouble.again or reason == "no system role")
 
 
 @pytest.mark.parametrize(

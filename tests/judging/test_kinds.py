@@ -73,7 +73,13 @@ def test_answers_of_earlier_releases_are_found_by_the_same_identity(
     found = judge(kind, **more)
     assert isinstance(found, kinds.TextJudge)
     assert found.identity == identity
-    assert found.fingerprint_inputs() == {f"answers of {found.name}": identity}
+    assert found.fingerprint_inputs()[f"answers of {found.name}"] == identity
+
+
+def test_judgments_follow_from_the_rules_by_which_words_are_read() -> None:
+    by_letters = judge("api", prompt=LETTERS, endpoint={**ENDPOINT, "logprobs": 20})
+    assert by_letters.fingerprint_inputs().keys() == {"answers of llm"}
+    assert judge("api").fingerprint_inputs().keys() == {"answers of llm", "reading of llm"}
 
 
 def test_what_asking_takes_of_the_cluster() -> None:

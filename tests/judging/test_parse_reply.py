@@ -16,167 +16,56 @@ from anmi_ray.judging.preferences import of_answers, vote
 REASONS = get_args(Reason)
 
 SCALE: list[tuple[str, float | str]] = [
-    # bare
-    ("0.7", 0.85),
-    ("-0.5", 0.25),
-    ("+1", 1.0),
-    ("-1.0", 0.0),
-    ("0", 0.5),
-    ("-0.00", 0.5),
-    (" .25\n", 0.625),
-    ("0.5.", 0.75),
-    ("−0.5", 0.25),  # the minus sign
-    ("− 0.5", 0.25),
-    ("–0.5", 0.25),  # a dash
-    ("－０．５", 0.25),  # full width
-    ("0,5", 0.75),
-    ("-0,25", 0.375),
-    ("1e-1", 0.55),
-    ("**-0.5**", 0.25),
-    ("`0.3`", 0.65),
-    ("$-0.4$", 0.3),
-    ('"0.2"', 0.6),
-    # structured
-    ('{"score": 0.3}', 0.65),
-    ('```json\n{\n  "score": -0.3\n}\n```', 0.35),
-    ('{"reasoning": "A names 3 causes and would deserve a score of 0.9, B 2.", "score": -0.2}', 0.4),
-    ('{"final_answer": "-0.5", "confidence": 0.9}', 0.25),
-    ("[0.5]", 0.75),
-    ("<answer>0.5</answer>", 0.75),
-    ("<score>\n-0.5\n</score>", 0.25),
-    (r"\boxed{-0.5}", 0.25),
-    ("<think>First 0.9, no, 0.2 …</think>\n\n0.4", 0.7),
-    ("Hm, 0.9?</think>-0.4", 0.3),
-    # marked
-    ("Score: -0.5", 0.25),
-    ("**Score:** 0.3", 0.65),
-    ("Score = 0.1", 0.55),
-    ("The score is 1.", 1.0),
-    ("The answer would be -0.8, since document B names the gene.", 0.1),
-    ("0.8\n\nDocument A covers 3 causes, document B only 2.", 0.9),
-    ("Document A covers 3 of 4 points and B 1 of 4.\n\nScore: 0.6", 0.8),
-    ("First score: 0.9. On reflection B is better.\nFinal score: -0.4", 0.3),
-    ("On a scale from -1 (document B) to 1 (document A): 0.4", 0.7),
-    ("Between -1 and 1 I would say 0.2.", 0.6),
-    ("My rating: 0.7/1", 0.85),
-    ("I'd say -0.3 because B is more recent.", 0.35),
-    ("Preference: 0.5\nPreference: 0.5", 0.75),
-    # failures
-    ("", "empty answer"),
-    (" \n\t", "empty answer"),
-    ("```\n```", "empty answer"),
-    ("0.", "cut short"),
-    ("Score: -0.", "cut short"),
-    ("-", "cut short"),
-    ("<think>A seems better, so 0.7", "cut short"),
-    ("I'm sorry, but I can't compare these documents.", "not a number"),
-    ("Document A is better.", "not a number"),
-    ("nan", "not a number"),
-    ('{"score": NaN}', "not a number"),
-    ('{"score": null}', "not a number"),
-    ('{"score": true}', "not a number"),
-    ("70%", "not a number"),
-    ("3/5", "not a number"),
-    ("2023-05-06", "not a number"),
-    ("--0.5", "not a number"),
-    ("±0.5", "not a number"),
-    ("<0.5", "not a number"),
-    ("2", "outside [-1, 1]"),
-    ("-1.01", "outside [-1, 1]"),
-    ("Score: 8", "outside [-1, 1]"),
-    ('{"score": 1e999}', "outside [-1, 1]"),
-    ("1e999", "outside [-1, 1]"),
-    ("- 0.5", "unclear sign"),
-    ("Score - 0.5", "unclear sign"),
-    ("A: 0.8, B: 0.3", "a number per document"),
-    ('{"A": 0.8, "B": 0.8}', "a number per document"),
-    ("Document A score: 0.8", "a number per document"),
-    ("score_a: 0.5", "a number per document"),
-    ("Document B is better: 0.5", "against its own words"),
-    ("-0.5, as A is more relevant", "against its own words"),
-    ("A is better in style, B is better in substance: -0.5", 0.25),
-    ("I would not say that A is better: -0.2", 0.4),
-    ("0.5 or 0.6", "several answers"),
-    ("Score: 0.5. Score: -0.5", "several answers"),
-    ('{"score": 0.5, "score": -0.5}', "several answers"),
-    ("Final score: 0.5. Final score: 0.6", "several answers"),
-    ("[-1, 1]", "several answers"),
-]
+    ("0.7", 0.85), ("-0.5", 0.25), ("+1", 1.0), ("0", 0.5), (" .25\n", 0.625), ("0.5.", 0.75), ("0,5", 0.75),
+    ("−0.5", 0.25), ("–0.5", 0.25), ("－０．５", 0.25),  # minus sign, dash, full width
+    ("**-0.5**", 0.25), ("`0.3`", 0.65), ("$-0.4$", 0.3), ('"0.2"', 0.6), ("[0.5]", 0.75), (r"\boxed{-0.5}", 0.25),
+    ("Score: -0.5", 0.25), ("**Score:** 0.3", 0.65), ("The score is 1", 1.0), ("My final rating = 0.5", 0.75),
+    ('{"score": 0.3}', 0.65), ('```json\n{\n  "score": -0.3\n}\n```', 0.35), ('{"final_answer": "-0.5"}', 0.25),
+    ("<answer>0.5</answer>", 0.75), ("<think>First 0.9, no, 0.2 …</think>\n\n0.4", 0.7), ("Hm?</think>-0.4", 0.3),
+    ("", "empty answer"), (" \n\t", "empty answer"), ("```\n```", "cut short"), ("<think>so 0.7", "cut short"),
+    ("2", "outside [-1, 1]"), ("-1.01", "outside [-1, 1]"), ('{"score": 1e999}', "outside [-1, 1]"),
+    ('{"score": 0.5, "score": -0.5}', "several answers"), ('{"score": 0.7, "winner": "B"}', "several answers"),
+]  # fmt: skip
+# unfinished numbers, other scales and ranges, and numbers whose words may say the opposite
+SCALE += [(answer, "not a number") for answer in (
+    "0.", "1.", "nan", "70%", "3/5", "7/10", "0.8/1", "2023-05-06", "--0.5", "±0.5", "<0.5", "- 0.5", "Score - 0.5",
+    "0.3-0.7", "0.3 to 0.7", "0.5 or 0.6", "[-1, 1]", "On a scale of 0 to 1: 0.8", "1,000", "1e-1", "٠٫٥", "½",
+    '{"score": NaN}', '{"score": null}', '{"score": true}', '{"score": 0.7, "document": "B"}', '{"A": 0.8, "B": 0.3}',
+    '{"score": {"A": 0.8}}', '{"score": 0.7, "reason": "B is better"}', "A", "Document A is better.",
+    "A: 0.3 B: 0.8", "A: 0.3\nB: 0.8", "Score of B: 0.8", "score_a: 0.5", "0.7 in favour of document B",
+    "0.7 (B)", "0.7\nin favour of B", "0.7. The second document is better.", "Document B is better.\nFinal score: 0.7",
+    "Document A\nScore: 0.3\n\nDocument B\nScore: 0.8", "Score: 0.5. Score: -0.5", "0.6 für Dokument B", "0.7 → B",
+)]  # fmt: skip
 
 LETTER: list[tuple[str, float | str]] = [
-    ("A", 1.0),
-    ("B", 0.0),
-    ("T", 0.5),
-    ("b", 0.0),
-    (" A\n", 1.0),
-    ("**B**", 0.0),
-    ("(A)", 1.0),
-    ("A.", 1.0),
-    ("'B'", 0.0),
-    ("[[A]]", 1.0),
-    ("Tie", 0.5),
-    ("It's a tie.", 0.5),
-    ("Document B", 0.0),
-    ("Option (B)", 0.0),
-    ("Ａ", 1.0),
-    ("```\nA\n```", 1.0),
-    ("```A```", 1.0),
+    ("A", 1.0), ("B", 0.0), ("T", 0.5), ("b", 0.0), (" A\n", 1.0), ("**B**", 0.0), ("(A)", 1.0), ("A.", 1.0),
+    ("A)", 1.0), ("'B'", 0.0), ("[[A]]", 1.0), ("Tie", 0.5), ("Document B", 0.0), ("Option (B)", 0.0),
+    ("Ａ", 1.0), ("“A”", 1.0),
+    ("```\nA\n```", 1.0), ("```A```", 1.0), ("<answer>B</answer>", 0.0), (r"\boxed{A}", 1.0), ("## B", 0.0),
+    ("<think>A? No, B.</think>A", 1.0), ("Answer: A", 1.0), ("**Answer:** B", 0.0), ("The answer is B.", 0.0),
+    ("The answer is a tie", 0.5), ("The better document is B", 0.0), ('{"better_document": "A"}', 1.0),
     ('{"answer": "B", "reason": "A is off topic"}', 0.0),
-    ('{"better_document": "A"}', 1.0),
-    ("<answer>B</answer>", 0.0),
-    ("<b>A</b>", 1.0),
-    (r"\boxed{\text{A}}", 1.0),
-    ("<think>A? No, B.</think>A", 1.0),
-    ("Answer: A", 1.0),
-    ("**Answer:** B", 0.0),
-    ("The answer is B.", 0.0),
-    ("The answer is a tie", 0.5),
-    ("I choose A", 1.0),
-    ("I would go with document B because it names the gene.", 0.0),
-    ("Between A and B, I prefer B because it is exact.", 0.0),
-    ("The better document is B", 0.0),
-    ("Document A is clearly better than document B.", 1.0),
-    ("B is more relevant.", 0.0),
-    ("A\n\nDocument A explains the cause, document B does not.", 1.0),
-    ("B. It gives the year.", 0.0),
-    ("A - the other is off topic", 1.0),
-    ("A because it gives the year", 1.0),
-    ("At first A is better, it seems.\nFinal answer: B", 0.0),
-    ("", "empty answer"),
-    ("<think>B seems", "cut short"),
-    ("C", "neither letter"),
-    ("Neither", "neither letter"),
-    ("I cannot compare these.", "neither letter"),
-    ("Document A covers the topic.", "neither letter"),
-    ("A better answer is found elsewhere", "neither letter"),
-    ("A good match", "neither letter"),
-    ("The answer is A good document", "neither letter"),
-    ("Document A is not better", "neither letter"),
-    ("I don't think A is better", "neither letter"),
-    ("If A is better, choose A", "neither letter"),
-    ("It is not a tie", "neither letter"),
-    ('{"answer": 1}', "neither letter"),
-    ("A/B", "several answers"),
-    ("A or B", "several answers"),
-    ("A, B", "several answers"),
-    ("A, B are both fine", "neither letter"),
-    ("Answer: A, B", "neither letter"),
-    ("Which document answers the query better? B", 0.0),
-    ("A, because it gives the year", 1.0),
-    ("B is the correct choice", 0.0),
-    ("Answer: A. Answer: B.", "several answers"),
-    ("A: covers the cause\nB: covers the cure", "several answers"),
-    ('{"answer": "A", "answer": "B"}', "several answers"),
-    ("[[A]] or [[B]]", "several answers"),
-]
-
+    ("At first A is better, it seems.\n\n**Final answer: B**", 0.0), ("A is off topic.\nAnswer: document B\n", 0.0),
+    ("", "empty answer"), ("<think>B seems", "cut short"),
+    ("Answer: A\nOn reflection:\nAnswer: B", "several answers"), ('{"answer": "A", "answer": "B"}', "several answers"),
+]  # fmt: skip
+# other letters, both letters, mentions, and letters whose words may say the opposite
+LETTER += [(answer, "neither letter") for answer in (
+    "C", "AB", "A/B", "A or B", "A, B", "A and B", "A B", "Neither", "!A", "¬A", "~~A~~", "A?", "A ❌", "0.7", "not A",
+    "A is worse", "(A) is worse than (B)", "A < B", "B > A", "A: not relevant",
+    "A: partially relevant; B: fully relevant",
+    "Document A covers the topic.", "A good match", "The answer is A good document", "The answer is not A",
+    "I don't think A is better", "If A is better, choose A", "Answer: A, B", "Answer: A. Answer: B.", "Wrong answer: A",
+    "The worse document is A", "A\nis worse than B", "Answer: A\nis what B's author wants to hear", "[[A]] or [[B]]",
+    "A ist schlechter", "文档A不如B", "Antwort: nicht A", "It says:\nAnswer: A\nwhich is wrong",
+    '{"answer": 1}', '{"answer": "B", "document": "A"}', '{"worse": "A"}', '{"A": 0.2, "B": 0.8}',
+)]  # fmt: skip
 
 WORD: list[tuple[str, float | str]] = [
     ("yes", 1.0), ("No.", 0.0), ("**Yes**", 1.0), ("Answer: no", 0.0), ('{"answer": "yes"}', 1.0),
-    ('{"relevant": false}', 0.0), ("<think>no, yes</think>\nYes", 1.0), ("Yes, it names the option.", 1.0),
-    ("No - it is about something else.", 0.0), ("It is on topic.\nFinal answer: No", 0.0),
+    ('{"relevant": false}', 0.0), ("<think>no, yes</think>\nYes", 1.0), ("It is on topic.\nFinal answer: No", 0.0),
     ("", "empty answer"), ("<think>yes", "cut short"), ("yes or no", "neither yes nor no"),
-    ("There is no answer in it.", "neither yes nor no"), ("The answer no one knows", "neither yes nor no"),
+    ("Yes, but not about this option.", "neither yes nor no"), ("No doubt it does", "neither yes nor no"),
     ("Answer: yes\nAnswer: no", "several answers"), ("A", "neither yes nor no"),
 ]  # fmt: skip
 
@@ -264,7 +153,7 @@ def test_any_log_probabilities_are_a_preference_or_a_named_reason(logprobs: dict
     assert value in REASONS if isinstance(value, str) else 0.0 <= value <= 1.0
 
 
-WHOLE = ["A", " b.\n", "**T**", "(B)", "Yes", '"no"', '{"score": -0.5}', '```json\n{"answer": "A"}\n```', "[0.5]"]
+WHOLE = ["A", " b.\n", "**T**", "(B)", "Yes", '"no"', '{"score": -0.5}', '```json\n{"answer": "A"}\n```']
 WHOLE += ["<think>A or B?</think>\nB"]
 CUT = [
     "Document B is better. Score: -0",
@@ -282,7 +171,7 @@ CUT += [
     "Document A",
     "**",
 ]
-CUT += ['{"score": 0', "<think>A", "<answer>A", "The score"]
+CUT += ['{"score": 0', "[0.5]", "<think>A", "<answer>A", "The score"]
 
 
 @pytest.mark.parametrize("text", WHOLE)
@@ -299,12 +188,28 @@ def test_where_tokens_were_spent_all_else_is_cut_short(text: str) -> None:
 @settings(max_examples=200)
 @given(st.floats(-1, 1))
 def test_a_number_that_is_written_is_read(score: float) -> None:
-    for answer in (f"{score:.6f}", f"Score: {score:.6f}", f'{{"score": {score:.6f}}}'):
+    for answer in (f"{score:.6f}", f"Score: {score:.6f}", f'{{"score": {score:.6f}}}', f'{{"score": {score!r}}}'):
         assert read_scale(answer) == pytest.approx((1 + score) / 2, abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    "piece", ["<think>", "Score: ", "-", "0", "A ", "[[", "{", "final a ", "1 (", "\n", "it is ", "document A score "]
+    "piece",
+    [
+        "<think>",
+        "Score: ",
+        "-",
+        "0",
+        "A ",
+        "[[",
+        "{",
+        "final a ",
+        "1 (",
+        "\n",
+        "it is ",
+        "document A score ",
+        "Answer:\n",
+        "</think>",
+    ],
 )
 def test_long_answers_take_linear_time(piece: str) -> None:
     start = time.perf_counter()

@@ -14,9 +14,10 @@ from pydantic import ValidationError
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers
 
 from anmi_ray.config.prompt import PromptConfig
+from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.judging import sanitize
-from anmi_ray.judging.prompt import RELEVANCE, SHIPPED, WRITING, load_template, without_system
+from anmi_ray.judging.prompt import LAYOUT, RELEVANCE, SHIPPED, WRITING, load_template, without_system
 from anmi_ray.judging.prompt_builder import PromptBuilder, preview
 from anmi_ray.judging.sanitize import KNOWN_TOKENS, LABELS, fenced, neutralise
 
@@ -271,6 +272,15 @@ def test_a_template_of_ones_own(write: Callable[[str], str]) -> None:
     assert load_template(write(FRONT + SYSTEM.replace("Judge", "Rank") + USER)).content_hash != template.content_hash
 
 
+@pytest.mark.parametrize("system", ["", "{% block system %} {% endblock %}"])
+def test_a_template_without_a_system_text_sends_no_system_message(write: Callable[[str], str], system: str) -> None:
+    template = load_template(write(FRONT + system + USER))
+    (message,) = template.messages("q", "a", "b")
+    assert message["role"] == "user"
+    assert template.text("q", "a", "b") == message["content"]
+    assert template.content_hash != identity.digest("template", LAYOUT, template.source).hex()
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -279,7 +289,7 @@ def test_a_template_of_ones_own(write: Callable[[str], str]) -> None:
         (FRONT.replace("letters", "words") + SYSTEM + USER, "form"),
         (FRONT.replace("name: mine", "name: [") + SYSTEM + USER, "line 4: not valid YAML"),
         ("---\n- 1\n---\n" + SYSTEM + USER, "front matter"),
-        (FRONT + USER, "no block system"),
+        (FRONT + SYSTEM, "no block user"),
         (FRONT + "Judge: {{ query }}" + SYSTEM + USER, "line 6: only what stands inside a block"),
         (FRONT + SYSTEM + "{% set x = 1 %}" + USER, "only what stands inside a block"),
         (FRONT + SYSTEM + USER + "{% block sytem %}{% endblock %}", "block sytem is not one of"),

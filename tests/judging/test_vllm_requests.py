@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer
 
+from anmi_ray.api.prompts import preview_prompts
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import validate
@@ -89,6 +90,18 @@ def test_whatever_a_text_holds_only_its_own_row_fails(judge: VllmModel, texts: l
 
 def judge_prompter(judge: VllmModel) -> PromptBuilder:
     return Requests(judge).builder
+
+
+def test_a_dry_run_shows_the_prompt_though_the_model_is_elsewhere(model: Path, small_collection: Path) -> None:
+    for name, tokens in ((str(model), "tokens"), ("/no/such/model", "tokens at most")):
+        judges = [{"kind": "vllm", "name": "llm", "model": name}]
+        corpus = {"reader": "beir", "path": str(small_collection)}
+        shown = list(
+            preview_prompts(validate({"corpus": corpus, "judge": {"judges": judges}}, "x.yaml"), None, None, None)
+        )
+        assert any(f"judge llm: {name} on the cluster, template letters/1" in line and tokens in line for line in shown)
+        assert any(line.startswith("--- system") for line in shown)
+        assert sum("tokenizer not loaded" in line for line in shown) == (name != str(model))
 
 
 def test_what_is_too_long_fails_before_an_engine_sees_it(judge: VllmModel) -> None:
@@ -190,6 +203,7 @@ def test_the_engine_is_there_and_knows_its_arguments(model: Path, monkeypatch: p
     [
         ({"engine_kwargs": {"load_format": "auto"}}, "load_format"),
         ({"temperature": 0.5}, "leave out temperature"),
+        ({"engine_kwargs": {"reasoning_parser": "qwen3"}}, "prompt.readout: sign"),
         ({"prompt": {"tokenizer": "other"}}, "own tokenizer"),
         ({"execution": {"engines": [3, 2]}}, "not below the first"),
         ({"execution": {"device": "cpu", "tensor_parallel": 2}}, "no GPUs"),

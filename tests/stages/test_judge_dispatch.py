@@ -21,6 +21,7 @@ from anmi_ray.config.judge import ApiJudgeConfig, JudgeConfig
 from anmi_ray.core.errors import BudgetError, ConfigError, JudgeError, StoreError
 from anmi_ray.core.records import JUDGMENT
 from anmi_ray.judging import autoscale, kinds
+from anmi_ray.judging.http.completion import NOT_ALIGNED
 from anmi_ray.runtime.costs import BEGUN
 from anmi_ray.runtime.tasks import Context, Progress
 from anmi_ray.stages import judge
@@ -165,6 +166,48 @@ def test_a_text_that_is_always_refused_stops_no_pass_and_no_run(ray_local: None,
         assert ask(sources, judge, context, max_failures=0.6) == {
             "asked": asked, "answered": 6 if name == "most" else 0, "failed": asked - (6 if name == "most" else 0)
         }  # fmt: skip
+
+
+@pytest.fixture
+def few(tmp_path: Path) -> tuple[Path, dict[str, Artifact]]:
+    """Fewer questions than a judge without any answer is stopped after."""
+    return tmp_path, inputs(Store(str(tmp_path)), BUCKETS, BUCKETS, DEGREE + 2)
+
+
+def test_few_questions_that_all_fail_show_why(
+    ray_local: None, few: tuple[Path, dict[str, Artifact]], port: int
+) -> None:
+    chat = Chat(port, "silent")
+    chat.setup(faults={"reasoning": 1.0})
+    endpoint = chat.config(logprobs=5).model_dump()
+    api = {"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": {**LETTERS, "readout": "logprob"}}
+    with pytest.raises(JudgeError) as caught:
+        run(few, "silent", api)
+    asked = len(chat.log())
+    assert 0 < asked < 200
+    assert f"judge llm: {asked} {NOT_ALIGNED}" in caught.value.message
+    audit = Artifact(Store(str(few[0])), "judge", "silent").read_json("audit.json")
+    assert audit["judges"]["llm"]["failures"] == {NOT_ALIGNED: asked}
+
+
+def test_a_limit_that_does_not_pass_is_named_in_the_servers_words(
+    ray_local: None, few: tuple[Path, dict[str, Artifact]], port: int
+) -> None:
+    chat = Chat(port, "limited")
+    chat.setup(faults={"429:0": 1.0})
+    api = {"kind": "api", "name": "llm", "endpoint": chat.config(retries=0).model_dump(), "prompt": LETTERS}
+    notes: list[str] = []
+
+    def progress(done: int, total: int, unit: str = "buckets", note: str = "") -> None:
+        notes.append(note)
+
+    with pytest.raises(JudgeError) as caught:
+        run(few, "limited", api, progress=progress)
+    total = len({entry["question"] for entry in chat.log()})
+    assert f"{total} of {total} questions" in caught.value.message
+    assert f"{2 * total} http 429: injected 429" in caught.value.message
+    failed = [re.search(r"(\d+) failed \((\d+) http 429: injected 429\)", note) for note in notes if "failed" in note]
+    assert all(found and int(found[1]) == int(found[2]) <= total for found in failed), notes
 
 
 def test_with_too_many_passing_failures_a_run_waits_for_the_next(

@@ -21,6 +21,7 @@ from anmi_ray.judging.http.completion import Completion, Message, TokenCounts, U
 from anmi_ray.judging.http.connections import Connections, Lost, Response
 from anmi_ray.judging.http.limits import InFlight, Limiter, Pause, TokenBucket
 from anmi_ray.judging.http.retry import Trouble
+from anmi_ray.judging.prompt import without_system
 from anmi_ray.judging.spend import LONG_ANSWER, Account, Charge, Spend
 
 _LOG = logging.getLogger(__name__)
@@ -273,7 +274,7 @@ class Client(Generic[Config, Answer]):
 
     def _count_refusals(self, trouble: Trouble) -> None:
         """Stop where the first questions are refused one like the other: the settings are wrong, not the questions."""
-        self._refused += not trouble.again and trouble.transient
+        self._refused += not trouble.again and trouble.transient and trouble.reason != retry.NO_SYSTEM_ROLE
         if self._refused < _HOPELESS or self._replied:
             return
         if trouble.reason == completion.NO_LOGPROBS:  # such answers cost money, whatever others had
@@ -304,7 +305,11 @@ class Client(Generic[Config, Answer]):
 
 
 class ChatClient(Client[EndpointConfig, Completion]):
-    """An OpenAI-compatible chat-completions endpoint. by_logprobs: an answer without log-probabilities is none."""
+    """An OpenAI-compatible chat-completions endpoint.
+
+    by_logprobs: an answer without log-probabilities is a failure. merges_system: the server takes no system role, so
+    that what it would say precedes the user's message; learnt from the server's first refusal.
+    """
 
     def __init__(
         self,
@@ -312,15 +317,25 @@ class ChatClient(Client[EndpointConfig, Completion]):
         limiter: Limiter | None = None,
         by_logprobs: bool = False,
         answered: bool = False,
+        merges_system: bool = False,
     ) -> None:
         bucket = limiter or TokenBucket(config.requests_per_minute, config.tokens_per_minute)
         super().__init__(config, bucket, config.max_tokens or LONG_ANSWER, answered)
         self._read = completion.read_logprobs if by_logprobs else completion.read
+        self.merges_system = merges_system
 
     async def ask(self, messages: Sequence[Message], key: str | bytes = b"") -> Reply[Completion] | Failed:
         """Ask one question, with retries. `key` names it: the retries' jitter is drawn from it (default: its text).
 
         Raises JudgeError for what the user has to mend; from then on every question does.
         """
-        body = completion.request_body(self.config, messages)
-        return await self.send(body, key or body, self._read)
+        merged = self.merges_system
+        body = completion.request_body(self.config, without_system(messages) if merged else messages)
+        reply = await self.send(body, key or body, self._read)
+        if merged or not isinstance(reply, Failed) or reply.reason != retry.NO_SYSTEM_ROLE:
+            return reply
+        if self._replied and not self.merges_system:  # it takes a system message: the refusal is about something else
+            return reply
+        self.merges_system = True
+        again = await self.ask(messages, key or body)
+        return replace(again, seconds=reply.seconds + again.seconds, attempts=reply.attempts + again.attempts)

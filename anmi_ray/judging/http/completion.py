@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from anmi_ray.config.endpoint import SamplingConfig
+from anmi_ray.judging.parse_reply import without_reasoning
 
 Message = Mapping[str, Any]
 NO_LOGPROBS = "no log-probabilities"
+NOT_ALIGNED = "log-probabilities do not match the answer"
 MOST_TOKENS = 1 << 21  # a count of tokens beyond it is not one
 _LEAST = -1e6  # nor is a logarithm of a probability below it
 _CONTAINERS = 300_000  # lists and objects of a body: parsed, the smallest take forty times the room
 _LONGEST = 1 << 18  # characters of an answer, reasoning included
 _WORDS = 200  # characters of a server's own words in a message
+_SPECIAL_TOKEN = re.compile(r"<[^<>]{1,60}>|\[/?[A-Z_]{1,20}\]|")  # as `_visible` leaves it, or nothing
 
 
 @dataclass(frozen=True)
@@ -35,9 +40,12 @@ class TokenCounts:
 
 @dataclass(frozen=True)
 class Completion:
-    """A readable answer. `logprobs`: natural logarithms of the first token's alternatives; None: not given.
+    """A readable answer.
 
-    `cut`: it ends where its tokens were spent, and might have gone on.
+    text: all of it, with reasoning that the server left in it
+    logprobs: natural logarithms of the alternatives to the first token after reasoning and white space; None: the
+        server gave none; empty: they belong to other text
+    cut: it ends because max_tokens was reached
     """
 
     text: str
@@ -64,7 +72,8 @@ class UnreadableBody:
 
 def request_body(config: SamplingConfig, messages: Sequence[Message]) -> bytes:
     """The JSON body that asks `messages`."""
-    fields: dict[str, Any] = {"model": config.model, "messages": [dict(message) for message in messages]}
+    messages = [dict(message) for message in messages]
+    fields: dict[str, Any] = {"model": config.model, "messages": messages, "stream": False}
     for name in ("max_tokens", "temperature", "seed"):
         if (value := getattr(config, name)) is not None:
             fields[name] = value
@@ -104,14 +113,17 @@ def read(content: bytes) -> Completion | UnreadableBody:
             return UnreadableBody("refused: model", transient=False, tokens=tokens)
         # reasoning used up max_tokens: asking again would too
         return UnreadableBody("max_tokens before an answer" if cut else "empty answer", not cut, tokens)
-    return Completion(text, _first_token(choice.get("logprobs")), tokens, cut)
+    reasoning = _string(message.get("reasoning_content")) or _string(message.get("reasoning"))
+    return Completion(text, _first_logprobs(choice.get("logprobs"), text, reasoning), tokens, cut)
 
 
 def read_logprobs(content: bytes) -> Completion | UnreadableBody:
-    """`read`, of an answer that counts by its log-probabilities alone."""
+    """Read a body as `read` does, but require log-probabilities that belong to the answer."""
     answer = read(content)
     if isinstance(answer, Completion) and answer.logprobs is None:
         return UnreadableBody(NO_LOGPROBS, transient=True, tokens=answer.tokens, again=False)
+    if isinstance(answer, Completion) and not answer.logprobs:
+        return UnreadableBody(NOT_ALIGNED, transient=False, tokens=answer.tokens)
     return answer
 
 
@@ -195,9 +207,19 @@ def _tokens(usage: Mapping[str, Any]) -> TokenCounts | None:
     return TokenCounts(prompt, min(cached, prompt), max(answer, count(usage, "total_tokens") - prompt))
 
 
-def _first_token(logprobs: object) -> dict[str, float] | None:
+def _first_logprobs(logprobs: object, text: str, reasoning: str) -> dict[str, float] | None:
+    """Log-probabilities of the alternatives to the answer's first token; see Completion.
+
+    text: the message's content, perhaps with reasoning; reasoning: what the server moved out of it
+    """
     positions = mapping(logprobs).get("content")
-    first = mapping(positions[0] if isinstance(positions, list) and positions else None)
+    positions = [mapping(one) for one in cast("list[object]", positions)] if isinstance(positions, list) else []
+    if not positions:
+        return None
+    start = _start_of_answer(positions, text, reasoning)
+    if start is None:
+        return {}
+    first = positions[start]
     top = first.get("top_logprobs")
     found: dict[str, float] = {}
     for entry in map(mapping, [*(top if isinstance(top, list) else []), first]):
@@ -207,3 +229,37 @@ def _first_token(logprobs: object) -> dict[str, float] | None:
             token = _valid(token)  # two byte sequences may read alike: the likelier speaks
             found[token] = max(float(value), found.get(token, -math.inf))
     return found or None
+
+
+def _start_of_answer(positions: Sequence[Mapping[str, Any]], text: str, reasoning: str) -> int | None:
+    """Index of the token that begins the answer; None if the tokens do not end with the text.
+
+    A reasoning parser removes the reasoning from the text but not from the tokens, so other tokens may precede. Tokens
+    that are only the beginning of the reasoning are not the answer, even if they end with the same letter.
+    """
+    pieces = [_visible(one.get("bytes") or one.get("token")) for one in positions]
+    while pieces and _SPECIAL_TOKEN.fullmatch(pieces[-1]):
+        pieces.pop()
+    tokens = "".join(pieces)
+    answer = without_reasoning(text).strip()
+    begin = len(tokens) - len(_visible(answer))
+    generated = "".join(itertools.dropwhile(_SPECIAL_TOKEN.fullmatch, pieces))
+    if not tokens.endswith(_visible(text)) or not answer[:1].isascii() or _visible(reasoning).startswith(generated):
+        return None
+    starts = itertools.accumulate(map(len, pieces), initial=0)
+    return next(
+        (index for index, at in enumerate(starts) if at == begin and index < len(pieces) and pieces[index]), None
+    )
+
+
+def _visible(text: object) -> str:
+    """The printable ASCII characters of a text, or of UTF-8 as a list of bytes, without spaces.
+
+    Servers write these alike in tokens and in texts, unlike white space and characters split between tokens.
+    """
+    if isinstance(text, list):
+        try:
+            text = bytes(cast("list[int]", text)).decode("ascii", "ignore")
+        except (TypeError, ValueError):
+            return ""
+    return re.sub(r"[^!-~]", "", _string(text))

@@ -29,6 +29,14 @@ _FILTER = re.compile(
     re.IGNORECASE,
 )
 _NO_MODEL = re.compile(r"model.?not.?found|model.{0,120}(does not exist|not found|not supported)", re.IGNORECASE)
+# chat templates without a system role (Gemma, early Mistral), and services that disable it for some models
+_NO_SYSTEM_ROLE = re.compile(
+    r"(system|developer) (role|message|prompt|instruction)s?\b.{0,60}(\bnot\b|n't\b|unsupported|\bonly\b)"
+    r"|not support.{0,40}\b(system|developer) (role|message|prompt|instruction)"
+    r"|role\b.{0,100}\b(system|developer)\b|roles must alternate|only user and assistant roles",
+    re.IGNORECASE,
+)
+NO_SYSTEM_ROLE = "no system role"
 # not "billing": Gemini's passing 429 speaks of that too
 _NO_CREDIT = re.compile(r"insufficient_quota|credit balance", re.IGNORECASE)
 
@@ -74,6 +82,8 @@ def of_status(
         return Trouble("context length", again=False, transient=False, detail=message)
     if _FILTER.search(said) and status in (400, 403, 422, 451):
         return Trouble("refused: content filter", again=False, transient=False, detail=message)
+    if _NO_SYSTEM_ROLE.search(message) and status in (400, 422, 500):
+        return Trouble(NO_SYSTEM_ROLE, again=False, transient=True, detail=message)
     _stop_if_hopeless(status, headers, said, message, config, replied or answered)
     if status in _AGAIN or status >= 500:
         wait = retry_after(headers, now)

@@ -36,7 +36,7 @@ from anmi_ray.judging.kinds.base import (
     actor_room,
     answer_rows,
 )
-from anmi_ray.judging.parse_reply import letter_columns, text_columns
+from anmi_ray.judging.parse_reply import letter_columns, read, text_columns, without_reasoning
 from anmi_ray.judging.prompt_builder import EMPTY, PromptBuilder
 from anmi_ray.judging.questions import AT_ONCE, TextQuestions
 from anmi_ray.store.spend_log import Spend
@@ -155,6 +155,7 @@ class ApiEngine:
         answered: bool = False,
     ) -> None:
         self.at_once = at_once
+        self.messages: dict[str, str] = {}
         self.config = config
         self.builder = PromptBuilder.load(config.prompt) if builder is None else builder
         limited = config.endpoint.requests_per_minute or config.endpoint.tokens_per_minute
@@ -195,7 +196,8 @@ class ApiEngine:
         self._past = self.spend
         by_logprobs = self.config.prompt.readout == "logprob"
         limiter = Leased(self._lease) if self._lease else None
-        self._client = ChatClient(self.config.endpoint, limiter, by_logprobs, self._client.answered)
+        past = self._client
+        self._client = ChatClient(self.config.endpoint, limiter, by_logprobs, past.answered, past.merges_system)
         try:
             async with self._client as client:
                 await ask_all(client, asked(), publish, self.at_once)
@@ -215,11 +217,19 @@ class ApiEngine:
         row |= {"prompt_tokens": spent.prompt_tokens, "cached_tokens": spent.cached_tokens}
         row |= {"answer_tokens": spent.answer_tokens, "dollars": spent.cost}
         if isinstance(result, Failed):
+            self.messages.setdefault(result.reason, result.detail)
             return row | {"error": result.reason, "transient": result.transient}
         answer = result.answer
         if self.config.prompt.readout != "logprob":
             return row | text_columns(answer.text, answer.cut)
-        return row | letter_columns(answer.logprobs or {}, self.builder.template.form)
+        return row | self._letters(answer)
+
+    def _letters(self, answer: Completion) -> dict[str, float | str]:
+        """The columns that log-probabilities fill. A letter that begins a sentence, "A is worse", is not a vote."""
+        form = self.builder.template.form
+        columns = letter_columns(answer.logprobs or {}, form)
+        value = read(without_reasoning(answer.text).strip().partition("\n")[0], form)
+        return {"error": value} if isinstance(value, str) and "error" not in columns else columns
 
 
 JUDGE = ApiJudge

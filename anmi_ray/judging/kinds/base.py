@@ -45,9 +45,14 @@ Slices = Iterator[Rows]  # of questions, each int64[N]; the next may take millis
 
 
 class JudgeEngine(Protocol):
-    """Asks questions; see the module. at_once: questions that a slice has, at least; whole queries."""
+    """Asks questions; see the module.
+
+    at_once: questions that a slice has, at least; whole queries
+    messages: a server's own message by reason of failure, the first of each
+    """
 
     at_once: int
+    messages: dict[str, str]
 
     @property
     def spend(self) -> Spend:
@@ -231,6 +236,11 @@ class PromptJudge(TextJudge):
     def price(self, calls: int, prompt: float, answer: float, plan: PlanConfig) -> Price:
         """What so many calls would cost, with so many tokens of prompts and of answers in all."""
 
+    def fingerprint_inputs(self) -> dict[str, str]:
+        """Its answers, and the rules by which words are read."""
+        rules = {} if self.prompt.readout == "logprob" else {f"reading of {self.name}": parse_reply.RULES}
+        return {**super().fingerprint_inputs(), **rules}
+
     def content(self) -> dict[str, object]:
         """The prompt's part of it."""
         shown = whole(self.prompt)
@@ -276,7 +286,18 @@ def answer_rows(questions: TextQuestions, which: Rows, **columns: object) -> pa.
     return ANSWER.table({**questions.hashes(which), **nothing, **columns})
 
 
-def failures_of(answers: pa.Table, judge: TextJudge) -> dict[str, int]:
-    """Answer rows without a preference, by reason: those that cannot be read, too."""
+def failures_of(answers: pa.Table, judge: TextJudge, messages: Mapping[str, str] | None = None) -> dict[str, int]:
+    """Count Answer rows without a preference by reason, those that cannot be read included.
+
+    messages: a server's own message by reason, which is added to the reason.
+    """
     _, error = of_answers(answers, judge.read_reply())
-    return {row["values"]: row["counts"] for row in pc.value_counts(error.drop_null()).to_pylist()}
+    counts = {row["values"]: row["counts"] for row in pc.value_counts(error.drop_null()).to_pylist()}
+    said = messages or {}
+    return {f"{why}: {said[why]}" if said.get(why) else why: count for why, count in counts.items()}
+
+
+def by_frequency(failures: Mapping[str, int], most: int = 3) -> str:
+    """The most frequent reasons of failures with their counts, as text."""
+    reasons = sorted(failures.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count:,} {why}" for why, count in reasons[:most])

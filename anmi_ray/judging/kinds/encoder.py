@@ -129,6 +129,7 @@ class EncoderEngine:
         distilled_form = form_of(config)
         self.form = Pointwise(config) if config.form == "pointwise" else Pairwise(config, distilled_form)
         self.at_once = self.form.at_once
+        self.messages: dict[str, str] = {}
         self.spend = Spend()
 
     def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:

@@ -35,6 +35,7 @@ class NullEngine:
     at_once = 16_384
 
     def __init__(self) -> None:
+        self.messages: dict[str, str] = {}
         self.spend = Spend()
 
     def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:

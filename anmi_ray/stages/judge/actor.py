@@ -90,7 +90,7 @@ class JudgeActor:
 
         def hand_over(answers: pa.Table) -> None:
             log.publish(bucket, answers)
-            failures = failures_of(answers, judge)
+            failures = failures_of(answers, judge, engine.messages)
             asked.update({_QUESTIONS: answers.num_rows, **failures})
             settle(answers.num_rows, failures)
 

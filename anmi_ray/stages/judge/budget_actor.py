@@ -22,16 +22,14 @@ from anmi_ray.judging.http.limits import Lease, Rates
 from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.store.spend_log import Spend, SpendLog
 
-_REMEDY = (
-    "see what it is asked with anmi judge CONFIG --dry-run; prompt.template and prompt.readout must suit the model"
-)
+REMEDY = "see what it is asked with anmi judge CONFIG --dry-run; prompt.template and prompt.readout must suit the model"
 
 
 class BudgetActor(BudgetSession):
     """See the module. `clients`: actors that ask; after a restart the record so far is of a session that died."""
 
     def __init__(self, log: SpendLog, config: JudgeConfig, judge: TextJudge, clients: int, missing: int) -> None:
-        super().__init__(log, config.budget, judge, kinds.reading(config), _REMEDY)
+        super().__init__(log, config.budget, judge, kinds.reading(config), REMEDY)
         self._rates = Rates(*judge.rates, clients)
         self._meters = _Meters(judge.name, missing)
 

@@ -27,7 +27,7 @@ from anmi_ray.judging import autoscale, kinds
 from anmi_ray.judging.autoscale import Limits, Target
 from anmi_ray.judging.budget_session import BudgetReport
 from anmi_ray.judging.kinds import TextJudge
-from anmi_ray.judging.kinds.base import ACTOR_CPUS
+from anmi_ray.judging.kinds.base import ACTOR_CPUS, by_frequency
 from anmi_ray.judging.preferences import answer_source
 from anmi_ray.judging.protocol import AnswerSource
 from anmi_ray.runtime.capacity import cpus
@@ -138,15 +138,16 @@ def _ask_judge(
         if not plan.chunks:
             break
     else:
-        _check_failures(plan, judge, config)
+        _check_failures(plan, judge, config, _report(actor).failures)
     spent = _report(actor).spent
     return {"asked": spent.questions, "answered": spent.questions - spent.failed, "failed": spent.failed}
 
 
-def _check_failures(plan: _Plan, judge: TextJudge, config: JudgeConfig) -> None:
+def _check_failures(plan: _Plan, judge: TextJudge, config: JudgeConfig, failures: Mapping[str, int]) -> None:
     if plan.failed > config.max_failures * plan.questions:
         raise JudgeError(
-            f"{plan.failed:,} of {plan.questions:,} questions have no answer, for reasons that may go away",
+            f"{plan.failed:,} of {plan.questions:,} questions have no answer, for reasons that may go away; failures "
+            f"over all passes: {by_frequency(failures)}",
             f"judge {judge.name}",
             "run the same command again to ask them once more; `judge.max_failures` says how many a run may go on with",
         )
@@ -192,7 +193,7 @@ def _ask_pass(
     context: Context,
 ) -> None:
     """Ask all that a plan says is missing, in waves. It ends early by letting nothing more through, never by force."""
-    before = _report(actor).spent.questions
+    before = _report(actor)
     ask_chunks = vllm.ask_chunks if judge.asked_through == "engines" else _ask_chunks
     sizes: list[str] = []
     with our_errors("judge"), watched(lambda: _say(actor, plan, before, sizes, context)):
@@ -247,15 +248,16 @@ def _ask_chunks(
             collections.deque(rows, maxlen=0)
 
 
-def _say(actor: Any, plan: _Plan, before: int, sizes: list[str], context: Context) -> None:
-    """Tell how far this pass is."""
-    spent = _report(actor).spent
+def _say(actor: Any, plan: _Plan, before: BudgetReport, sizes: list[str], context: Context) -> None:
+    """Report the progress of this pass; before: the report at its start."""
+    report = _report(actor)
+    spent = report.spent
     seconds = max(spent.hours * 3600, 1e-3)
     said = [f"{spent.questions / seconds:,.0f}/s", *sizes]
     if plan.questions > plan.missing:
         said.append(f"{plan.questions - plan.missing:,} held")
-    if spent.failed:
-        said.append(f"{spent.failed:,} failed")
+    if failed := collections.Counter(report.failures) - collections.Counter(before.failures):
+        said.append(f"{failed.total():,} failed ({by_frequency(failed, 1)})")
     if spent.dollars:
         said.append(f"{spent.dollars:,.2f} dollars")
-    context.progress(spent.questions - before, plan.missing, "questions", ", ".join(said))
+    context.progress(spent.questions - before.spent.questions, plan.missing, "questions", ", ".join(said))

@@ -19,14 +19,16 @@ import pyarrow.compute as pc
 from anmi_ray import judging, rating
 from anmi_ray.config.judge import BudgetConfig, JudgeConfig
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.core.errors import BudgetError, JudgeError
+from anmi_ray.core.errors import AnmiError, BudgetError, JudgeError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, QREL, TRUTH, find_rows, rejects
 from anmi_ray.judging import budget, confirmation, kinds
+from anmi_ray.judging.kinds.base import by_frequency
 from anmi_ray.rating.graph import count_triads
 from anmi_ray.runtime.costs import BEGUN
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.stages.ingest import HIDDEN, of_queries, sample_queries, stacked
 from anmi_ray.stages.judge import dispatch, importing
+from anmi_ray.stages.judge.budget_actor import REMEDY
 from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.store.folders import local_folder
@@ -55,21 +57,24 @@ def run(
     flows = run_buckets(context, artifact, ("judgments", JUDGMENT), _bucket, sources, config, context.seed, brought)
     spend_log = dispatch.spend_log_of(artifact.store, sources, config)
     spent = spend_log.records_of_round() if config.reading else []
+    audit = artifact.read_json("audit.json")
+    if audit is None:  # before the checks, so that `anmi audit` shows why they fail
+        figures = _audit_direct if direct else _audit
+        audit = run_task(context, figures, artifact, sources, config, context.buckets)
+        artifact.publish_json("audit.json", audit)
+    judgments = [flow for flow in flows if flow.unit == "judgments"]
+    answered = sum(flow.rows_out for flow in judgments) or not sum(flow.rows_in for flow in judgments)
+    why = "" if answered else run_task(context, _failures, artifact, context.buckets)
     if held_out:
-        if said := _doubt(flows):
+        if said := _doubt(flows, why):
             context.notice(said)
     else:
-        if direct or sources.first is None:
-            _check_any(flows, config, artifact.stage)
+        if why and (direct or sources.first is None):
+            raise _no_answer(why, flows, config, artifact.stage)
         if sources.first is None:
             _check_left_out(flows, config, artifact.stage, spent, later=sources.begun is not None)
         if direct:
             _check_telling(flows, artifact.stage)
-    audit = artifact.read_json("audit.json")
-    if audit is None:
-        figures = _audit_direct if direct else _audit
-        audit = run_task(context, figures, artifact, sources, config, context.buckets)
-        artifact.publish_json("audit.json", audit)
     facts = {"panel": {judge.name: judge.kind for judge in config.judges}} if held_out else {}
     return {"flows": flows, "asked": asked, "spent": budget.total(spent), "campaign": spend_log.campaign, **facts}
 
@@ -85,17 +90,22 @@ def bound(config: JudgeConfig, made: Artifact | None) -> JudgeConfig:
     return config.model_copy(update={"judges": tuple(kinds.of(judge).resolved(model) for judge in config.judges)})
 
 
-def _check_any(flows: list[Flow], config: JudgeConfig, stage: str) -> None:
-    """Say here that there is nothing to rate."""
-    judgments = [flow for flow in flows if flow.unit == "judgments"]
-    if sum(flow.rows_in for flow in judgments) and not sum(flow.rows_out for flow in judgments):
-        limits = _limits(config)
-        raise (BudgetError if limits else JudgeError)(
-            "no question was answered"
-            + (f" within the budget ({limits}): a query is asked about whole" if limits else ""),
-            f"stage {stage}",
-            f"raise {_group(stage)}.budget: `anmi plan` says what a run costs" if limits else "anmi audit RUN says why",
-        )
+def _failures(judge: Artifact, buckets: int) -> str:
+    """The failures of each judge by reason, with their counts over all judgments."""
+    parts = [judge.read_part("judgments", bucket, JUDGMENT).select(["judge", "error"]) for bucket in range(buckets)]
+    rows = pa.concat_tables(parts).group_by(["judge", "error"]).aggregate([([], "count_all")]).to_pylist()
+    failures: dict[str, dict[str, int]] = {}
+    for row in rows:
+        failures.setdefault(row["judge"], {})[row["error"]] = row["count_all"]
+    return "; ".join(f"judge {name}: {by_frequency(failures[name])}" for name in sorted(failures))
+
+
+def _no_answer(why: str, flows: list[Flow], config: JudgeConfig, stage: str) -> AnmiError:
+    """The error for a stage without any answer, so that there is nothing to rate."""
+    if any(flow.rejected for flow in flows if flow.unit == "queries"):
+        what = f"no question was answered within the budget ({_limits(config)}): a query is asked about whole; {why}"
+        return BudgetError(what, f"stage {stage}", f"raise {_group(stage)}.budget: `anmi plan` says what a run costs")
+    return JudgeError(f"no question was answered; {why}", f"stage {stage}", REMEDY)
 
 
 def _check_left_out(
@@ -134,13 +144,11 @@ def _group(stage: str) -> str:
     return "distill.judge" if stage == "label" else "judge"
 
 
-def _doubt(flows: list[Flow]) -> str:
-    """What is wrong with answers about held-out queries, "" where nothing is."""
-    counts = _counts(flows)
-    asked = sum(flow.rows_in for flow in flows if flow.unit == "judgments")
-    if asked and not counts[confirmation.ANSWERED]:
-        return "no question about held-out queries was answered: judges measure nothing (anmi show RUN says why)"
-    return confirmation.fault(counts) or ""
+def _doubt(flows: list[Flow], why: str) -> str:
+    """What is wrong with answers about held-out queries, "" if nothing is; why: the failures if all failed."""
+    if why:
+        return f"no question about held-out queries was answered, so judges measure nothing; {why}"
+    return confirmation.fault(_counts(flows)) or ""
 
 
 def _counts(flows: list[Flow]) -> dict[str, int]:

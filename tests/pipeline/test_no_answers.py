@@ -1,0 +1,25 @@
+"""A run in which no judge answers: the error and `anmi audit` show why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.commands import printed, refused
+from tests.small import write_config
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+def test_a_judge_stage_without_answers_has_an_audit(small_collection: Path, tmp_path: Path) -> None:
+    judge = {"judges": [{"kind": "simulated", "name": "ill", "failure_rate": 1.0}]}
+    config = write_config(tmp_path / "small.yaml", small_collection, judge=judge)
+    root = ("--root", tmp_path / "root")
+    said = refused("judge", config, "name=ill", *root)
+    printed("audit", "ill", *root, "--json", tmp_path / "audit.json")
+    figures = json.loads((tmp_path / "audit.json").read_text())["judges"]["ill"]
+    ((reason, count),) = figures["failures"].items()
+    assert figures["answered"] == 0 < count
+    assert f"judge ill: {count:,} {reason}" in said
