@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -294,7 +294,7 @@ def rerank_run(
     return Flow("queries", asked, answered, asked - answered)
 
 
-def _names(named: NamedRun, top: pa.Table) -> tuple[Collection[str], Collection[str]]:
+def _names(named: NamedRun, top: pa.Table) -> tuple[Set[str], Set[str]]:
     """The queries of a run, and the documents of its top, by the collection's own ids."""
     documents = set(top["doc_id"].to_pylist())
     return named.queries.keys(), {name for name, doc in named.documents.items() if doc in documents}
