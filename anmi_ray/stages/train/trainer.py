@@ -291,8 +291,8 @@ def train_reranker(job: Job, tools: Tools) -> Trained:
         config = config.model_copy(update={"model": str(local_folder(sources.start, MODEL))})
     model = load_student(config, tools.device)
     cache = TokenCache(Path(job.tokens), report.notice)
-    files = (Files(paths) for paths in (sources.examples, sources.texts, sources.queries))
-    data = prepare(*files, model.pairs, cache=cache, own=Files(sources.own))
+    examples, texts, queries, own = map(Files, (sources.examples, sources.texts, sources.queries, sources.own))
+    data = prepare(examples, texts, queries, model.pairs, cache, own)
     if data.cut:
         report.notice(
             f"{data.cut:,} of {len(data.documents):,} documents are longer than train.max_tokens, {model.max_tokens}: "
