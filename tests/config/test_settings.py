@@ -22,7 +22,7 @@ from anmi_ray.config.tune import CampaignConfig
 from anmi_ray.core.errors import ConfigError
 from docs import generate
 
-MOST = 366
+MOST = 367
 PACKAGE = Path(config.__file__).parents[1]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import DataError
 from anmi_ray.corpus.counts import counted
 from tests.corpus.layouts import (
@@ -32,7 +33,7 @@ BLANKS = (" ", "\u00a0", "\u200b", "\u3000")
 
 def notices(found: Reading) -> list[str]:
     counts = counted(found.reader, found.documents.num_rows, found.queries, found.qrels, found.qrels.slice(0, 0))
-    return list(counts.notices())
+    return list(counts.notices(Experiment()))
 
 
 @pytest.mark.parametrize("write", LAYOUTS)
