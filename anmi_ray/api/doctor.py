@@ -44,6 +44,7 @@ GIVES = {
     "pyyaml": "configuration files",
     "typer": "the commands",
     "packaging": "reading version ranges",
+    "charset-normalizer": "naming the encoding of files that are not UTF-8",
     "rich": "tables and progress in the terminal",
     "structlog": "log lines as JSON",
     "httpx2": "asking judges behind endpoints",

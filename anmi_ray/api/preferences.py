@@ -146,7 +146,7 @@ def rate(
     the group `rate`. Raises ConfigError for a setting, DataError where a column is missing or more than
     `max_reject_fraction` of the rows cannot be used, FitError where there is no finite maximum.
 
-    >>> table = {"query_id": ["q", "q"], "doc_a": ["x", "y"], "doc_b": ["y", "z"], "preference": [0.9, 0.6]}
+    >>> table = {"query_id": ["q", "q"], "doc_a": ["x", "y"], "doc_b": ["y", "z"], "preference": [0.9, 0.8]}
     >>> rated = anmi_ray.rate(table, prior=1.0)
     >>> rated.ratings["doc_id"].to_pylist()
     ['x', 'y', 'z']

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -106,25 +107,29 @@ def averaged(
     Where the prior's sd is a default, these are the moments of the mixture over its possible values.
     """
     games = found.posterior.games
-    if globals_.spreads is None:
+    spreads = globals_.spreads
+    if spreads is None:
         centred = centre(games, component, found.mean)
         to = anchors(games, centred, *anchored)
         return centred, to, errors(found, component, to, threads)
-    weights = np.array([weight for _, weight in globals_.spreads])
-    fits = [approximate_games(games, replace(globals_, sigma0=sd), config, threads)[1] for sd, _ in globals_.spreads]
-    ratings = np.array([centre(games, component, fit.mean) for fit in fits])
-    centred = weights @ ratings
+    fits = [approximate_games(games, replace(globals_, sigma0=sd), config, threads)[1] for sd, _ in spreads]
+    ratings = [centre(games, component, fit.mean) for fit in fits]
+
+    def mean(values: Sequence[Floats]) -> Floats:  # term by term: a matrix product rounds by the number of documents
+        return np.sum([weight * value for (_, weight), value in zip(spreads, values, strict=True)], axis=0)
+
+    def spread(values: Sequence[Floats], std_err: Sequence[Floats]) -> Floats:
+        middle = mean(values)
+        return np.sqrt(mean([np.square(e) + np.square(v - middle) for v, e in zip(values, std_err, strict=True)]))
+
+    centred = mean(ratings)
     to = anchors(games, centred, *anchored)
     each = [errors(fit, component, to, threads) for fit in fits]
-    gaps = np.array([one.gap for one in each])
-
-    def spread(values: Floats, std_err: Floats) -> Floats:
-        return np.sqrt(weights @ (np.square(std_err) + np.square(values - weights @ values)))
-
+    gaps = [one.gap for one in each]
     uncertain = each[0]._replace(
-        std_err=spread(ratings, np.array([one.std_err for one in each])),
-        gap=weights @ gaps,
-        gap_se=spread(gaps, np.array([one.gap_se for one in each])),
+        std_err=spread(ratings, [one.std_err for one in each]),
+        gap=mean(gaps),
+        gap_se=spread(gaps, [one.gap_se for one in each]),
     )
     return centred, to, uncertain
 

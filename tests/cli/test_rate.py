@@ -213,7 +213,7 @@ def test_mistakes_on_the_command_line(
         ("p.csv", "", "p.csv: is empty"),
         ("p.csv", (HEAD + GOOD).replace("query_id", "qid"), "--all-one-query"),
         ("p.jsonl", '{"query_id": 1, "doc_a": 1, "doc_b": 2}\n', "has no column preference"),
-        ("p.jsonl", "[]\n", "p.jsonl:1: no line can be read; of the first: expected an object"),
+        ("p.jsonl", "[]\n", "p.jsonl: is empty"),
         ("p.csv", HEAD, "nothing to rate"),
         ("p.csv", HEAD + "q,a,a,1\n", "1 of 1 rows cannot be used (100.0%, allowed 10.0%): 1 document compared with"),
         (

@@ -60,7 +60,7 @@ def test_an_audit_goes_through_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     send(monkeypatch, content(".jsonl", {**TABLE, "preference": [0.9, 0.6, 7]}))
     done = anmi("audit", "-", "--json", "-", "--max-reject-fraction", "0.5")
     assert json.loads(done.stdout)["source"]["file"] == "standard input"
-    assert "1 preference outside [0, 1] (standard input:3)" in done.stderr
+    assert "1 preference outside [0, 1] (standard input:3: 7.0)" in done.stderr
 
 
 def test_a_ranking_comes_through_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,7 +187,7 @@ def test_every_place_among_the_settings_is_known() -> None:
 
     look(Experiment.model_json_schema())
     told = {name for name, text in found.items() if " folder" in f" {text}" or "path of" in text or " file" in text}
-    speak_of_one = {"design", "form", "judge", "name", "reader"}
+    speak_of_one = {"design", "encoding", "form", "judge", "name", "reader"}
     assert told - submitting._PLACES - submitting._PERHAPS == speak_of_one
 
 

@@ -120,7 +120,7 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
             fn_args=args,
             batch_size=1,
             batch_format="numpy",
-            **_searchers(context, ingest, shards),
+            **_searchers(context, ingest, shards, len(missing)),
         )
         with rows_of(found) as rows:
             for row in rows:
@@ -132,8 +132,8 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
         context.notice(f"found damaged and made again: {', '.join(mended[:_TOLD])}{more}")
 
 
-def _searchers(context: Context, ingest: Artifact, shards: int) -> dict[str, Any]:
-    """How many searchers there may be, and what each asks of Ray.
+def _searchers(context: Context, ingest: Artifact, shards: int, missing: int) -> dict[str, Any]:
+    """How many searchers there may be for the `missing` of all `shards`, and what each asks of Ray.
 
     On a cluster as many as other tasks, each with a CPU per thread and the memory that a shard takes, at most all of
     the largest node's: such a node then searches one shard at a time.
@@ -141,14 +141,14 @@ def _searchers(context: Context, ingest: Artifact, shards: int) -> dict[str, Any
     execution = context.execution
     threads = execution.model_threads
     if execution.address is None:
-        searchers = max(1, execution.cores // threads)
+        searchers = min(missing, max(1, execution.cores // threads))
         return {"compute": ray.data.TaskPoolStrategy(size=searchers), "num_cpus": 0.5}
     documents = next(flow["rows_out"] for flow in (ingest.manifest() or {})["flows"] if flow["unit"] == "documents")
     largest_file = max(ingest.store.sizes(f"{ingest.path}/documents").values())
     memory = _PROCESS_BYTES + documents / shards * _DOCUMENT_BYTES + largest_file * _TEXT_BYTES
     nodes = [node["Resources"] for node in alive() if node["Resources"].get("CPU", 0.0) >= threads]
     there = max((node.get("memory", memory) for node in nodes), default=memory)
-    compute = ray.data.TaskPoolStrategy(size=context.window(threads))
+    compute = ray.data.TaskPoolStrategy(size=min(missing, context.window(threads)))
     return {"compute": compute, "num_cpus": threads, "memory": int(min(memory, there))}
 
 
