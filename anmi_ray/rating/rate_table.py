@@ -50,7 +50,7 @@ def rate_preferences(
     than `max_reject_fraction` of the rows cannot be used, or no anchor is rated. FitError: there is nothing to rate, or
     plain maximum likelihood was asked for and a query has no finite maximum; it names documents by the table's ids.
 
-    >>> table = pa.table({"query_id": ["q"] * 2, "doc_a": ["x", "y"], "doc_b": ["y", "z"], "preference": [0.9, 0.6]})
+    >>> table = pa.table({"query_id": ["q"] * 2, "doc_a": ["x", "y"], "doc_b": ["y", "z"], "preference": [0.9, 0.8]})
     >>> rate_preferences(table, RateConfig(prior=1.0)).ratings["doc_id"].to_pylist()
     ['x', 'y', 'z']
     """
