@@ -1,11 +1,10 @@
 """Every reader of strangers' text under inputs made to break it: it reads, refuses in one short message, and ends.
 
-The inputs of a day are those of its date; ANMI_FUZZ_SEED takes those of another, ANMI_FUZZ_INPUTS how many there are.
+The inputs are the same every time; ANMI_FUZZ_SEED takes others, ANMI_FUZZ_INPUTS says how many there are.
 """
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import random
@@ -25,7 +24,7 @@ from anmi_ray.api.runs import Run
 from anmi_ray.cli import show
 from anmi_ray.config import load
 from anmi_ray.config.corpus import CorpusConfig
-from anmi_ray.core.errors import AnmiError
+from anmi_ray.core.errors import AnmiError, ConfigError
 from anmi_ray.corpus import lookup, pydocs
 from anmi_ray.corpus.counts import counted
 from anmi_ray.judging import parse_reply, writer
@@ -38,7 +37,7 @@ pytestmark = pytest.mark.faults
 
 INPUTS = int(os.environ.get("ANMI_FUZZ_INPUTS", "50000"))
 LONGEST_S = 10.0  # of one input: a thousandth of it is usual
-LONGEST_MESSAGE = 600
+LONGEST_MESSAGE = ConfigError.most + 300  # with the place
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 SHOWN = 20
 
@@ -334,7 +333,7 @@ def drawn(readers: Readers, seed: int, inputs: int) -> Iterator[tuple[str, bytes
 
 def fuzzed(readers: Readers, inputs: int) -> None:
     """Give readers the inputs of a seed, and tell of each kind of failure once."""
-    seed = int(os.environ.get("ANMI_FUZZ_SEED", datetime.datetime.now(datetime.UTC).date().toordinal()))
+    seed = int(os.environ.get("ANMI_FUZZ_SEED", "739949"))
     print(f"ANMI_FUZZ_SEED={seed}")
     failures: dict[tuple[str, str], tuple[str, bytes]] = {}
     seen = Counter[str]()

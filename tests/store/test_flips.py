@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -134,9 +133,7 @@ MADE_AGAIN = ("seal", "groups", "manifest", "root")  # None, or what is asked fo
 
 @pytest.mark.faults
 def test_no_changed_bit_is_read_as_another_value(tmp_path: Path) -> None:
-    seed = datetime.date.today().toordinal()
-    print(f"seed {seed}")
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(739_949)
     files = stored(tmp_path)
     whole = [(one, one.path.read_bytes(), one.read()) for one in files]
     told: Counter[str] = Counter()
@@ -150,7 +147,7 @@ def test_no_changed_bit_is_read_as_another_value(tmp_path: Path) -> None:
         changed = bytearray(data)
         changed[bit // 8] ^= 1 << bit % 8
         one.path.write_bytes(changed)
-        where = f"{one.kind}: bit {bit} of {one.path.name}, seed {seed}"
+        where = f"{one.kind}: bit {bit} of {one.path.name}"
         refusal, found = None, None
         try:
             found = one.read()
