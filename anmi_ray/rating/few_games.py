@@ -20,6 +20,7 @@ from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.prior import PriorShape, log_marginal
 
 MIN_FREEDOM = 60  # degrees of freedom; with fewer, the defaults apply
+UNDERDISPERSED_FREEDOM = 200  # with fewer, a dispersion below 1 is not believed
 FEW = f"default, fewer than {MIN_FREEDOM} degrees of freedom"
 SPREADS_ELO = (75.0, 150.0, 300.0, 450.0, 600.0, 800.0, 1000.0)  # sds of the prior that ratings are averaged over
 _MIDDLE = 450.0
@@ -33,14 +34,28 @@ def with_defaults(games: Games, config: RateConfig, parts: Components) -> RateCo
     The dispersion has pairs - documents + components degrees of freedom, summed over queries. The prior needs as many,
     and as many estimable gaps, documents - components.
     """
-    gaps = len(games.doc_ids) - int(parts.count.sum())
-    freedom = int(games.pairs()[0].max()) + 1 - gaps
+    freedom, gaps = _freedom(games, parts)
     defaults: dict[str, float] = {}
     if isinstance(config.dispersion, str) and freedom < MIN_FREEDOM:
         defaults["dispersion"] = 1.0
     if isinstance(config.prior, str) and min(gaps, freedom) < MIN_FREEDOM:
         defaults["prior"] = float(to_latent(_MIDDLE, config.model))
     return config.model_copy(update=defaults)
+
+
+def least_dispersion(games: Games, parts: Components) -> float:
+    """The least dispersion that an estimate may give: 1 where there are few comparisons, else 0.
+
+    Below it answers vary less than their own odds say. Estimated from 171 degrees of freedom, values of .7 to 1 made
+    95 % intervals of 20 documents cover .90 (truth 2 probit); with this bound they cover .94.
+    """
+    return 1.0 if _freedom(games, parts)[0] < UNDERDISPERSED_FREEDOM else 0.0
+
+
+def _freedom(games: Games, parts: Components) -> tuple[int, int]:
+    """Degrees of freedom of the dispersion, and estimable gaps."""
+    gaps = len(games.doc_ids) - int(parts.count.sum())
+    return int(games.pairs()[0].max()) + 1 - gaps, gaps
 
 
 def weighted_spreads(

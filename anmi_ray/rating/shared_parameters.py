@@ -20,7 +20,7 @@ from anmi_ray.core.identity import hash_sample
 from anmi_ray.core.scale import Floats, Model
 from anmi_ray.rating.diagnostics import Components, components, refuse_without_maximum, without_maximum
 from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion, predictive_score
-from anmi_ray.rating.few_games import FEW, Spreads, weighted_spreads, with_defaults
+from anmi_ray.rating.few_games import FEW, Spreads, least_dispersion, weighted_spreads, with_defaults
 from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.likelihood import Likelihood, Ties
 from anmi_ray.rating.prior import (
@@ -343,6 +343,7 @@ def _fit_dispersion(sample: _Sample, state: _State) -> tuple[_State, float]:
     else:
         how = "pooled"
         estimate = pooled_dispersion(target, latent, sample.parts.component, sample.threads)
+    estimate = max(estimate, least_dispersion(sample.games, sample.parts))
     return replace(state, latent=latent, dispersion_how=how), estimate
 
 

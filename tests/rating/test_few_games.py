@@ -74,6 +74,7 @@ def coverage(shape: Shape, tables: int) -> tuple[float, float]:
         Shape(8, "sparse", 2, 0.5),
         Shape(8, "sparse", 2, 2.0),
         Shape(12, "tree", 1, 2.0),
+        Shape(20, "complete", 1, 2.0),
         Shape(4, "complete", 2, 1.0, model="bradley-terry"),
         Shape(6, "complete", 1, 1.0, graded=True),
     ],
@@ -83,7 +84,7 @@ def test_intervals_of_small_tables_cover(shape: Shape) -> None:
     assert min(coverage(shape, 100)) >= 0.93
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["thurstone", "bradley-terry"])
 @pytest.mark.parametrize("sd", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("games", [1, 8])
