@@ -52,7 +52,6 @@ NEEDS = {
     "jobs/configs/cluster.yaml": "a download",
     "jobs/configs/api-judge.yaml": "a key",
     "own-documents.yaml": "a key",
-    "--example own-documents": "a reader outside the clone",  # tests/test_installed.py
     "show own-documents": "a key",
     "jobs/configs/vllm-judge.yaml": "a GPU",
     "jobs/configs/encoder-judge.yaml": "a download",

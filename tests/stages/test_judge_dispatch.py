@@ -204,8 +204,9 @@ def test_a_limit_that_does_not_pass_is_named_in_the_servers_words(
     with pytest.raises(JudgeError) as caught:
         run(few, "limited", api, progress=progress)
     total = len({entry["question"] for entry in chat.log()})
-    assert f"{total} of {total} questions" in caught.value.message
-    assert f"{2 * total} http 429: injected 429" in caught.value.message
+    reason = re.search(r"([\d,]+) http 429: injected 429", caught.value.message)  # over all passes
+    assert reason
+    assert total <= int(reason[1]) <= len(chat.log())
     failed = [re.search(r"(\d+) failed \((\d+) http 429: injected 429\)", note) for note in notes if "failed" in note]
     assert all(found and int(found[1]) == int(found[2]) <= total for found in failed), notes
 
@@ -314,7 +315,7 @@ def test_a_model_that_answers_nothing_that_can_be_read_is_stopped(
     chat.setup()  # it says A, where a number is asked for
     api = {"kind": "api", "name": "llm", "endpoint": chat.config().model_dump()}
     with pytest.raises(
-        JudgeError, match=r"none of the first [\d,]+ questions has an answer \(not a number\)"
+        JudgeError, match=r"none of the first [\d,]+ questions has an answer \([\d,]+ not a number\)"
     ) as caught:
         run(made, "babbling", api)
     assert "--dry-run" in str(caught.value)
