@@ -210,7 +210,7 @@ def test_a_budget_of_its_own_ends_the_asking_and_not_the_run(world: World, label
     [
         (
             ("evaluate.judged=unlabelled", "corpus.unlabelled_dev=0", "corpus.unlabelled_test=0"),
-            "corpus.unlabelled_test are 0: leave them out",
+            "corpus.unlabelled_test are 0",
         ),
         ((panel(KNOWS),), "set judged to unlabelled or all"),
         (("evaluate.judged=all", panel(KNOWS), f"judge.judges={json.dumps([ORACLE])}"), "no panel of its own"),
