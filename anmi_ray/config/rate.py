@@ -37,7 +37,7 @@ class RateConfig(Settings):
         default="pooled",
         description="variance of an answer over a fair coin's: pooled estimates it from leave-one-out predictions, "
         "pearson from fitted residuals (too small where games are few), both from at least 60 degrees of freedom (else "
-        "it is 1); 1.0 trusts every answer",
+        "it is 1; below 200 it is at least 1); 1.0 trusts every answer",
     )
     inconsistent_strength: float = Field(
         default=1.0,
