@@ -95,7 +95,7 @@ def test_a_wheel_takes_own_documents_to_a_report(tmp_path: Path, small_collectio
     assert {line.split()[1] for line in typed} >= {"doctor", "demo", "init", "plan", "judge", "run", "show"}
     with serving() as port:
         chat = Chat(port, "installed")
-        chat.setup(mixed=True)
+        chat.setup(mixed="words")
         for line in typed:
             said = shell(*shlex.split(line))
             if line.startswith("anmi init"):

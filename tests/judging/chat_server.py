@@ -43,7 +43,7 @@ class Served:
     latency_s: float = 0.0
     key: str | None = None
     model: str | None = None
-    mixed: bool = False
+    mixed: bool | str = False
     system: bool = True
     streams: bool = False
     blocked: dict[str, str] = field(default_factory=dict)
@@ -95,8 +95,22 @@ def answer(
     }
 
 
-def word(question: str, mixed: bool) -> str:
-    """A of two documents, or A or B by a hash of the question; of one, yes or no by it."""
+PART = re.compile(r"<([\w-]+)-(\w+)>\n(.*?)\n</\1-\2>", re.DOTALL)
+
+
+def by_words(question: str) -> str:
+    """The document that holds more of the query's words; of one document, whether it holds half of them."""
+    query, *documents = (set(re.findall(r"\w{4,}", part[2].lower())) for part in PART.findall(question))
+    held = [len(query & document) for document in documents]
+    if len(held) == 1:
+        return "yes" if 2 * held[0] >= len(query) else "no"
+    return "B" if held[1] > held[0] else "A"
+
+
+def word(question: str, mixed: bool | str) -> str:
+    """A of two documents, or A or B by a hash of the question; of one, yes or no by it. mixed "words": `by_words`."""
+    if mixed == "words":
+        return by_words(question)
     even = hashlib.sha256(question.encode()).digest()[0] % 2 == 0
     if "yes or no" in question:
         return "yes" if even else "no"
@@ -156,7 +170,7 @@ def reset(request: web.Request) -> None:
     request.transport.abort()
 
 
-async def perform(request: web.Request, action: str, asked: dict[str, Any], mixed: bool) -> web.StreamResponse:
+async def perform(request: web.Request, action: str, asked: dict[str, Any], mixed: bool | str) -> web.StreamResponse:
     """Do what `action` says; those with a colon carry the Retry-After."""
     kind, _, wait = action.partition(":")
     question = asked["messages"][-1]["content"]
