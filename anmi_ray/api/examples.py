@@ -20,7 +20,7 @@ def examples() -> dict[str, str]:
 
 
 def write_example(name: str, to: Path | None = None) -> list[Path]:
-    """Write an example to `to` (default: NAME.yaml), and beside it the examples that it names; returns the new files.
+    """Write an example to `to` (default: NAME.yaml) and the examples that it names next to it; return the new files.
 
     Raises ConfigError for an unknown name, or where `to` exists; StoreError where it cannot be written.
     """

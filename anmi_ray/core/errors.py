@@ -149,7 +149,7 @@ def caught(check: Callable[..., object], *args: object) -> Iterator[AnmiError]:
 
 
 def combined(problems: Iterable[AnmiError]) -> AnmiError | None:
-    """One error for several problems, each of them on one line with its remedy; None if there are none."""
+    """Combine problems into one error, each on a line with its remedy; None without problems."""
     lines = {" ".join(str(one).replace("\n  remedy:", "; remedy:").split()): one for one in problems}
     if len(lines) < 2:
         return next(iter(lines.values()), None)

@@ -23,8 +23,8 @@ _DETAIL = 80  # characters of a reject's detail that are
 class CollectionCounts:
     """Documents, and by split the queries and those of them that have a relevant document (grade 1 or more).
 
-    labelled: empty if nobody counted.
-    left_out: unlabelled queries that are no part of the collection.
+    labelled: empty if labels were not counted.
+    left_out: unlabelled queries that are excluded from the collection.
     unread: names of relevance grades that exist and were not read.
     hidden: grades that only a simulated panel may see.
     over_maximum: by split, queries beyond its maximum.
@@ -79,7 +79,7 @@ class CollectionCounts:
             yield f"no test query is labelled: judges measure (evaluate.judged: {judged})"
 
     def missing(self, stage: str, split: str, remedy: str, corpus: CorpusConfig) -> DataError:
-        """The error of a stage that needs queries of `split` if there are none, naming the settings that took them."""
+        """Build the error of a stage without the queries of `split` it needs, naming the settings that took them."""
         taken = "; ".join(self._taken(corpus))
         if split in self.over_maximum:
             remedy = f"raise corpus.max_{split}_queries"

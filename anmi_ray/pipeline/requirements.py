@@ -103,14 +103,17 @@ def of_what_is_read(
         yield from () if counts is None else check(counts)
 
 
-def counts_of(experiment: Experiment) -> CollectionCounts | None:
-    """What the collection holds; None where it takes longer than a moment to read. Raises DataError."""
+def counts_of(experiment: Experiment, most_s: float = _READING_S) -> CollectionCounts | None:
+    """What the collection holds; None if reading it takes more than `most_s` seconds.
+
+    Raises DataError.
+    """
     begun = time.monotonic()
     reader = corpus.read(ingest.config_of(experiment))
     documents = 0
     for table in reader.documents():
         documents += table.num_rows
-        if time.monotonic() - begun > _READING_S:
+        if time.monotonic() - begun > most_s:
             return None
     return counted(reader, documents, reader.queries(), reader.qrels(), reader.hidden_qrels())
 

@@ -7,6 +7,7 @@ and `judge.target_dollars`, as in a run.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,13 +15,12 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from anmi_ray import corpus
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.paths import as_written
 from anmi_ray.core.errors import AnmiError, caught, combined
-from anmi_ray.corpus.counts import CollectionCounts, counted, of_manifest
+from anmi_ray.corpus.counts import CollectionCounts, of_manifest
 from anmi_ray.judging import autoscale, kinds
 from anmi_ray.judging.autoscale import Limits, Target
 from anmi_ray.judging.spend import CallCost
@@ -32,7 +32,7 @@ from anmi_ray.planning.prices import costs as prices_of
 from anmi_ray.planning.prices import of_pairs, together
 from anmi_ray.runtime.costs import BEGUN, COMPARED, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
-from anmi_ray.stages import ingest, judge, refine
+from anmi_ray.stages import judge, refine
 from anmi_ray.stages.ingest import TRAIN_QUERIES
 from anmi_ray.store import Artifact, Store, runs
 
@@ -315,10 +315,9 @@ def _counts(experiment: Experiment, resolved: Mapping[str, Resolved], store: Sto
     manifest = resolved[FIRST].artifact(store).manifest()
     if manifest is not None:
         return of_manifest(manifest)
-    reader = corpus.read(ingest.config_of(experiment))
-    documents = sum(table.num_rows for table in reader.documents())
-    queries = reader.queries()
-    return counted(reader, documents, queries, reader.qrels(), reader.hidden_qrels())
+    counts = requirements.counts_of(experiment, most_s=math.inf)
+    assert counts is not None, "only a limit of time leaves a collection uncounted"
+    return counts
 
 
 def _problems(
