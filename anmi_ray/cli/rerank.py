@@ -15,6 +15,10 @@ _DeviceOption = Annotated[
     Literal["auto", "cpu", "cuda"],
     typer.Option("--device", help="where the model is computed; auto: on a GPU where there is one"),
 ]
+_FuseOption = Annotated[
+    list[str] | None,
+    typer.Option("--fuse", metavar="NAME=FILE", help="TREC run of a system that the model's fusion names"),
+]
 
 
 def rerank(
@@ -25,10 +29,7 @@ def rerank(
     run_file: Annotated[Path, typer.Option("--run", help="TREC run file to rerank, or -")],
     out_file: Annotated[Path, typer.Option("--out", help="TREC run file to write, or -")],
     depth: Annotated[int, typer.Option("--depth", min=1, help="documents per query to score, from the top")] = 100,
-    fuse: Annotated[
-        list[str] | None,
-        typer.Option("--fuse", metavar="NAME=FILE", help="TREC run of a system that the model's fusion names"),
-    ] = None,
+    fuse: _FuseOption = None,
     min_relevance: Annotated[
         float | None,
         typer.Option(
