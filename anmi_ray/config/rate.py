@@ -20,7 +20,7 @@ class RateConfig(Settings):
     prior: Literal["empirical-bayes"] | LatentSd | None = Field(
         default="empirical-bayes",
         description="sd of the ratings' Gaussian prior in latent units; empirical-bayes estimates it from a sample of "
-        "queries (with fewer than 60 degrees of freedom, ratings are averaged over several); null is plain maximum "
+        "queries (with fewer than 200 degrees of freedom, ratings are averaged over several); null is plain maximum "
         "likelihood, which refuses queries without a finite maximum",
     )
     positive_prior: Literal["fitted", "maximum", "same"] = Field(

@@ -20,7 +20,7 @@ from anmi_ray.core.identity import hash_sample
 from anmi_ray.core.scale import Floats, Model
 from anmi_ray.rating.diagnostics import Components, components, refuse_without_maximum, without_maximum
 from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion, predictive_score
-from anmi_ray.rating.few_games import FEW, Spreads, least_dispersion, weighted_spreads, with_defaults
+from anmi_ray.rating.few_games import DEFAULT, Spreads, least_dispersion, weighted_spreads, with_defaults
 from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.likelihood import Likelihood, Ties
 from anmi_ray.rating.prior import (
@@ -187,8 +187,8 @@ def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
             state = _settle(sample, wide, wider)
     if config.prior == asked.prior or state.shape is None:
         return _globals(sample, state, positives, fitted, spread, lapse_how)
-    given = games, state.like, state.dispersion, state.shape, games.offset(state.leaning)
-    spreads = weighted_spreads(*given, config)
+    offset = games.offset(state.leaning)
+    spreads = weighted_spreads(games, parts, state.like, state.dispersion, state.shape, offset, config)
     mean_square = sum(weight * sd * sd for sd, weight in spreads)
     state = replace(state, shape=replace(state.shape, sigma0=math.sqrt(mean_square)))
     return replace(_globals(sample, state, positives, fitted, spread, lapse_how), spreads=spreads)
@@ -249,7 +249,7 @@ def _first_state(sample: _Sample) -> _State:
 
 def _given(sample: _Sample, setting: str) -> str:
     """How a number was obtained that was not estimated."""
-    return "fixed" if getattr(sample.asked, setting) == getattr(sample.config, setting) else FEW
+    return "fixed" if getattr(sample.asked, setting) == getattr(sample.config, setting) else DEFAULT
 
 
 def _first_shape(config: RateConfig) -> PriorShape | None:

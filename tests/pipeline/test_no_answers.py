@@ -20,6 +20,7 @@ def test_a_judge_stage_without_answers_has_an_audit(small_collection: Path, tmp_
     said = refused("judge", config, "name=ill", *root)
     printed("audit", "ill", *root, "--json", tmp_path / "audit.json")
     figures = json.loads((tmp_path / "audit.json").read_text())["judges"]["ill"]
-    ((reason, count),) = figures["failures"].items()
-    assert figures["answered"] == 0 < count
-    assert f"judge ill: {count:,} {reason}" in said
+    assert figures["answered"] == 0
+    assert len(figures["failures"]) == 2  # a simulated judge fails in two ways
+    for reason, count in figures["failures"].items():
+        assert f"{count:,} {reason}" in said

@@ -15,9 +15,9 @@ from anmi_ray.core.scale import Model
 from anmi_ray.rating import Games, Globals, fit_globals, rate_preferences
 from anmi_ray.rating.bucket import approximate, averaged
 from anmi_ray.rating.diagnostics import components
-from anmi_ray.rating.few_games import FEW
+from anmi_ray.rating.few_games import DEFAULT
 from anmi_ray.rating.shared_parameters import globals_of
-from jobs.studies.simulated_games import votes
+from jobs.studies.simulated_games import Played, bucket, votes
 from tests.rating.single import single
 from tests.rating.tournaments import tournament
 
@@ -25,7 +25,7 @@ Graph = Literal["complete", "sparse", "tree"]
 
 
 class Shape(NamedTuple):
-    """One simulated table: documents, graph, games a pair, sd of the truth in latent units, and how it is judged."""
+    """One simulated table: documents, graph, games a pair, sd of the truth in latent units, how it is judged, queries."""
 
     documents: int
     graph: Graph
@@ -33,6 +33,7 @@ class Shape(NamedTuple):
     sd: float
     model: Model = "thurstone"
     graded: bool = False
+    queries: int = 1
 
 
 def pairs_of(documents: int, graph: Graph, generator: np.random.Generator) -> list[tuple[int, int]]:
@@ -45,6 +46,15 @@ def pairs_of(documents: int, graph: Graph, generator: np.random.Generator) -> li
     return sorted({tuple(sorted(pair)) for cycle in cycles for pair in zip(cycle, cycle[1:] + cycle[:1], strict=True)})
 
 
+def drawn(shape: Shape, generator: np.random.Generator) -> Played:
+    """One query's true ratings, with mean 0, and its games."""
+    truth = generator.normal(0.0, shape.sd, shape.documents)
+    truth -= truth.mean()
+    pairs = np.array(pairs_of(shape.documents, shape.graph, generator) * shape.games)
+    w = votes(truth[pairs[:, 0]] - truth[pairs[:, 1]], 1, shape.model, generator, graded=shape.graded)[0]
+    return Played(pairs, w, np.ones(len(w)), truth)
+
+
 def coverage(shape: Shape, tables: int) -> tuple[float, float]:
     """Share of true ratings and of true gaps to the best rated document that lie within 1.96 standard errors."""
     ratings: list[float] = []
@@ -52,11 +62,7 @@ def coverage(shape: Shape, tables: int) -> tuple[float, float]:
     config = RateConfig(model=shape.model)
     for number in range(tables):
         generator = rng("small table", *map(str, shape), number)
-        truth = generator.normal(0.0, shape.sd, shape.documents)
-        truth -= truth.mean()
-        first, second = np.array(pairs_of(shape.documents, shape.graph, generator) * shape.games).T
-        w = votes(truth[first] - truth[second], 1, shape.model, generator, graded=shape.graded)[0]
-        games = single(shape.documents, first, second, w)
+        games, truth = bucket([drawn(shape, generator) for _ in range(shape.queries)])
         found = globals_of(games, config)
         approximation = approximate(games, found, config)[1]
         latent, _, errors = averaged(approximation, components(games).component, found, config, (1, None), 1)
@@ -77,11 +83,14 @@ def coverage(shape: Shape, tables: int) -> tuple[float, float]:
         Shape(20, "complete", 1, 2.0),
         Shape(4, "complete", 2, 1.0, model="bradley-terry"),
         Shape(6, "complete", 1, 1.0, graded=True),
+        Shape(15, "tree", 1, 2.0, queries=48),
+        Shape(4, "complete", 1, 2.0, queries=40),
+        Shape(20, "sparse", 1, 2.0, queries=8),
     ],
     ids=str,
 )
 def test_intervals_of_small_tables_cover(shape: Shape) -> None:
-    assert min(coverage(shape, 100)) >= 0.93
+    assert min(coverage(shape, max(10, 100 // shape.queries))) >= 0.93
 
 
 @pytest.mark.long
@@ -109,7 +118,7 @@ def table_of(rows: list[tuple[str, str, float]]) -> pa.Table:
 def test_a_table_of_four_rows_gets_the_defaults(model: Model) -> None:
     rated = rate_preferences(table_of(ROWS), RateConfig(model=model))
     shared = rated.globals_
-    assert (shared.dispersion, shared.dispersion_how, shared.sigma0_how) == (1.0, FEW, FEW)
+    assert (shared.dispersion, shared.dispersion_how, shared.sigma0_how) == (1.0, DEFAULT, DEFAULT)
     assert shared.spreads is not None
     assert sum(weight for _, weight in shared.spreads) == pytest.approx(1.0)
     assert min(rated.ratings["std_err_elo"].to_pylist()) > 50.0
@@ -118,21 +127,21 @@ def test_a_table_of_four_rows_gets_the_defaults(model: Model) -> None:
 
 def test_what_is_given_is_kept() -> None:
     fixed = rate_preferences(table_of(ROWS), RateConfig(prior=0.7)).globals_
-    assert (fixed.sigma0, fixed.sigma0_how, fixed.dispersion_how, fixed.spreads) == (0.7, "fixed", FEW, None)
+    assert (fixed.sigma0, fixed.sigma0_how, fixed.dispersion_how, fixed.spreads) == (0.7, "fixed", DEFAULT, None)
     scaled = rate_preferences(table_of(ROWS), RateConfig(dispersion=2.0)).globals_
-    assert (scaled.dispersion, scaled.dispersion_how, scaled.sigma0_how) == (2.0, "fixed", FEW)
+    assert (scaled.dispersion, scaled.dispersion_how, scaled.sigma0_how) == (2.0, "fixed", DEFAULT)
     rows = [*ROWS, ("b", "a", 0.5), ("d", "c", 0.5), ("b", "d", 0.9)]
     without = rate_preferences(table_of(rows), RateConfig(prior=None)).globals_
-    assert (without.sigma0, without.sigma0_how, without.dispersion_how) == (None, "none", FEW)
+    assert (without.sigma0, without.sigma0_how, without.dispersion_how) == (None, "none", DEFAULT)
 
 
 def test_the_limit_is_degrees_of_freedom() -> None:
-    """Of 12 documents all pairs leave 66 - 12 + 1 = 55, of 13 they leave 66; a prior needs as many documents too."""
+    """All pairs of 12 documents leave 66 - 12 + 1 = 55, of 13 they leave 66; the prior needs 200 and 60 gaps."""
     how = []
     for documents in (12, 13):
         games = play_all(documents)
         shared = globals_of(games, RateConfig())
-        how.append((shared.dispersion_how == FEW, shared.sigma0_how == FEW))
+        how.append((shared.dispersion_how == DEFAULT, shared.sigma0_how == DEFAULT))
     assert how == [(True, True), (False, True)]
     t = tournament(10, 12, 6, judges=1, seed=1)
     many = fit_globals(*t.tables, RateConfig())
