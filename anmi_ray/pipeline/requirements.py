@@ -25,7 +25,7 @@ from anmi_ray.runtime.stage import Stage
 from anmi_ray.stages import ingest
 from anmi_ray.store import Store
 
-_READING_S = 2.0  # a collection that takes longer to read is counted by ingest
+_READING_S = 1.5  # a collection that takes longer to read is counted by ingest
 
 
 @contextmanager
