@@ -36,7 +36,11 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
     flows = [flow for bucket in buckets for flow in mine.seal("examples", EXAMPLE, bucket) or []]
     examples = sum(flow.rows_out for flow in flows)
     if not examples:
-        raise DataError("no example was mined", "train", "see the rejects of mine: `anmi show RUN`")
+        remedy = (
+            "ask about more pairs (a larger compare.degree), or let uncertain negatives count less instead of leaving "
+            "them out (mine.allow=[]); `anmi show RUN` lists the rejects of mine"
+        )
+        raise DataError("no example was mined: no document is surely worse than an anchor", "train", remedy)
 
     wants_dev = bool(config.dev_points or config.interpolate)
     has_own = bool((ingest.manifest() or {}).get("own_documents"))
