@@ -1,9 +1,9 @@
 """Defaults where a table has too few comparisons to estimate the dispersion or the spread of the prior.
 
 Estimated from one query of four to eight documents, the two gave 95 % intervals that covered .1 to .9 of the true
-ratings (simulated): the estimates vary too much, and the intervals know nothing of it. So the dispersion is fixed at 1,
-and the spread is not estimated but averaged over: ratings are means over several spreads, each weighted by its marginal
-likelihood, and their errors include how much the ratings vary from spread to spread.
+ratings (simulated): the estimates vary too much, and the intervals do not include that. So the dispersion is 1 or at
+least 1, and ratings are means over several spreads, weighted by a power of their marginal likelihood
+(`weighted_spreads`), with errors that include how much the ratings vary between spreads.
 """
 
 from __future__ import annotations

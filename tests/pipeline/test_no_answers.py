@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from anmi_ray.judging.kinds.base import by_frequency
 from tests.commands import printed, refused
 from tests.small import write_config
 
@@ -22,5 +23,5 @@ def test_a_judge_stage_without_answers_has_an_audit(small_collection: Path, tmp_
     figures = json.loads((tmp_path / "audit.json").read_text())["judges"]["ill"]
     assert figures["answered"] == 0
     assert len(figures["failures"]) == 2  # a simulated judge fails in two ways
-    for reason, count in figures["failures"].items():
-        assert f"{count:,} {reason}" in said
+    assert min(figures["failures"].values()) > 0
+    assert f"judge ill: {by_frequency(figures['failures'])}" in said

@@ -12,13 +12,12 @@ import pytest
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.identity import rng
 from anmi_ray.core.scale import Model
-from anmi_ray.rating import Games, Globals, fit_globals, rate_preferences
+from anmi_ray.rating import Globals, fit_globals, rate_preferences
 from anmi_ray.rating.bucket import approximate, averaged
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.few_games import DEFAULT
 from anmi_ray.rating.shared_parameters import globals_of
 from jobs.studies.simulated_games import Played, bucket, votes
-from tests.rating.single import single
 from tests.rating.tournaments import tournament
 
 Graph = Literal["complete", "sparse", "tree"]
@@ -139,18 +138,10 @@ def test_the_limit_is_degrees_of_freedom() -> None:
     """All pairs of 12 documents leave 66 - 12 + 1 = 55, of 13 they leave 66; the prior needs 200 and 60 gaps."""
     how = []
     for documents in (12, 13):
-        games = play_all(documents)
+        games, _ = bucket([drawn(Shape(documents, "complete", 1, 1.0), rng("all pairs", documents))])
         shared = globals_of(games, RateConfig())
         how.append((shared.dispersion_how == DEFAULT, shared.sigma0_how == DEFAULT))
     assert how == [(True, True), (False, True)]
     t = tournament(10, 12, 6, judges=1, seed=1)
     many = fit_globals(*t.tables, RateConfig())
     assert (many.dispersion_how, many.sigma0_how, many.spreads) == ("pooled", "empirical Bayes", None)
-
-
-def play_all(documents: int) -> Games:
-    """All pairs once."""
-    generator = rng("all pairs", documents)
-    truth = generator.normal(size=documents)
-    first, second = np.array(pairs_of(documents, "complete", generator)).T
-    return single(documents, first, second, votes(truth[first] - truth[second], 1, "thurstone", generator)[0])

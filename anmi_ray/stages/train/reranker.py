@@ -37,10 +37,10 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
     examples = sum(flow.rows_out for flow in flows)
     if not examples:
         remedy = (
-            "ask about more pairs (a larger compare.degree), or let uncertain negatives count less instead of leaving "
-            "them out (mine.allow=[]); `anmi show RUN` lists the rejects of mine"
+            "see the rejects of mine: `anmi show RUN`; if no negative is left, ask about more pairs (a larger "
+            "compare.degree), or let uncertain negatives count less instead of leaving them out (mine.allow=[])"
         )
-        raise DataError("no example was mined: no document is surely worse than an anchor", "train", remedy)
+        raise DataError("no example was mined", "train", remedy)
 
     wants_dev = bool(config.dev_points or config.interpolate)
     has_own = bool((ingest.manifest() or {}).get("own_documents"))
