@@ -54,6 +54,8 @@ DROPPED: dict[str, Dropped] = {
     "distill.dev_share": Dropped(0.15),
     "distill.test_share": Dropped(0.2),
     "rate.sample_queries": Dropped(5000),
+    "rate.strength": Dropped("unit", "judge_weights sets how much a judge's answers count"),
+    "rate.lapse": Dropped(0.0, "dispersion: pooled widens the errors of answers that are less reliable"),
     "rate.max_iterations": Dropped(100),
     "rate.tolerance": Dropped(1e-8),
     "mine.random_weight": Dropped(1.0, "mine.random_negatives says how many there are"),

@@ -204,7 +204,7 @@ WHAT = (
     "name=other",
     "execution.root=/elsewhere",
     "mine.rule=table2",
-    "rate.strength=linear",
+    "rate.estimate=mode",
 )
 
 

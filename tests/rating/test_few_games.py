@@ -25,7 +25,7 @@ Graph = Literal["complete", "sparse", "tree"]
 
 
 class Shape(NamedTuple):
-    """One simulated table: documents, graph, games a pair, sd of the truth in latent units, how it is judged, queries."""
+    """A simulated table: documents, graph, games a pair, sd of the truth in latent units, how it is judged, queries."""
 
     documents: int
     graph: Graph
