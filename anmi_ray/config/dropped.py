@@ -91,6 +91,7 @@ DROPPED: dict[str, Dropped] = {
     "train.curriculum.moves": Dropped(4),
     "rerank.peers.N.max_failures": Dropped(0.1),
     "evaluate.level": Dropped(0.95),
+    "evaluate.also": Dropped((), "a run with trained_by measures the model on another collection"),
     "evaluate.normalisation": Dropped("zscore"),
     "evaluate.weight_steps": Dropped(10),
     "execution.task_retries": Dropped(3),

@@ -13,13 +13,7 @@ import pyarrow.compute as pc
 from anmi_ray.core.records import FIT
 from anmi_ray.reports.data import FitFacts, JudgeAudit, JudgeValue, MiningFacts, Quantiles
 
-# key of the audit -> how the report names it; what is injected comes first, because it can be checked
-INJECTED = {
-    "noise_sd": "noise (probit)",
-    "position_bias": "position bias (probit)",
-    "tie_width": "tie width (probit)",
-    "failure_rate": "failures (share)",
-}
+# key of the audit -> how the report names it
 FOUND = {
     "failure_rate": "failures (share)",
     "tie_rate": "ties (share)",
@@ -36,9 +30,9 @@ FIRST = "preference for the first shown (share above ½)"
 
 
 def judge_audits(audit: Mapping[str, Any], simulated: Collection[str] = ()) -> tuple[JudgeAudit, ...]:
-    """The judges of {"judges": {name: figures}}; one with injected values, or named in `simulated`, was simulated."""
+    """The judges of {"judges": {name: figures}}; those named in `simulated` were simulated."""
     return tuple(
-        JudgeAudit(name, "injected" in figures or name in simulated, tuple(_values(figures)))
+        JudgeAudit(name, name in simulated, tuple(_values(figures)))
         for name, figures in audit.get("judges", {}).items()
     )
 
@@ -162,20 +156,13 @@ def _quantiles(fits: pa.Table) -> dict[str, Quantiles]:
 
 
 def _values(figures: Mapping[str, Any]) -> list[JudgeValue]:
-    injected = figures.get("injected", {})
-    recovered = figures.get("recovered", {})
-    values = [
-        JudgeValue(label, found["value"], injected.get(key), found["low"], found["high"], found.get("inside"))
-        for key, label in INJECTED.items()
-        if (found := recovered.get(key)) is not None
-    ]
+    values: list[JudgeValue] = []
     bias = figures.get("position_bias", {})
     if bias.get("probability") is not None:
         low, high = bias.get("interval", (None, None))
-        values.append(JudgeValue(FIRST, bias["probability"], None, low, high))
-    known = {value.quantity for value in values}
+        values.append(JudgeValue(FIRST, bias["probability"], low, high))
     for key, label in FOUND.items():
-        if key in figures and label not in known:
+        if key in figures:
             low, high = figures.get("intervals", {}).get(key) or (None, None)
-            values.append(JudgeValue(label, figures[key], None, low, high))
+            values.append(JudgeValue(label, figures[key], low, high))
     return values

@@ -142,7 +142,7 @@ def test_ratings_are_printed_without_out(file: Path) -> None:
         rating, low, high = (float(cell.strip("[],")) for cell in row[2:])
         assert low < rating < high
         assert high - low > 100
-    assert "fewer than" in said
+    assert "averaged over prior sds" in said
 
 
 def test_many_ratings_are_printed_in_part(file: Path) -> None:
