@@ -29,6 +29,9 @@ _INDEX = "retrieve.dense.index."
 # By dotted name, as the reference writes it: N for a place in a list. What is dropped of `train` was one of `distill`
 # too, and of `judge` one of `distill.judge`.
 DROPPED: dict[str, Dropped] = {
+    "retrieve.lucene.rm3": Dropped(
+        None, "retrieve.retrievers: [lucene, dense] finds documents without the query's words"
+    ),
     "retrieve.fusion.normalisation": Dropped("minmax"),
     f"{_INDEX}lists": Dropped(None, "lists of a shard are four times the root of its documents"),
     f"{_INDEX}sample": Dropped(65_536),
