@@ -94,7 +94,7 @@ class Globals:
     def from_json(cls, text: str) -> Globals:
         """The inverse of `to_json`; DataError on anything else."""
         try:
-            values = json.loads(text)
+            values = dict(json.loads(text))
             values = {name: value for name, value in values.items() if _FORMER.get(name, ...) != value}
             if set(values) | _OPTIONAL != {field.name for field in fields(cls)}:
                 raise ValueError(f"fields {sorted(values)}")
