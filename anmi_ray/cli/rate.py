@@ -147,11 +147,12 @@ def _write(rated: Rated, outputs: Mapping[str, Path | None], drawn: list[str]) -
 def _table(ratings: pa.Table) -> Iterator[Table | str]:
     """The first ratings with 95 % intervals, as a table, and how many more there are."""
     from anmi_ray.cli import console
+    from anmi_ray.core.intervals import Z95
 
     shown = console.table("query", "document", "rating", "95 % interval", right=("rating", "95 % interval"))
     for row in ratings.slice(0, _PRINTED).to_pylist():
         rating = row["rating_elo"]
-        reach = 1.96 * row["std_err_elo"]
+        reach = Z95 * row["std_err_elo"]
         interval = f"[{rating - reach:+.0f}, {rating + reach:+.0f}]"
         shown.add_row(row["query_id"], row["doc_id"], f"{rating:+.0f}", interval)
     yield shown

@@ -14,7 +14,6 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import JUDGMENT
 from anmi_ray.judging import audit, judge, truth
 from anmi_ray.judging.audit.agreement import correlation, krippendorff
-from anmi_ray.judging.audit.intervals import binomial
 
 World = Callable[..., tuple[pa.Table, pa.Table]]
 
@@ -45,13 +44,6 @@ def test_agreement_of_nothing_is_none() -> None:
     assert krippendorff(np.full((4, 2), np.nan)) is None
     assert krippendorff(np.full((4, 2), 0.5)) is None
     assert correlation(np.zeros(5), np.arange(5, dtype=np.float64)) is None
-
-
-def test_wilson_interval_on_known_values() -> None:
-    share, low, high = binomial(5, 50)  # Wilson (1927)
-    assert (share, round(low, 4), round(high, 4)) == (0.1, 0.0435, 0.2136)
-    assert binomial(0, 10)[1] == 0.0
-    assert binomial(10, 10)[2] == 1.0
 
 
 def test_bias_without_truth_has_the_right_sign_and_interval(make_world: World) -> None:
