@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq, isotonic_regression
+from scipy.optimize import isotonic_regression, root_scalar
 from scipy.special import expit
 
 from anmi_ray.core.errors import DataError, FitError
@@ -61,7 +61,10 @@ def fit_temperature(logits: ArrayLike, scores: ArrayLike, most: float | None = N
     high = 1.0
     while slope(high) < 0.0 and high < _SHARPEST:
         high *= 2.0
-    return Temperature(high if high >= _SHARPEST else float(brentq(slope, 0.0, high, xtol=1e-15, rtol=1e-13)))
+    if high >= _SHARPEST:
+        return Temperature(high)
+    found: Any = root_scalar(slope, bracket=(0.0, high), xtol=1e-15, rtol=1e-13)
+    return Temperature(float(found.root))
 
 
 def _check(logit_P: Reals, score_P: Reals) -> None:

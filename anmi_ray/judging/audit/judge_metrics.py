@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,7 +177,8 @@ def _slope(preference: Reals, x: Reals, queries: Queries) -> tuple[float, float,
         return None
     from scipy import optimize
 
-    slope = float(optimize.brentq(score, -_STEEPEST, _STEEPEST, xtol=1e-12))
+    found: Any = optimize.root_scalar(score, bracket=(-_STEEPEST, _STEEPEST), xtol=1e-12)
+    slope = float(found.root)
     mean = sigmoid(slope * x)
     cluster = np.unique(of, return_inverse=True)[1]
     if cluster.max() + 1 < MIN_QUERIES:
