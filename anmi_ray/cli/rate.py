@@ -147,7 +147,7 @@ def _write(rated: Rated, outputs: Mapping[str, Path | None], drawn: list[str]) -
 def _table(ratings: pa.Table) -> Iterator[Table | str]:
     """The first ratings with 95 % intervals, as a table, and how many more there are."""
     from anmi_ray.cli import console
-    from anmi_ray.core.intervals import Z95
+    from anmi_ray.core.scale import Z95
 
     shown = console.table("query", "document", "rating", "95 % interval", right=("rating", "95 % interval"))
     for row in ratings.slice(0, _PRINTED).to_pylist():

@@ -15,11 +15,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.core import intervals
+from anmi_ray.core import scale
 from anmi_ray.core.arrays import Ints, Reals
 from anmi_ray.core.identity import rng
 from anmi_ray.evaluation.pairwise import Pairs, buckets, folded, kinds, radius, shares
-from anmi_ray.evaluation.significance import Estimate
+from anmi_ray.evaluation.significance import Estimate, blocks
 
 BUCKETS = 20
 ROUNDS = 2000
@@ -37,7 +37,7 @@ class Draws:
 
     def blocks(self) -> Iterator[Reals]:
         """How often each query was drawn, float[rounds of a block, Q]."""
-        sizes = intervals.blocks(self.rounds, self.queries)
+        sizes = blocks(self.rounds, self.queries)
         draw = _kept if len(sizes) <= _KEPT else _drawn
         for number, rows in enumerate(sizes):
             yield draw(self.queries, rows, self.seed, number).astype(np.float64)
@@ -127,7 +127,7 @@ def wilson(values_P: Reals, query_P: Ints) -> Estimate:
     else:
         variance = float((error_Q**2).sum()) / n**2 * drawn / max(drawn - 1, 1)
         size = n / max(variance * (n - 1) / (p * (1 - p)), 1.0)
-    return Estimate(p, *intervals.wilson(p, size), n)
+    return Estimate(p, *scale.wilson(p, size), n)
 
 
 def brier(pairs: Pairs, draws: Draws | None = None) -> Estimate:

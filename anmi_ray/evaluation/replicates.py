@@ -17,8 +17,7 @@ from scipy import special
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
-from anmi_ray.core.intervals import blocks
-from anmi_ray.evaluation.significance import holm, paired_randomisation
+from anmi_ray.evaluation.significance import blocks, holm, paired_randomisation
 
 Reals = NDArray[np.float64]
 

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
-from anmi_ray.core.intervals import blocks
 
+BLOCK = 1 << 20  # numbers drawn at once
 LEVEL = 0.95  # confidence level of the intervals, as nearly all papers give them
 EXACT_QUERIES = 16  # up to 2^16 sign patterns are enumerated whatever the rounds
 
@@ -235,3 +235,10 @@ def _all_signed_sums(difference: NDArray[np.float64]) -> NDArray[np.float64]:
     for value in difference:
         sums = np.concatenate([sums + value, sums - value])
     return sums
+
+
+def blocks(rounds: int, width: int) -> list[int]:
+    """Sizes of the blocks of rounds, so that a block holds about BLOCK numbers."""
+    size = max(1, BLOCK // max(1, width))
+    full, rest = divmod(rounds, size)
+    return [size] * full + ([rest] if rest else [])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core.records import FIT
 from anmi_ray.reports.data import FitFacts, JudgeAudit, JudgeValue, MiningFacts, Quantiles
 
@@ -29,8 +30,9 @@ EQUAL_P = 0.05  # above it a query's ratings vary no more than noise would
 FIRST = "preference for the first shown (share above ½)"
 
 
-def judge_audits(audit: Mapping[str, Any], simulated: Collection[str] = ()) -> tuple[JudgeAudit, ...]:
-    """The judges of {"judges": {name: figures}}; those named in `simulated` were simulated."""
+def judge_audits(audit: Mapping[str, Any], panel: JudgeConfig | None = None) -> tuple[JudgeAudit, ...]:
+    """The judges of {"judges": {name: figures}}; `panel` says which were simulated."""
+    simulated = {judge.name for judge in panel.simulated} if panel else set[str]()
     return tuple(
         JudgeAudit(name, name in simulated, tuple(_values(figures)))
         for name, figures in audit.get("judges", {}).items()

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from anmi_ray.core.intervals import Z95
+from anmi_ray.core.scale import Z95
 from anmi_ray.reports.charts import IntervalLine, intervals, matrix
 from anmi_ray.reports.page import decimal, of_pictures, signed
 from anmi_ray.reports.theme import MAIN, SECOND, short, to_svg

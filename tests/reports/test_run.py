@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core import identity
 from anmi_ray.core.identity import ID
@@ -419,7 +420,7 @@ def test_audits_become_rows():
         "judges": {"a": figures, "b": figures},
         "panel": {"alpha": 0.6, "error_correlation": {"a ~ b": 0.1}},
     }
-    a, b = audits.judge_audits(audit, {"a"})
+    a, b = audits.judge_audits(audit, JudgeConfig.model_validate({"judges": [{"kind": "simulated", "name": "a"}]}))
     assert (b.values[-1].low, b.values[-1].high) == (0.1, 0.3)
     assert (a.simulated, b.simulated) == (True, False)
     assert a.values == b.values

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.core.identity import rng
-from anmi_ray.core.intervals import Z95, blocks, wilson
+from anmi_ray.core.scale import Z95, wilson
 from anmi_ray.judging.audit.agreement import Reals
 
 MIN_QUERIES = 10
 ROUNDS = 2000
+_BLOCK = 1 << 20  # numbers drawn at once
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,9 @@ class Queries:
         """Sums float[R, F] over Q queries drawn with replacement, of per-query sums[Q, F]; a pure function of them."""
         random = rng("judge-audit", self.count)
         found = []
-        for rounds in blocks(ROUNDS, self.count):
+        block = max(1, _BLOCK // self.count)
+        for start in range(0, ROUNDS, block):
+            rounds = min(block, ROUNDS - start)
             drawn = random.integers(0, self.count, (rounds, self.count)) + self.count * np.arange(rounds)[:, None]
             times = np.bincount(drawn.ravel(), minlength=rounds * self.count).reshape(rounds, self.count)
             found.append(times @ sums)

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.core.intervals import Z95
-from anmi_ray.core.scale import normal_quantile, sigmoid
+from anmi_ray.core.scale import Z95, normal_quantile, sigmoid
 from anmi_ray.judging.audit.agreement import Reals, pair_means
 from anmi_ray.judging.audit.intervals import MIN_QUERIES, Queries, Share
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.config.pilot import PilotConfig
-from anmi_ray.core.intervals import Z95, wilson
+from anmi_ray.core.scale import Z95, wilson
 from anmi_ray.judging.audit.agreement import Reals
 
 Outcome = Literal["pass", "fail", "cannot tell", "not measured"]

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from anmi_ray import mining
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.core import scale
 from anmi_ray.core.identity import ID
@@ -138,7 +137,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         simulated=experiment.simulated is not None,
         config_yaml=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
         fusion=fusion.from_json(sweep) if sweep else None,
-        judges=(*audits.judge_audits(audit, _simulated(experiment.judge)), *_ensemble(run, experiment)),
+        judges=(*audits.judge_audits(audit, experiment.judge), *_ensemble(run, experiment)),
         panel=audits.panel_values(audit),
         spent=_spent(run),
         distilled=_distilled(run, experiment),
@@ -259,17 +258,11 @@ def _example(run: _Run, sample: pa.Array, told: str | None) -> report.RatedQuery
     )
 
 
-def _simulated(panel: JudgeConfig | None) -> set[str]:
-    """The names of a panel's simulated judges."""
-    return {judge.name for judge in panel.simulated} if panel else set()
-
-
 def _ensemble(run: _Run, experiment: Experiment) -> tuple[report.JudgeAudit, ...]:
     """The audits of the judges that a distilled one learned from."""
     if "label" not in run.artifacts:
         return ()
-    audit = run.artifacts["label"].read_json("audit.json") or {}
-    found = audits.judge_audits(audit, _simulated(experiment.ensemble))
+    found = audits.judge_audits(run.artifacts["label"].read_json("audit.json") or {}, experiment.ensemble)
     return tuple(replace(one, judge=f"{one.judge} (ensemble)") for one in found)
 
 
