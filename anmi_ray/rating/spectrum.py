@@ -85,7 +85,6 @@ def _lambda2(row, other):
     _take_out(product, constant)
     length = math.sqrt(dot(product, product))
     ritz = math.inf
-    precision = 1e-3 * _CHANGE * n
     for k in range(steps):
         before, v, product = v, product, before
         for i in range(n):
@@ -96,7 +95,7 @@ def _lambda2(row, other):
         beta[k] = length = math.sqrt(dot(product, product))
         last = k == steps - 1 or length < _CHANGE * n
         if last or k % _WINDOW == _WINDOW - 1:
-            found = _smallest_eigenvalue(alpha[: k + 1], beta[:k], precision)
+            found = _smallest_eigenvalue(alpha[: k + 1], beta[:k])
             if last or ritz - found < min(_CHANGE * n, _RELATIVE_CHANGE * found):
                 return found
             ritz = found
@@ -123,14 +122,14 @@ def _take_out(x, direction):
 
 
 @compiled
-def _smallest_eigenvalue(alpha, beta, precision):
+def _smallest_eigenvalue(alpha, beta):
     """Smallest eigenvalue of the symmetric tridiagonal matrix (alpha, beta), all above 0, by bisection.
 
     One is below x if and only if a pivot of the matrix less x is negative (Sturm).
     """
     low = 0.0
     high = alpha.min()
-    while high - low > precision:
+    while high - low > 1e-4 * _RELATIVE_CHANGE * high:
         x = 0.5 * (low + high)
         pivot = alpha[0] - x
         for i in range(len(beta)):
