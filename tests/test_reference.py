@@ -59,7 +59,7 @@ def test_every_setting_is_told_with_what_its_model_says_of_it(model: type[BaseMo
 def test_dotted_names_are_those_of_the_command_line() -> None:
     names = {row.name for group in generate.groups(Experiment) for row in group.rows}
     some = ("train.learning_rate", "execution.train.micro_batch_tokens", "judge.judges.N.endpoint.base_url")
-    assert names >= {*some, "retrieve.lucene.rm3.terms", "mine.sample.b", "rerank.peers.N.run", "plan.documents"}
+    assert names >= {*some, "retrieve.lucene.language", "mine.sample.b", "rerank.peers.N.run", "plan.documents"}
 
 
 def test_links_of_groups_lead_to_their_headings() -> None:

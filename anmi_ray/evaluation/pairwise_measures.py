@@ -15,12 +15,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from anmi_ray.core import scale
 from anmi_ray.core.arrays import Ints, Reals
 from anmi_ray.core.identity import rng
 from anmi_ray.evaluation.pairwise import Pairs, buckets, folded, kinds, radius, shares
 from anmi_ray.evaluation.significance import Estimate, blocks
 
-Z95 = 1.959963984540054
 BUCKETS = 20
 ROUNDS = 2000
 _KEPT = 64  # blocks kept between statistics of the same queries, a megabyte each
@@ -127,9 +127,7 @@ def wilson(values_P: Reals, query_P: Ints) -> Estimate:
     else:
         variance = float((error_Q**2).sum()) / n**2 * drawn / max(drawn - 1, 1)
         size = n / max(variance * (n - 1) / (p * (1 - p)), 1.0)
-    middle = (p + Z95**2 / (2 * size)) / (1 + Z95**2 / size)
-    half = Z95 / (1 + Z95**2 / size) * math.sqrt(p * (1 - p) / size + Z95**2 / (4 * size**2))
-    return Estimate(p, max(middle - half, 0.0), min(middle + half, 1.0), n)
+    return Estimate(p, *scale.wilson(p, size), n)
 
 
 def brier(pairs: Pairs, draws: Draws | None = None) -> Estimate:

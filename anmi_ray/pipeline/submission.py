@@ -38,7 +38,7 @@ OURS = "anmi_job"  # the key of a job's metadata that says it is one of these
 _PLACES = frozenset({"path", "root", "storage_path", "documents", "queries", "qrels", "examples"})
 _BY_SPLIT = "qrels"  # a mapping of places
 _FREE = "extra"  # what a server is sent as it stands
-_PERHAPS = frozenset({"model", "template", "relevance", "tokenizer", "pointwise", "also"})
+_PERHAPS = frozenset({"model", "template", "relevance", "tokenizer", "pointwise"})
 _EXCLUDED = ["__pycache__", "*.pyc", ".?*"]  # of the code that is shipped
 _STOP_S = 30  # that a cancelled driver has to end by itself
 # exit statuses of a shell that found nothing to run

@@ -18,7 +18,6 @@ from rich.table import Table
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
-from anmi_ray.config.paths import as_written
 from anmi_ray.core.errors import AnmiError, caught, combined
 from anmi_ray.corpus.counts import CollectionCounts, of_manifest
 from anmi_ray.judging import autoscale, kinds
@@ -86,8 +85,6 @@ def plan(experiment: Experiment, offline: bool = False) -> Generator[str | Table
     yield from calls.said
     if experiment.ensemble and experiment.refines is None:
         yield _saved(experiment, calls.pairs[judge.STAGE.group])
-    if others := experiment.evaluate.also:
-        yield f"then the model is measured on {', '.join(map(as_written, others))} (evaluate.also), which no row counts"
     to_do = [cost for name, cost in found.items() if states[name][0] != "complete"]
     dollars = sum(cost.dollars for cost in to_do)
     priced = f", about {dollars:,.2f} dollars" if dollars else ""

@@ -22,8 +22,8 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import id_matrix, uniforms
 from anmi_ray.core.records import CANDIDATE, COMPARISON, DOCUMENT, QUERY, TEXT_OF
+from anmi_ray.core.scale import Z95
 from anmi_ray.judging import kinds
-from anmi_ray.judging.audit.intervals import Z95
 from anmi_ray.judging.kinds import PromptJudge
 from anmi_ray.judging.prompt_builder import PromptBuilder
 from anmi_ray.judging.questions import direct_questions, text_questions

@@ -146,9 +146,7 @@ def log_marginal(
     """Σ_q log ∫ likelihood · prior by Laplace's approximation; without a prior the log-likelihood at its maximum.
 
     log p ≈ ℓ(ê) - Σ τ (ê - μ)²/2 + ½ Σ log τ - ½ log det A, A = information + diag(τ). The gradients are exact for this
-    approximation: through ê too, by the likelihood's third derivative (with a lapse rate, whose information is the
-    expected one, to first order). There the approximation also needs more games: of σ0 = 2 probit and a lapse rate of
-    .2 it found 1.3 and .2 from 8 single answers a document, 1.8 and .2 from 40 (simulated).
+    approximation: through ê too, by the likelihood's third derivative.
     """
     mean, precision = prior_arrays(games, shape)
     posterior = Posterior(games, like, m, mean, precision, offset)

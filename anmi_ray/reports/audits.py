@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core.records import FIT
 from anmi_ray.reports.data import FitFacts, JudgeAudit, JudgeValue, MiningFacts, Quantiles
 
-# key of the audit -> how the report names it; what is injected comes first, because it can be checked
-INJECTED = {
-    "noise_sd": "noise (probit)",
-    "position_bias": "position bias (probit)",
-    "tie_width": "tie width (probit)",
-    "failure_rate": "failures (share)",
-}
+# key of the audit -> how the report names it
 FOUND = {
     "failure_rate": "failures (share)",
     "tie_rate": "ties (share)",
@@ -35,10 +30,11 @@ EQUAL_P = 0.05  # above it a query's ratings vary no more than noise would
 FIRST = "preference for the first shown (share above ½)"
 
 
-def judge_audits(audit: Mapping[str, Any], simulated: Collection[str] = ()) -> tuple[JudgeAudit, ...]:
-    """The judges of {"judges": {name: figures}}; one with injected values, or named in `simulated`, was simulated."""
+def judge_audits(audit: Mapping[str, Any], panel: JudgeConfig | None = None) -> tuple[JudgeAudit, ...]:
+    """The judges of {"judges": {name: figures}}; `panel` says which were simulated."""
+    simulated = {judge.name for judge in panel.simulated} if panel else set[str]()
     return tuple(
-        JudgeAudit(name, "injected" in figures or name in simulated, tuple(_values(figures)))
+        JudgeAudit(name, name in simulated, tuple(_values(figures)))
         for name, figures in audit.get("judges", {}).items()
     )
 
@@ -162,20 +158,13 @@ def _quantiles(fits: pa.Table) -> dict[str, Quantiles]:
 
 
 def _values(figures: Mapping[str, Any]) -> list[JudgeValue]:
-    injected = figures.get("injected", {})
-    recovered = figures.get("recovered", {})
-    values = [
-        JudgeValue(label, found["value"], injected.get(key), found["low"], found["high"], found.get("inside"))
-        for key, label in INJECTED.items()
-        if (found := recovered.get(key)) is not None
-    ]
+    values: list[JudgeValue] = []
     bias = figures.get("position_bias", {})
     if bias.get("probability") is not None:
         low, high = bias.get("interval", (None, None))
-        values.append(JudgeValue(FIRST, bias["probability"], None, low, high))
-    known = {value.quantity for value in values}
+        values.append(JudgeValue(FIRST, bias["probability"], low, high))
     for key, label in FOUND.items():
-        if key in figures and label not in known:
+        if key in figures:
             low, high = figures.get("intervals", {}).get(key) or (None, None)
-            values.append(JudgeValue(label, figures[key], None, low, high))
+            values.append(JudgeValue(label, figures[key], low, high))
     return values

@@ -52,17 +52,12 @@ class Collection:
 
 @dataclass(frozen=True)
 class JudgeValue:
-    """One audited quantity of a judge; `injected` is what a simulated judge was told to have.
-
-    `inside` says whether the interval holds the injected value; None where that is not to be expected.
-    """
+    """One audited quantity of a judge, with its 95 % interval if there is one."""
 
     quantity: str
     recovered: float | None
-    injected: float | None = None
     low: float | None = None
     high: float | None = None
-    inside: bool | None = None
 
 
 @dataclass(frozen=True)

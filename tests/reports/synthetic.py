@@ -146,15 +146,15 @@ def example() -> RatedQuery:
 
 
 def judges() -> tuple[JudgeAudit, ...]:
-    """Three simulated judges with their faults injected and recovered."""
+    """Three simulated judges."""
     return tuple(
         JudgeAudit(
             name,
             True,
             (
-                JudgeValue("noise (probit)", noise + 0.02, noise, noise - 0.03, noise + 0.06, True),
-                JudgeValue("position bias (probit)", bias - 0.01, bias, bias - 0.04, bias + 0.03, True),
-                JudgeValue("failures (share)", 0.0098, 0.01, 0.0091, 0.0105),
+                JudgeValue("right, per answer (share)", 0.9 - noise / 5, 0.88 - noise / 5, 0.92 - noise / 5),
+                JudgeValue("preference for the first shown (share above ½)", bias, bias - 0.04, bias + 0.03),
+                JudgeValue("failures (share)", 0.0098, 0.0091, 0.0105),
                 JudgeValue("flip rate (share)", 0.12),
             ),
         )

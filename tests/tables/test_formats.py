@@ -182,7 +182,7 @@ def test_blanks_around_ids_and_names_are_removed_and_counted(tmp_path: Path, nam
     assert read.stripped == 7
 
 
-@pytest.mark.parametrize("column", ["preference", "games", "tie"])
+@pytest.mark.parametrize("column", ["preference", "games"])
 @pytest.mark.parametrize(("name", "value"), [("p.jsonl", "true"), ("p.csv", "False"), ("p.jsonl", '"TRUE"')])
 def test_booleans_in_columns_of_numbers_are_named(tmp_path: Path, column: str, name: str, value: str) -> None:
     cells = {"query_id": '"q"', "doc_a": '"a"', "doc_b": '"b"', "preference": "1", column: value}

@@ -2,8 +2,8 @@
 
 Judges that read texts are asked first, what is missing in the answer log (`dispatch`); then every bucket's judgments
 are put together from the log, from files of preferences (`importing`), and from the judges that compute in process (a
-simulated panel, similarity). For a simulated panel the latent relevance that it was told is kept beside its judgments,
-so that the report can check what is recovered.
+simulated panel, similarity). The latent relevance of a simulated panel is kept beside its judgments, so that the audit
+can measure accuracy and errors against it.
 """
 
 from __future__ import annotations
@@ -236,5 +236,5 @@ def _audit(judge: Artifact, asked: QuestionSources, config: JudgeConfig, buckets
         read = (asked.retrieve.read_part("candidates", bucket, CANDIDATE) for bucket in range(buckets))
         candidates = pa.concat_tables(of_queries(table, sample) for table in read)
         leanings = rating.fit_globals(judgments, comparisons, candidates, RateConfig(judge_offsets=True)).offsets
-    figures = judging.audit(judgments, comparisons, truth, config, triads=count_triads, leanings=leanings)
+    figures = judging.audit(judgments, comparisons, truth, triads=count_triads, leanings=leanings)
     return {"queries": sample.num_rows, **figures}

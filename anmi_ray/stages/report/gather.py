@@ -137,7 +137,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         simulated=experiment.simulated is not None,
         config_yaml=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
         fusion=fusion.from_json(sweep) if sweep else None,
-        judges=(*audits.judge_audits(audit), *_ensemble(run)),
+        judges=(*audits.judge_audits(audit, experiment.judge), *_ensemble(run, experiment)),
         panel=audits.panel_values(audit),
         spent=_spent(run),
         distilled=_distilled(run, experiment),
@@ -258,11 +258,11 @@ def _example(run: _Run, sample: pa.Array, told: str | None) -> report.RatedQuery
     )
 
 
-def _ensemble(run: _Run) -> tuple[report.JudgeAudit, ...]:
+def _ensemble(run: _Run, experiment: Experiment) -> tuple[report.JudgeAudit, ...]:
     """The audits of the judges that a distilled one learned from."""
     if "label" not in run.artifacts:
         return ()
-    found = audits.judge_audits(run.artifacts["label"].read_json("audit.json") or {})
+    found = audits.judge_audits(run.artifacts["label"].read_json("audit.json") or {}, experiment.ensemble)
     return tuple(replace(one, judge=f"{one.judge} (ensemble)") for one in found)
 
 
