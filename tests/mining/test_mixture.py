@@ -209,7 +209,7 @@ def test_json_round_trip(settings: Settings, size: int) -> None:
     text = json.dumps(found.to_dict(), allow_nan=False)
     again = Mixture.from_dict(json.loads(text))
     assert again == found
-    assert again.summary() == found.said()
+    assert again.summary() == found.summary()
     gap = np.linspace(-500, 900, 57)
     np.testing.assert_array_equal(again.false_negative(gap), found.false_negative(gap))
 
