@@ -97,7 +97,7 @@ def test_a_step_says_how_much_of_the_negatives_weight_is_on_rated_ones(base: Pat
 
 
 def test_a_learned_temperature_stays_between_its_ends(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objectives, "BESIDE_RATE", 1.0)
+    monkeypatch.setattr(objectives, "LOSS_RATE", 1.0)
     config = settings(loss={"bound": 3.0, "learn_temperature": True})
     module, batches = step(base, config)
     objective = Objective(module, config, 1, None)
