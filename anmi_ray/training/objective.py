@@ -71,7 +71,8 @@ class Objective:
     def of(self, batch: MicroBatch, phase: Phase) -> Callable[..., Tensor]:
         """Return the loss of a micro-batch as a function of (score[N], predicted[N], ...).
 
-        Its value is the micro-batch's part of the step's mean over lists. Any further scores [N] get a ranking term each, and these terms are averaged. Calling it adds to `sums`.
+        Its value is the micro-batch's part of the step's mean over lists. Further scores [N] get a ranking term each,
+        and these terms are averaged. Calling it adds to `sums`.
         """
 
         def objective(score_N: Tensor, predicted_N: Tensor, *other_N: Tensor) -> Tensor:
