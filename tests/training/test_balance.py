@@ -106,7 +106,7 @@ def test_alpha_follows_the_share_of_false_negatives() -> None:
     assert [estimated_alpha(share) for share in (0.05, 0.2, 0.5)] == pytest.approx([0.75, 0.575, 0.4])
     found = make_balance(BalanceConfig(rule="estimated"), 0.2)
     assert found.weights(Scalars({}, 0.1, torch.device("cpu")), 0.9)[0] == pytest.approx(0.575)
-    with pytest.raises(ConfigError, match="share of false negatives is unknown"):
+    with pytest.raises(ConfigError, match="share of false negatives is not known"):
         make_balance(BalanceConfig(rule="estimated"), None)
 
 
