@@ -231,5 +231,5 @@ def mine(experiment: Experiment, reporter: Reporter | None = None) -> Mined:
     if (fitted := artifact.read_json("mixture.json")) is not None:
         mixture = Mixture.from_dict(fitted)
         thresholds = [at for at in mixture.thresholds if at is not None]
-        summary = {**summary, "thresholds": thresholds, "mixture": mixture.said()}
+        summary = {**summary, "thresholds": thresholds, "mixture": mixture.summary()}
     return Mined(experiment.name, experiment.mine.composition, artifact.fingerprint, flows, summary)

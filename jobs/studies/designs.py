@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from anmi_ray import comparisons, rating
-from anmi_ray.comparisons.adaptive import error, wanted
+from anmi_ray.comparisons.adaptive import error, objective_matrix
 from anmi_ray.config.compare import CompareConfig, Objective
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.arrays import Ints, Reals
@@ -212,7 +212,7 @@ def _reached(of: World, pairs: pa.Table, judgments: pa.Table, objective: Objecti
     true: list[float] = []
     for query, known in known_by(known_of).items():
         beliefs = known.beliefs
-        m = wanted(beliefs, objective, model)
+        m = objective_matrix(beliefs, objective, model)
         off = beliefs.mean - of.truth[of.rows_of(query, known.doc_ids)]
         variance = error(beliefs, objective, model) ** 2
         said.append(variance)

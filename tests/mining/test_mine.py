@@ -179,7 +179,7 @@ def test_queries_without_a_known_positive() -> None:
         identity.query_id("q1").hex(): "nothing among its candidates answers it",
         identity.query_id("q2").hex(): "no judge answered about its candidates",
     }
-    with pytest.raises(ConfigError, match="needs how likely"):
+    with pytest.raises(ConfigError, match="needs P"):
         mine(tables.ratings, tables.gaps, tables.candidates, config, 0)
 
 
@@ -379,10 +379,10 @@ def test_of_weights_in_bits_the_largest_of_an_example_is_full(rule: str) -> None
     config = MineConfig(rule=rule)
     mixture = Mixture("gaussian", 600, 0.0, 1.0, "icl", (Component(1.0, 750.0, 120.0),), (), ())
     beside = RuleInputs(mixture=mixture)
-    bits = weights(*args, config, 0, beside=beside)
+    bits = weights(*args, config, 0, inputs=beside)
     keys = zip(*(bits[name].to_pylist() for name in ("query_id", "doc_id", "weight")), strict=True)
     raw = {(query, doc): weight for query, doc, weight in keys}
-    examples, _ = mine(*args, config, 0, beside=beside)
+    examples, _ = mine(*args, config, 0, inputs=beside)
     assert examples.num_rows == len(specs)
     for example in examples.to_pylist():
         taken = [
