@@ -51,23 +51,19 @@ def panel_values(audit: Mapping[str, Any]) -> tuple[JudgeValue, ...]:
     return (*values, *(JudgeValue(f"error correlation, {pair}", value) for pair, value in correlations))
 
 
-def distilled_values(page: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[JudgeValue, ...]:
-    """What a distilled judge is worth on held-out pairs: by distilled.json, else by the summary of its stage."""
-    steps = {row["step"]: row for row in page.get("checkpoints", ())}
-    found = steps.get(page.get("step"), {})
+def distilled_values(summary: Mapping[str, Any]) -> tuple[JudgeValue, ...]:
+    """Figures of a distilled judge on held-out pairs, from the summary of its stage."""
     names = {
-        "right where the ensemble agrees": ("accuracy", "accuracy_consensus"),
-        "Brier score": ("brier", "brier"),
-        "slope of the calibration": ("slope", "calibration_slope"),
+        "accuracy_consensus": "right where the ensemble agrees",
+        "brier": "Brier score",
+        "calibration_slope": "slope of the calibration",
     }
-    values = []
-    for name, (of_page, of_summary) in names.items():
-        value = found.get(of_page, summary.get(of_summary))
-        if isinstance(value, Mapping):
-            value = [value["mean"], value["low"], value["high"]]
-        if isinstance(value, list):
-            values.append(JudgeValue(name, value[0], low=value[1], high=value[2]))
-    return tuple(values)
+    values = [
+        JudgeValue(name, value, low=low, high=high)
+        for key, name in names.items()
+        for value, low, high in [summary[key]]
+    ]
+    return (*values, JudgeValue("expected calibration error", summary["ece"]))
 
 
 def confirming(stage: str, audit: Mapping[str, Any]) -> Iterator[str]:

@@ -15,10 +15,10 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from anmi_ray.evaluation.pairwise import evenly
+from anmi_ray.evaluation.significance import Estimate
 from anmi_ray.reports import theme
 from anmi_ray.reports.page import CATEGORIES, category_colour
-from anmi_ray.reports.theme import CARD, COLOUR, DASH, FAINT, GAIN, INK, LOSS, MAIN, Canvas
+from anmi_ray.reports.theme import BASE, CARD, COLOUR, DASH, FAINT, GAIN, INK, LOSS, MAIN, REST, SECOND, Canvas
 
 MAX_POINTS = 1_500
 MAX_BARS = 440
@@ -131,6 +131,15 @@ def per_query(difference: NDArray[np.float64], measure: str, system: str, baseli
     return canvas.draw(bars.mark_rect(), zero, title=f"{measure}: {system} − {baseline}")
 
 
+def evenly(count: int, limit: int) -> NDArray[np.int64]:
+    """At most `limit` of the places 0..count-1, evenly chosen, the first and the last among them.
+
+    >>> evenly(9, 3).tolist()
+    [0, 4, 8]
+    """
+    return np.unique(np.linspace(0, count - 1, min(limit, count)).round().astype(np.int64))
+
+
 def scatter(x_values: NDArray[np.float64], y_values: NDArray[np.float64], x_label: str, y_label: str) -> Markup:
     """Points with the line y = x; at most MAX_POINTS of them are drawn, evenly picked."""
     picked = evenly(len(x_values), MAX_POINTS)
@@ -227,13 +236,8 @@ def lines(
     y_label: str,
     zero: bool = False,
     ring: tuple[float, float] | None = None,
-    across: Sequence[tuple[str, float]] = (),
-    spread: Sequence[IntervalLine] = (),
 ) -> Markup:
-    """Curves over one pair of axes, with a legend where there are several; `ring` marks one point.
-
-    across: named levels, dashed; spread: intervals of single points, whose `place` is on the x axis.
-    """
+    """Curves over one pair of axes, with a legend if there are several; `ring` marks one point."""
     canvas = Canvas(f"{y_label} over {x_label}", 186.0)
     x = alt.X("x:Q", title=x_label, scale=alt.Scale(zero=False, nice=False, padding=4))
     y = alt.Y("y:Q", title=None, scale=alt.Scale(zero=zero), axis=alt.Axis(tickCount=5))
@@ -243,13 +247,7 @@ def lines(
     colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=colours), legend=_legend(names))
     points = {one.name for one in curves if len(one.points) <= 40}
     few = [{**row, "tooltip": f"{row['x']:,.6g}: {row['y']:.4g}"} for row in rows if row["name"] in points]
-    levels = [{"y": value, "name": name, "side": k % 2} for k, (name, value) in enumerate(across)]
-    middle = canvas.rows(levels).mark_rule(color=FAINT, strokeDash=DASH).encode(y=y)
-    ends = [{"x": one.place, "low": one.low, "high": one.high} for one in spread if one.low is not None]
     layers = [
-        middle,
-        *(_named(canvas, [row for row in levels if row["side"] == side], side, y) for side in (0, 1)),
-        canvas.rows(ends).mark_rule(color=MAIN, strokeWidth=1.3).encode(x=x, y=alt.Y("low:Q"), y2="high"),
         canvas.rows(rows).mark_line().encode(x=x, y=y, color=colour),
         canvas.rows(few)
         .mark_circle(size=24, opacity=1, aria=True)
@@ -261,16 +259,45 @@ def lines(
     return canvas.draw(*layers, title=y_label)
 
 
-def _named(canvas: Canvas, levels: Sequence[Mapping[str, Any]], side: int, y: alt.Y) -> alt.Chart:
-    """The names of levels, on the right or the left above their lines."""
-    text = canvas.rows(levels).mark_text(align="left" if side else "right", dy=-7, fontSize=10.5)
-    return text.encode(x=alt.value(4 if side else "width"), y=y, text="name:N")
-
-
 def _legend(names: Sequence[str]) -> alt.Legend | None:
     if len(names) < 2:
         return None
     return alt.Legend(columns=max(1, int(62 / (max(map(len, names)) + 5))))
+
+
+def calibration(named: Mapping[str, Sequence[tuple[float, Estimate]]], predicted: str, observed: str) -> Markup:
+    """Reliability curves: observed over predicted means of buckets; the first one with intervals, at most four.
+
+    predicted, observed: titles of the axes.
+    """
+    canvas = Canvas("calibration", 290.0)
+    names = list(named)[:4]
+    colours = [MAIN, SECOND, BASE, REST]
+    rows = [
+        {"x": at, "y": one.mean, "low": one.low, "high": one.high, "name": name,
+         "tooltip": f"predicted {at:.3f}, observed {one.mean:.3f}, {one.n:,} pairs"}
+        for name in names
+        for at, one in named[name]
+        if one.mean is not None
+    ]  # fmt: skip
+    first = [row for row in rows if row["name"] == names[0]]
+    others = [row for row in rows if row["name"] != names[0]]
+    share = alt.Scale(domain=[0, 1], nice=False)
+    x = alt.X("x:Q", scale=share, axis=alt.Axis(title=predicted, grid=True, tickCount=5))
+    y = alt.Y("y:Q", scale=share, axis=alt.Axis(title=None, grid=True, tickCount=5))
+    scale = alt.Scale(domain=names, range=colours[: len(names)])
+    colour = alt.Color("name:N", scale=scale, legend=alt.Legend(columns=2) if len(names) > 1 else None)
+    perfect = canvas.rows([{"x": 0, "y": 0}, {"x": 1, "y": 1}]).mark_line(color=FAINT, strokeDash=DASH)
+    whole = canvas.rows([row for row in first if row["low"] is not None and row["high"] is not None])
+    dots = canvas.rows(first).mark_circle(size=45, opacity=1, aria=True)
+    return canvas.draw(
+        perfect.encode(x=x, y=y),
+        canvas.rows(others).mark_line().encode(x=x, y=y, color=colour),
+        canvas.rows(others).mark_circle(size=18, opacity=1).encode(x=x, y=y, color=colour),
+        whole.mark_rule(color=MAIN, strokeWidth=1.3).encode(x=x, y=alt.Y("low:Q"), y2="high"),
+        dots.encode(x=x, y=y, color=colour, description="tooltip:N"),
+        title=observed,
+    )
 
 
 def smooth(points: Sequence[tuple[float, float]], target: int = 160) -> list[tuple[float, float]]:

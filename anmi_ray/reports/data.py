@@ -19,7 +19,7 @@ from anmi_ray.evaluation.fusion import WeightSweep
 from anmi_ray.evaluation.headline import Headline
 from anmi_ray.evaluation.judged import ByJudges
 from anmi_ray.evaluation.relevance import Relevance
-from anmi_ray.evaluation.significance import SystemComparison, by_system
+from anmi_ray.evaluation.significance import Estimate, SystemComparison, by_system
 from anmi_ray.reports.page import a_key_a_line, plain
 from anmi_ray.reports.rounds import Rounds
 
@@ -78,8 +78,9 @@ class JudgeAudit:
 class DistilledFacts:
     """A judge learned from `judgments` of an ensemble about `pairs` pairs, where the run has `asked` pairs to judge.
 
-    saved: share of the ensemble's judgments that all of those would have taken. `values` are of `test_pairs` pairs of
-    queries that it did not learn from; `page`: the file beside the report that says more.
+    saved: share of the ensemble's judgments that all of those would have taken.
+    values: figures on `test_pairs` pairs of queries that it did not learn from.
+    curve: (predicted, observed) mean scores of equal buckets of these pairs.
     """
 
     judges: tuple[str, ...]
@@ -90,7 +91,7 @@ class DistilledFacts:
     saved: float | None
     test_pairs: int | None = None
     values: tuple[JudgeValue, ...] = ()
-    page: str | None = None
+    curve: tuple[tuple[float, Estimate], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -166,12 +166,15 @@ def _figures(data: ReportData, measures: Sequence[str], systems: Sequence[str]) 
         drawn["gaps"] = charts.histogram(data.gaps.gaps, data.gaps.chosen, bands, "gap below the anchor (Elo)")
     if data.relevance is not None:
         drawn["relevance"] = _reliability(data.relevance)
+    if data.distilled is not None and data.distilled.curve:
+        name = ", ".join(data.distilled.judges)
+        drawn["distilled"] = charts.calibration({name: data.distilled.curve}, "predicted score", "the ensemble's score")
     return drawn | curves(data.training)
 
 
 def _reliability(found: Relevance) -> Markup:
     """How often documents are relevant, over the probability that they are."""
-    from anmi_ray.reports.distilled_charts import calibration
+    from anmi_ray.reports.charts import calibration
 
     held = {"dev, out of fold": found.dev, **({"test": found.test} if found.test is not None else {})}
     named = {name: one.curve for name, one in reversed(held.items())}  # the first has intervals

@@ -28,6 +28,7 @@ from anmi_ray.core.records import (
     FIT,
     GAP,
     METRIC,
+    PREDICTION,
     QREL,
     QUERY,
     RATING,
@@ -39,12 +40,14 @@ from anmi_ray.core.records import (
 from anmi_ray.corpus.counts import of_manifest
 from anmi_ray.evaluation import fusion
 from anmi_ray.evaluation.headline import Headline
+from anmi_ray.evaluation.pairwise import read
+from anmi_ray.evaluation.pairwise_measures import mean_buckets
 from anmi_ray.evaluation.significance import LEVEL, SystemComparison
 from anmi_ray.reports import audits, held_out
 from anmi_ray.reports import data as report
 from anmi_ray.reports.run import to_html
 from anmi_ray.stages import by_judges, relevance
-from anmi_ray.stages.distill import PAGES
+from anmi_ray.stages.distill import JUDGE
 from anmi_ray.stages.evaluate import headline_of
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.stages.mine.examples import confirmed
@@ -292,8 +295,8 @@ def _distilled(run: _Run, experiment: Experiment) -> report.DistilledFacts | Non
     rounds = [stage for stage in ("judge", "validate") if stage in run.artifacts]
     pairs = _judged(run, "label") // len(judges)
     asked = sum(_judged(run, stage) for stage in rounds) // len(experiment.judge.judges)
-    page = made.read_json("distilled.json") or {}
-    summary = made.read_json("summary.json") or {}
+    summary = made.read_json("summary.json")
+    held_out = mean_buckets(read(made.read_part("predictions", 0, PREDICTION), JUDGE))
     return report.DistilledFacts(
         judges=tuple(judge.name for judge in experiment.judge.distilled),
         ensemble=tuple(judge.name for judge in judges),
@@ -301,9 +304,9 @@ def _distilled(run: _Run, experiment: Experiment) -> report.DistilledFacts | Non
         judgments=pairs * len(judges),
         asked=asked // 2,
         saved=1 - pairs / asked if asked else None,
-        test_pairs=page.get("pairs", summary.get("test_pairs")),
-        values=audits.distilled_values(page, summary),
-        page=PAGES[0] if page else None,
+        test_pairs=summary["test_pairs"],
+        values=audits.distilled_values(summary),
+        curve=tuple((bucket.predicted, bucket.observed) for bucket in held_out),
     )
 
 
