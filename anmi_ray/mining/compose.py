@@ -16,7 +16,7 @@ from anmi_ray.core.records import rejects
 from anmi_ray.mining import bucket as buckets
 from anmi_ray.mining import denoise, members, optimum, posterior, relative, sampling
 from anmi_ray.mining.anchors import Anchors, Refused, choose
-from anmi_ray.mining.categories import CATEGORIES, PLACE
+from anmi_ray.mining.categories import PLACE
 from anmi_ray.mining.mixture import Mixture
 from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict, Sample
 
@@ -99,48 +99,8 @@ def mine(
     return members.examples(anchors, kept, roles, bucket), rejects(PLACE, [*refused, *few])
 
 
-def weights(
-    ratings: pa.Table,
-    gaps: pa.Table,
-    candidates: pa.Table,
-    config: MineConfig,
-    seed: int,
-    beside: RuleInputs = NOTHING,
-) -> pa.Table:
-    """What the allow and weigh rules say of every rated document beside an anchor, taken or not.
-
-    Columns query_id, anchor_id, doc_id, gap_elo (the gap that rules see), weight, category; known positives and
-    confirmed documents are left out. Inputs and errors as in `mine`.
-    """
-    bucket, anchors, _, pool = pooled(ratings, gaps, candidates, config, beside)
-    ruled = weights_of(pool.negatives, Common(config, seed, beside.mixture))
-    assert ruled.category is not None
-    rows = np.flatnonzero(~pool.negatives.is_positive)
-    names = pa.DictionaryArray.from_arrays(pa.array(ruled.category[rows]), pa.array(CATEGORIES))
-    example = pa.array(pool.negatives.example[rows])
-    return pa.table(
-        {
-            "query_id": anchors.table["query_id"].take(example),
-            "anchor_id": anchors.table["anchor_id"].take(example),
-            "doc_id": bucket.candidates["doc_id"].take(pa.array(pool.doc[rows])),
-            "gap_elo": pool.negatives.gap[rows],
-            "weight": ruled.weight[rows],
-            "category": names.cast(pa.string()),
-        }
-    )
-
-
-def weights_of(negatives: Negatives, common: Common) -> RuleVerdict:
-    """Weight and category of all N documents by the allow rules, one after another, and then the weigh rule.
-
-    Known positives and confirmed documents weigh 0. What an allow rule refused or weighed is settled: later rules
-    speak of the rest.
-    """
-    return _weighed(negatives, _settled(negatives, common), common)
-
-
 def _settled(negatives: Negatives, common: Common) -> Reals:
-    """The weight that the allow rules leave no other rule to say, NaN where there is none."""
+    """Weights already fixed by allow rules, one after another; NaN elsewhere. Known positives weigh 0."""
     settled = np.where(negatives.is_positive, 0.0, np.nan)
     for rule in common.config.allow:
         allowed = ALLOW[rule.rule](negatives, rule, common).weight

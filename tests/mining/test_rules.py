@@ -15,10 +15,10 @@ from anmi_ray.config.rules import NAMED
 from anmi_ray.core.arrays import rank_within
 from anmi_ray.mining import posterior
 from anmi_ray.mining.categories import CATEGORIES, TIERS
-from anmi_ray.mining.compose import ALLOW, SAMPLE, WEIGH, weights_of
+from anmi_ray.mining.compose import ALLOW, SAMPLE, WEIGH
 from anmi_ray.mining.negatives import Common, Negatives
 from anmi_ray.mining.posterior import band
-from tests.mining.world import pool
+from tests.mining.world import pool, weights_of
 
 CONFIG = MineConfig()
 gaps_and_errors = st.lists(st.tuples(st.floats(-2000, 2000), st.floats(0, 500)), min_size=1, max_size=20)

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from anmi_ray.core import identity
 from anmi_ray.core.records import CANDIDATE, GAP, RATING, RELEVANCE, Record
-from anmi_ray.mining.negatives import Negatives
+from anmi_ray.mining import compose
+from anmi_ray.mining.negatives import Common, Negatives, RuleVerdict
 
 
 @dataclass(frozen=True)
@@ -103,3 +104,8 @@ def pool(gap: Any, gap_se: Any = 0.0, **columns: Any) -> Negatives:
         gap=gap,
         **{name: np.broadcast_to(np.asarray(value), gap.shape).copy() for name, value in filled.items()},
     )
+
+
+def weights_of(negatives: Negatives, common: Common) -> RuleVerdict:
+    """Weight and category of all documents by the allow rules and then the weigh rule."""
+    return compose._weighed(negatives, compose._settled(negatives, common), common)

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from anmi_ray.core.identity import rng
 from anmi_ray.evaluation.significance import Estimate
-from anmi_ray.reports import campaign_charts, charts, pictures, rule_charts, theme
+from anmi_ray.reports import campaign_charts, charts, pictures, theme
 from anmi_ray.reports.page import asset
 from anmi_ray.reports.trials import Dimension, TrialRow
 
@@ -71,19 +71,6 @@ def parallel(size: int, name: str) -> Markup:
     return Markup("").join(campaign_charts.parallel(axes, trials(size, name), 0, name))
 
 
-def panel(size: int, name: str) -> Markup:
-    edges = [100.0 * k for k in range(min(size, 40) + 2)]
-    bins = [Estimate(0.5, 0.4, 0.6, 10) if k % 4 else Estimate(None, None, None, 0) for k in range(len(edges) - 1)]
-    bands = [(name, None, 150.0), ("easy", 150.0, None)]
-    return rule_charts.panel(name, bins, bins[::-1], [150.0, 1e9], edges, bands)
-
-
-def optimal_gap(size: int, name: str) -> Markup:
-    costs = np.geomspace(0.1, 30.0, max(2, min(size, 60))).tolist()
-    gaps = [[cost * k if cost < 20 else None for cost in costs] for k in (1.0, 2.0, 3.0)]
-    return rule_charts.optimal_gap(costs, gaps)
-
-
 def calibration(size: int, name: str) -> Markup:
     curve = [((k + 1) / 21, Estimate(0.5, 0.4, 0.6, 10)) for k in range(min(size, 20))]
     return charts.calibration({name: curve, f"{name}2": curve}, name, name)
@@ -105,8 +92,6 @@ CHARTS: dict[str, Callable[[int, str], Markup]] = {
     "parallel": parallel,
     "dev curves": lambda size, name: campaign_charts.dev_curves(trials(size, name), 0, [0.25, 0.5], name),
     "importance": lambda size, name: campaign_charts.importance({f"{name}{k}": 0.1 for k in range(min(size, 9))}),
-    "panel": panel,
-    "optimal gap": optimal_gap,
     "calibration": calibration,
     "ratings": rated,
 }
