@@ -338,8 +338,8 @@ def segmented(fold: Pairs, draws: Draws) -> Figure:
             area = Rectangle(corner, *size, transform=TO_TRIANGLE + axis.transData, facecolor=shade, edgecolor="white")
             axis.add_patch(area)
             area.set_clip_path(outline)
-            place = TO_TRIANGLE.transform((float(np.median(x)), float(np.median(y))))
-            axis.annotate(f"{mean:.2f}", place, ha="center", va="center", fontsize=6)
+            a, b = TO_TRIANGLE.transform((float(np.median(x)), float(np.median(y))))
+            axis.annotate(f"{mean:.2f}", (float(a), float(b)), ha="center", va="center", fontsize=6)
         axis.set(title=f"observed {title}")
     return figure
 
