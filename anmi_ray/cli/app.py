@@ -43,6 +43,7 @@ app = typer.Typer(
 )
 COMMANDS = (demo, init, queries, run, plan, refine, judge, distill, config, show, mine, export)
 COMMANDS += (submit, jobs, cancel, rate, audit, label, rerank, serve, evaluate, tune, doctor)
+REPLACED = {"compare-rules": "anmi mine RUN --rule A,B"}  # commands that are gone
 TELLING = ("plan", "show", "audit", "evaluate", "doctor")  # commands whose answer is all that they do
 for command in COMMANDS:
     app.command()(command)

@@ -60,25 +60,18 @@ def intervals(
     label: str,
     x_label: str,
     reference: float | None = None,
-    root: bool = False,
     breaks: Sequence[float] = (),
     title: Sequence[str] = (),
     step: float = 30.0,
     width: float = theme.WIDE,
 ) -> Markup:
-    """Estimates below one another with their intervals; `reference` is a dashed line across, `breaks` lines between.
-
-    root: the axis is of the square root, so that small shares stay apart.
-    """
+    """Estimates below one another with their intervals; `reference` is a dashed line across, `breaks` lines between."""
     places = [row.place for row in rows]
     low = min(places, default=0.0) - 0.5
     high = max(places, default=0.0) + 0.5
     canvas = Canvas(label, step * (high - low), width)
-    scale = alt.Scale(type="sqrt" if root else "linear", zero=root, nice=False, padding=0 if root else 8)
-    ends = [v for row in rows for v in (row.value, row.low, row.high) if v is not None]
-    if root:
-        scale.domain = [0.0, max([*ends, 0.1]) * 1.02]
-    x = alt.X("value:Q", scale=scale, axis=_root_axis(x_label) if root else alt.Axis(title=x_label, tickCount=6))
+    scale = alt.Scale(zero=False, nice=False, padding=8)
+    x = alt.X("value:Q", scale=scale, axis=alt.Axis(title=x_label, tickCount=6))
     y = alt.Y("place:Q", scale=alt.Scale(domain=[high, low], nice=False), axis=None)
     all_rows = [{**vars(row), "name": theme.short(row.name)} for row in rows]
     base = canvas.rows(all_rows).encode(y=y, color=alt.Color("ink:N", scale=None))
@@ -96,13 +89,6 @@ def intervals(
         _beside(base, "said", 12.0),
     ]
     return canvas.draw(*layers, title=title)
-
-
-def _root_axis(label: str) -> alt.Axis:
-    shares = [0, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 40, 60, 80, 100]
-    return alt.Axis(
-        title=label, values=shares, tickCount=len(shares), labelOverlap="greedy", labelSeparation=8, format="~g"
-    )
 
 
 def _beside(base: alt.Chart, field: str, shift: float) -> alt.Chart:
@@ -179,7 +165,7 @@ def histogram(
         "x:Q", title=label, scale=alt.Scale(domain=[low, float(edges[-1])], nice=False), axis=alt.Axis(grid=False)
     )
     y = alt.Y("y:Q", title=None, axis=alt.Axis(tickCount=4))
-    layers = bands_behind(canvas, bands, x, (low, float(edges[-1])))
+    layers = _bands_behind(canvas, bands, x, (low, float(edges[-1])))
     for counted, opacity in ((groups, 0.3 if front else 1.0), (chosen, 1.0)):
         bars = canvas.rows(_stack(counted, edges)).encode(
             x=x, x2="to", y=y, y2="top", color=COLOUR, description="tooltip:N"
@@ -207,9 +193,7 @@ def _stack(groups: Mapping[str, NDArray[np.float64]], edges: NDArray[np.float64]
     return rows
 
 
-def bands_behind(
-    canvas: Canvas, bands: Sequence[Limits], x: alt.X, ends: tuple[float, float], named: bool = True
-) -> list[alt.Chart]:
+def _bands_behind(canvas: Canvas, bands: Sequence[Limits], x: alt.X, ends: tuple[float, float]) -> list[alt.Chart]:
     """Shaded ranges of x with their names above the plot; what lies beyond the `ends` of the axis is cut."""
     low, high = ends
     rows: list[dict[str, Any]] = []
@@ -217,12 +201,12 @@ def bands_behind(
         row = {"x": low if start is None else max(start, low), "to": high if stop is None else min(stop, high)}
         if row["to"] > row["x"]:
             fits = (row["to"] - row["x"]) / (high - low) * 420.0 > 5.6 * len(name)
-            middle = {"middle": (row["x"] + row["to"]) / 2, "name": name if named and fits else ""}
+            middle = {"middle": (row["x"] + row["to"]) / 2, "name": name if fits else ""}
             rows.append({**row, **middle, "colour": category_colour(name), "edge": row["x"]})
     shade = canvas.rows(rows).encode(x=x, x2="to", color=COLOUR)
     names = canvas.rows([row for row in rows if row["name"]]).encode(x="middle:Q", text="name:N", y=alt.value(-6))
     edges = canvas.rows([row for row in rows if row["edge"] > low]).encode(x="edge:Q")
-    whole = {"y": alt.value(-13 if named else 0), "y2": alt.value("height")}
+    whole = {"y": alt.value(-13), "y2": alt.value("height")}
     return [
         shade.mark_rect(fillOpacity=0.1).encode(**whole),
         edges.mark_rule(color=CARD, strokeWidth=1.5).encode(**whole),

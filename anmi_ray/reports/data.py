@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from anmi_ray.evaluation.judged import ByJudges
 from anmi_ray.evaluation.relevance import Relevance
 from anmi_ray.evaluation.significance import SystemComparison, by_system
 from anmi_ray.reports.page import a_key_a_line, plain
-from anmi_ray.reports.rounds import Rounds
 
 FORMAT = 1  # version of report.json
 Json = Mapping[str, Any]
@@ -53,6 +52,55 @@ class GapSample:
     bands: Sequence[Json]
     spread_elo: float | None = None
     chosen: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DesignRound:
+    """What is known after round `number` (1, 2, ...), from all that was asked so far.
+
+    queries: those with pairs chosen in this round. pairs: mean over all queries, of all rounds so far. answers: mean
+    over judges. Standard errors of ratings in Elo points: mean over documents, and over those that are the best of
+    their query; None where nothing was rated. prior_elo: sd of the fit's prior.
+    """
+
+    number: int
+    queries: int
+    pairs: float
+    answers: float
+    std_err_elo: float | None
+    top_std_err_elo: float | None
+    prior_elo: float | None = None
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds of an adaptive design, and how many documents count as the best of a query.
+
+    uniform_pairs: about the pairs a query that a uniform graph would need for the last round's error of the best.
+    """
+
+    rounds: tuple[DesignRound, ...]
+    top: int
+    uniform_pairs: float | None
+
+
+def uniform_pairs(rounds: Sequence[DesignRound]) -> float | None:
+    """Pairs a query, extrapolated from the first round, whose graph is uniform.
+
+    What answers add to the prior's precision grows about as their pairs: 1/error² = 1/prior² + c pairs.
+
+    >>> uniform_pairs([DesignRound(1, 9, 100.0, 100.0, 180.0, 200.0), DesignRound(2, 9, 150.0, 150.0, 150.0, 100.0)])
+    400.0
+    """
+    before, after = (_added(one) for one in (rounds[0], rounds[-1]))
+    return rounds[0].pairs * after / before if before > 0 and after > 0 else None
+
+
+def _added(one: DesignRound) -> float:
+    """The precision of the best documents' ratings, less the prior's."""
+    if not one.top_std_err_elo:
+        return 0.0
+    return one.top_std_err_elo**-2 - (one.prior_elo**-2 if one.prior_elo else 0.0)
 
 
 @dataclass(frozen=True)
@@ -109,18 +157,30 @@ class ReportData:
     judged_metrics: pa.Table | None = None
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """How well ratings recover the truth: means over queries of Kendall's τ-b and of Pearson's r, and the pooled RMSE.
+def judges_alone(data: ReportData) -> bool:
+    """Whether judges measured and no label did."""
+    return not data.metrics.num_rows and data.judged is not None and bool(data.judged.comparisons)
 
-    The RMSE is after centring both on each query's mean, in Elo points; queries with a constant side have no τ, r.
-    """
 
-    queries: int
-    documents: int
-    kendall_tau: float | None
-    pearson_r: float | None
-    rmse_elo: float
+def shown(data: ReportData) -> ReportData:
+    """The data as a page shows them: with what judges measured in the place of labels where there are none."""
+    if data.judged is None or data.judged_metrics is None or not judges_alone(data):
+        return data
+    found = data.judged
+    return replace(data, metrics=data.judged_metrics, comparisons=found.comparisons, measure=found.measure)
+
+
+def extremes(
+    metrics: pa.Table, measure: str, system: str, baseline: str, each: int = 3
+) -> tuple[list[bytes], list[bytes]]:
+    """Query ids with the largest gains and with the largest losses of `system`, at most `each`, ties by id."""
+    values = by_system(metrics, measure)
+    ids, after = values[system]
+    difference = after - values[baseline][1]
+    order = sorted(range(len(ids)), key=lambda i: (-difference[i], ids[i]))
+    gains = [ids[i] for i in order if difference[i] > 0][:each]
+    losses = [ids[i] for i in reversed(order) if difference[i] < 0][:each]
+    return gains, losses
 
 
 def centred(sample: TruthSample) -> TruthSample:
@@ -132,8 +192,12 @@ def centred(sample: TruthSample) -> TruthSample:
     return TruthSample(sample.query, truth, rating)
 
 
-def agreement(sample: TruthSample) -> Agreement | None:
-    """Agreement of ratings with the truth, per query; None for an empty sample."""
+def agreement(sample: TruthSample) -> dict[str, float | None] | None:
+    """How well ratings recover the truth; None for an empty sample.
+
+    kendall_tau (τ-b), pearson_r: means over queries; a query with a constant side has none. rmse_elo: pooled, after
+    centring both on each query's mean, in Elo points.
+    """
     if not len(sample.query):
         return None
     from scipy.stats import kendalltau
@@ -151,13 +215,13 @@ def agreement(sample: TruthSample) -> Agreement | None:
             taus.append(float(tau.statistic))
             pearsons.append(float(truth @ rating / math.sqrt(float((truth @ truth) * (rating @ rating)))))
     error = middle.rating_elo - middle.truth_elo
-    return Agreement(
-        len(queries),
-        len(error),
-        float(np.mean(taus)) if taus else None,
-        float(np.mean(pearsons)) if pearsons else None,
-        float(np.sqrt(np.mean(error**2))),
-    )
+    return {
+        "queries": len(queries),
+        "documents": len(error),
+        "kendall_tau": float(np.mean(taus)) if taus else None,
+        "pearson_r": float(np.mean(pearsons)) if pearsons else None,
+        "rmse_elo": float(np.sqrt(np.mean(error**2))),
+    }
 
 
 def headline_row(data: ReportData) -> SystemComparison | None:

@@ -15,8 +15,16 @@ from anmi_ray.evaluation.measures import depth_of
 from anmi_ray.evaluation.relevance import Relevance
 from anmi_ray.evaluation.replicates import queries_needed, smallest_difference
 from anmi_ray.evaluation.significance import SystemComparison, by_system
-from anmi_ray.reports.data import GapSample, Json, ReportData, agreement, centred, headline_row
-from anmi_ray.reports.held_out import judges_alone, shown
+from anmi_ray.reports.data import (
+    GapSample,
+    Json,
+    ReportData,
+    agreement,
+    centred,
+    headline_row,
+    judges_alone,
+    shown,
+)
 from anmi_ray.reports.page import asset, capital, category_colour, count, decimal, p_value, percent, render, signed
 
 _SECTIONS = ("quality", "queries", "judges", "ratings", "negatives", "training", "cost", "provenance")

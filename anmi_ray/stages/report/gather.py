@@ -42,7 +42,7 @@ from anmi_ray.evaluation.headline import Headline
 from anmi_ray.evaluation.pairwise import read
 from anmi_ray.evaluation.pairwise_measures import mean_buckets
 from anmi_ray.evaluation.significance import LEVEL, SystemComparison
-from anmi_ray.reports import audits, held_out
+from anmi_ray.reports import audits
 from anmi_ray.reports import data as report
 from anmi_ray.reports.run import to_html
 from anmi_ray.stages import by_judges, relevance
@@ -333,7 +333,7 @@ def _extremes(run: _Run, metrics: pa.Table, first: Headline, measure: str) -> li
     if not metrics.num_rows:
         return []
     system, baseline = first.system, first.baseline
-    gains, losses = held_out.extremes(metrics, measure, system, baseline)
+    gains, losses = report.extremes(metrics, measure, system, baseline)
     chosen = pa.array([*losses, *gains], type=ID)
     if not len(chosen):
         return []
