@@ -34,7 +34,7 @@ def mine(
     from anmi_ray.pipeline import mining_runs
     from anmi_ray.tables import formats
 
-    experiments = mining_runs.from_run_each(run_name, root, rule, overrides or [])
+    experiments = mining_runs.from_run_by_rule(run_name, root, rule, overrides or [])
     formats.check_outputs({"json": json_}, [])
     with output_of(experiments[0].execution) as output:
         mined = mining_runs.mine(experiments, output.reporter)

@@ -193,7 +193,7 @@ def _check_rated(experiment: Experiment, record: Mapping[str, Any], store: Store
             return
 
 
-def from_run_each(name: str, root: str, rules: str | None, overrides: Iterable[str]) -> list[Experiment]:
+def from_run_by_rule(name: str, root: str, rules: str | None, overrides: Iterable[str]) -> list[Experiment]:
     """The settings of `from_run` for each of several rules, separated by commas. Raises ConfigError as that does."""
     given = list(overrides)
     wanted = dict.fromkeys(rule.strip() for rule in rules.split(",")) if rules is not None else [None]

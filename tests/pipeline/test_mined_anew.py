@@ -16,7 +16,7 @@ from anmi_ray.config.rules import NAMED
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import CANDIDATE, EXAMPLE, QREL, TRUTH
 from anmi_ray.core.scale import ELO_PER_PROBIT
-from anmi_ray.pipeline.mining_runs import from_run, from_run_each, mine
+from anmi_ray.pipeline.mining_runs import from_run, from_run_by_rule, mine
 from anmi_ray.pipeline.run import run
 from anmi_ray.store import Artifact, Store
 from anmi_ray.store.runs import find_run
@@ -54,12 +54,12 @@ def test_every_named_rule_works_with_simulated_judges(done: Done) -> None:
     """Those that need more than ratings too: a mixture, a second round of judgments."""
     rules = list(NAMED)
     told = Remembering()
-    mined = mine(from_run_each("small", str(done.root), ",".join(rules), []), told)
+    mined = mine(from_run_by_rule("small", str(done.root), ",".join(rules), []), told)
     assert [one.run for one in mined] == [f"small-{rule}" for rule in rules]
     assert told.computed.count("mine") == len(rules) - 1  # the run's own rule is the default
     assert mined[rules.index("posterior")].fingerprint == done.record["stages"]["mine"]["fingerprint"]
     again = Remembering()
-    assert mine(from_run_each("small", str(done.root), "table2,simans", []), again)
+    assert mine(from_run_by_rule("small", str(done.root), "table2,simans", []), again)
     assert again.computed == []
     assert Store(str(done.root)).read_json("runs/small.json") == done.record
     [mixture] = [one for one in mined if one.run == "small-gaussian-mixture"]
@@ -109,7 +109,7 @@ def test_the_command(done: Done, tmp_path: Path) -> None:
 
 def test_true_shares_are_those_of_the_judges_truth(done: Done, tmp_path: Path) -> None:
     """Counted again, one negative after another."""
-    mine(from_run_each("small", str(done.root), "table2,uniform", []))
+    mine(from_run_by_rule("small", str(done.root), "table2,uniform", []))
     truth = {
         (row["query_id"], row["doc_id"]): row["latent"]
         for bucket in range(BUCKETS)

@@ -93,12 +93,12 @@ def test_contradictions_and_mistakes_are_one_message(
 def test_rules_of_one_name_and_unknown_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(tmp_path)
     with pytest.raises(ConfigError, match="did you mean simans"):
-        mining_runs.from_run_each("some", str(tmp_path), "simens,table2", [])
+        mining_runs.from_run_by_rule("some", str(tmp_path), "simens,table2", [])
     monkeypatch.setattr(mining_runs, "_check_rated", lambda *_: None)
-    found = mining_runs.from_run_each("some", str(tmp_path), "table2, simans,table2", [])
+    found = mining_runs.from_run_by_rule("some", str(tmp_path), "table2, simans,table2", [])
     assert [one.name for one in found] == ["some-table2", "some-simans"]
     with pytest.raises(ConfigError, match="name="):
-        mining_runs.from_run_each("some", str(tmp_path), "table2,simans", ["name=other"])
+        mining_runs.from_run_by_rule("some", str(tmp_path), "table2,simans", ["name=other"])
 
 
 def test_an_unknown_run(tmp_path: Path) -> None:
