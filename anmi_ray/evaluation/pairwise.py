@@ -18,6 +18,8 @@ from anmi_ray.core.arrays import Ints, Reals
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import id_matrix
 
+JUDGE = "the distilled judge"  # its name as a model in the predictions of the stage distill
+
 
 @dataclass(frozen=True)
 class Pairs:

@@ -34,7 +34,7 @@ from anmi_ray.core.arrays import Flags, Ints, Reals
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import PREDICTION
 from anmi_ray.evaluation import pairwise
-from anmi_ray.evaluation.pairwise import Pairs, buckets
+from anmi_ray.evaluation.pairwise import JUDGE, Pairs, buckets
 from anmi_ray.evaluation.pairwise_measures import (
     BUCKETS,
     Draws,
@@ -47,7 +47,6 @@ from anmi_ray.evaluation.pairwise_measures import (
     ratio,
 )
 from anmi_ray.evaluation.significance import Estimate
-from anmi_ray.stages.distill import JUDGE
 from anmi_ray.store import Artifact
 from anmi_ray.store.runs import find_run
 from jobs.studies import harness

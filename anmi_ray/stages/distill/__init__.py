@@ -15,8 +15,6 @@ from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import train
 from anmi_ray.store import Artifact
 
-JUDGE = "the distilled judge"  # name of the model in the predictions
-
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: DistillConfig, context: Context) -> dict[str, Any]:
     """Train, calibrate and measure the judge; returns flows and what became of it.

@@ -20,12 +20,13 @@ from anmi_ray.config.distill import DEV_SHARE, TEST_SHARE, DistillConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import id_matrix, uniforms
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, PREDICTION, REJECT, find_rows, rejects
+from anmi_ray.evaluation.pairwise import JUDGE
 from anmi_ray.evaluation.pairwise_measures import Predictor, compare
 from anmi_ray.evaluation.significance import Estimate
 from anmi_ray.judging import ensemble, order_averaging
 from anmi_ray.judging.calibration import fit_temperature
 from anmi_ray.runtime.tasks import Context, over_buckets
-from anmi_ray.stages.distill import JUDGE, worker
+from anmi_ray.stages.distill import worker
 from anmi_ray.stages.distill.worker import DEV, LOGITS, TEST, TRAIN
 from anmi_ray.stages.train.trainer import TrainResult, clear_checkpoints, report_steps, train_artifact
 from anmi_ray.store import Artifact, Flow, parquet_bytes, uri

@@ -39,14 +39,13 @@ from anmi_ray.core.records import (
 from anmi_ray.corpus.counts import of_manifest
 from anmi_ray.evaluation import fusion
 from anmi_ray.evaluation.headline import Headline
-from anmi_ray.evaluation.pairwise import read
+from anmi_ray.evaluation.pairwise import JUDGE, read
 from anmi_ray.evaluation.pairwise_measures import mean_buckets
 from anmi_ray.evaluation.significance import LEVEL, SystemComparison
 from anmi_ray.reports import audits
 from anmi_ray.reports import data as report
 from anmi_ray.reports.run import to_html
 from anmi_ray.stages import by_judges, relevance
-from anmi_ray.stages.distill import JUDGE
 from anmi_ray.stages.evaluate import headline_of
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.stages.mine.examples import confirmed
