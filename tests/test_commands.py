@@ -198,7 +198,6 @@ def test_what_is_left_out_is_known() -> None:
         "show",
         "export",
         "mine",
-        "compare-rules",
         "judge",
         "distill",
         "plan",

@@ -33,7 +33,7 @@ ALL = [
     *sorted((ROOT / "docs" / "results").rglob("*.md")),
 ]
 TEXT = {path: path.read_text(encoding="utf-8") for path in ALL}
-CONFIGURED = ("queries", "run", "plan", "config", "judge", "distill", "compare-rules", "submit")
+CONFIGURED = ("queries", "run", "plan", "config", "judge", "distill", "submit")
 
 
 def blocks(language: str) -> list[str]:

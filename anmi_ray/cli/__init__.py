@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from anmi_ray.cli.app import app
+from anmi_ray.cli.app import REPLACED, app
 from anmi_ray.cli.flags import COMMAND_LINE
 from anmi_ray.config.paths import check_address
 from anmi_ray.core import redaction
@@ -57,9 +57,11 @@ def _carry_out(arguments: list[str] | None, terminated: list[int]) -> None:
         if message := error.format_message():
             command = getattr(getattr(error, "ctx", None), "command_path", "anmi")
             short = redaction.shortened(message.replace("Value error, ", ""), 400)
+            remedy = next((f"use: {REPLACED[word]}" for word in words if word in REPLACED), None)
+            remedy = remedy or f"{command} --help says what is allowed"
             if words[:1] == ["--json"]:
-                _tell(facts_of(ConfigError(short, COMMAND_LINE, f"{command} --help says what is allowed")))
-            _say(f"anmi: {short}\n  remedy: {command} --help says what is allowed")
+                _tell(facts_of(ConfigError(short, COMMAND_LINE, remedy)))
+            _say(f"anmi: {short}\n  remedy: {remedy}")
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         print("\nanmi: interrupted; the same command goes on from here", file=sys.stderr)

@@ -9,7 +9,6 @@ import typer
 from anmi_ray import __version__
 from anmi_ray.cli.audit import audit
 from anmi_ray.cli.cancel import cancel
-from anmi_ray.cli.compare_rules import compare_rules
 from anmi_ray.cli.config import config
 from anmi_ray.cli.demo import demo
 from anmi_ray.cli.distill import distill
@@ -42,8 +41,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (demo, init, queries, run, plan, refine, judge, distill, config, show, mine, compare_rules, export)
+COMMANDS = (demo, init, queries, run, plan, refine, judge, distill, config, show, mine, export)
 COMMANDS += (submit, jobs, cancel, rate, audit, label, rerank, serve, evaluate, tune, doctor)
+REPLACED = {"compare-rules": "anmi mine RUN --rule A,B"}  # commands that are gone
 TELLING = ("plan", "show", "audit", "evaluate", "doctor")  # commands whose answer is all that they do
 for command in COMMANDS:
     app.command()(command)

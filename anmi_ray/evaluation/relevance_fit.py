@@ -43,7 +43,7 @@ class ScoredPairs:
 
     def under(self, probability: Reals) -> Pairs:
         """The pairs with `probability` float64[N] as what is predicted."""
-        return Pairs(1.0 - probability, probability, self.truth, self.query, "binary")
+        return Pairs(1.0 - probability, probability, self.truth, self.query)
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def check(known: ScoredPairs, probability: Reals, at: Sequence[float | None], tr
 
 def _some(pairs: Pairs, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Pairs:
     first, second, score = (part[chosen] for part in (pairs.first_P, pairs.second_P, pairs.score_P))
-    return Pairs(first, second, score, pairs.query_P[chosen], "binary")
+    return Pairs(first, second, score, pairs.query_P[chosen])
 
 
 def _kept(known: ScoredPairs, probability: Reals, wanted: float, least: float | None) -> RelevanceThreshold:

@@ -16,7 +16,7 @@ from anmi_ray.core.records import rejects
 from anmi_ray.mining import bucket as buckets
 from anmi_ray.mining import denoise, members, optimum, posterior, relative, sampling
 from anmi_ray.mining.anchors import Anchors, Refused, choose
-from anmi_ray.mining.categories import CATEGORIES, PLACE
+from anmi_ray.mining.categories import PLACE
 from anmi_ray.mining.mixture import Mixture
 from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict, Sample
 
@@ -102,37 +102,6 @@ def mine(
     return members.examples(anchors, kept, roles, bucket), rejects(PLACE, [*refused, *few])
 
 
-def weights(
-    ratings: pa.Table,
-    gaps: pa.Table,
-    candidates: pa.Table,
-    config: MineConfig,
-    seed: int,
-    inputs: RuleInputs = NOTHING,
-) -> pa.Table:
-    """Return the weights and categories of all rated documents, selected or not.
-
-    Columns: query_id, anchor_id, doc_id, gap_elo (as seen by the rules), weight, category. Known positives and
-    confirmed documents are left out. Inputs and errors as in `mine`.
-    """
-    bucket, anchors, _, pool = pooled(ratings, gaps, candidates, config, inputs)
-    ruled = weights_of(pool.negatives, Common(config, seed, inputs.mixture))
-    assert ruled.category is not None
-    rows = np.flatnonzero(~pool.negatives.is_positive)
-    names = pa.DictionaryArray.from_arrays(pa.array(ruled.category[rows]), pa.array(CATEGORIES))
-    example = pa.array(pool.negatives.example[rows])
-    return pa.table(
-        {
-            "query_id": anchors.table["query_id"].take(example),
-            "anchor_id": anchors.table["anchor_id"].take(example),
-            "doc_id": bucket.candidates["doc_id"].take(pa.array(pool.doc[rows])),
-            "gap_elo": pool.negatives.gap[rows],
-            "weight": ruled.weight[rows],
-            "category": names.cast(pa.string()),
-        }
-    )
-
-
 def weights_of(negatives: Negatives, common: Common) -> RuleVerdict:
     """Return weight and category of all N documents: allow rules in order, then the weigh rule.
 
@@ -142,7 +111,7 @@ def weights_of(negatives: Negatives, common: Common) -> RuleVerdict:
 
 
 def _settled(negatives: Negatives, common: Common) -> Reals:
-    """Return weights already fixed by allow rules; NaN elsewhere."""
+    """Return weights already fixed by allow rules, applied in order; NaN elsewhere. Known positives weigh 0."""
     settled = np.where(negatives.is_positive, 0.0, np.nan)
     for rule in common.config.allow:
         allowed = ALLOW[rule.rule](negatives, rule, common).weight

@@ -11,7 +11,6 @@ from anmi_ray.config.judge import DistilledJudgeConfig
 from anmi_ray.pipeline import run as main
 from anmi_ray.pipeline.stages import DISTILL
 from anmi_ray.runtime.reporter import Reporter
-from anmi_ray.stages.distill import publish_pages
 from anmi_ray.store import Artifact, Store
 
 _LONGEST = 81  # characters of a run's name
@@ -19,13 +18,12 @@ _LONGEST = 81  # characters of a run's name
 
 @dataclass(frozen=True)
 class Distilled:
-    """A judge that was made: the run that made it, its figures on held-out queries, its folder, form, and page."""
+    """A judge that was made: the run that made it, its figures on held-out queries, its folder and form."""
 
     run: str
     summary: Mapping[str, Any]
     model: str
     form: str
-    page: str | None
 
     @property
     def judge(self) -> str:
@@ -54,6 +52,4 @@ def distill(experiment: Experiment, reporter: Reporter | None = None) -> Distill
     artifact = Artifact(Store(experiment.execution.root), DISTILL, record["stages"][DISTILL]["fingerprint"])
     summary = artifact.read_json("summary.json") or {}
     folder = artifact.store.where(f"{artifact.path}/model")
-    return Distilled(
-        experiment.name, summary, folder, experiment.distill.form, publish_pages(artifact, experiment.name)
-    )
+    return Distilled(experiment.name, summary, folder, experiment.distill.form)

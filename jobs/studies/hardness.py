@@ -45,8 +45,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.evaluation.pairwise_measures import wilson
 from anmi_ray.evaluation.replicates import Contrast, contrast, family
-from anmi_ray.mining.compared import clustered_share
 from jobs.studies import harness
 from jobs.studies.collected import by_collection
 from jobs.studies.conditions import Condition, LabelFree, Plan, arguments, prepare, stages_of, trained
@@ -96,8 +96,8 @@ class MinedLists:
     def share_row(self) -> tuple[str, ...]:
         """Cells of the table: lists, negatives a list, the share that is false with its interval, queries with any."""
         by_query = [flags for part in self.flags for flags in part.values()]
-        flag = np.concatenate([np.array(flags, dtype=bool) for flags in by_query])
-        share = clustered_share(flag, np.repeat(np.arange(len(by_query)), [len(flags) for flags in by_query]))
+        flag = np.concatenate([np.array(flags, dtype=np.float64) for flags in by_query])
+        share = wilson(flag, np.repeat(np.arange(len(by_query)), [len(flags) for flags in by_query]))
         interval = "" if share.low is None or share.high is None else f" [{share.low:.1%}, {share.high:.1%}]"
         return (
             f"{self.train_queries:,}",

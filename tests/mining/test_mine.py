@@ -14,8 +14,10 @@ from anmi_ray.config.mine import MineConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import EXAMPLE, REJECT
-from anmi_ray.mining import RuleInputs, mine, shortlist, summary, weights
+from anmi_ray.mining import RuleInputs, mine, pooled, shortlist, summary
+from anmi_ray.mining.compose import weights_of
 from anmi_ray.mining.mixture import Component, Mixture
+from anmi_ray.mining.negatives import Common
 from tests.mining.world import Query, doc_id, make_tables
 
 TABLE = MineConfig(rule="table2", random_negatives=0, rated_extra=0)
@@ -379,9 +381,11 @@ def test_of_weights_in_bits_the_largest_of_an_example_is_full(rule: str) -> None
     config = MineConfig(rule=rule)
     mixture = Mixture("gaussian", 600, 0.0, 1.0, "icl", (Component(1.0, 750.0, 120.0),), (), ())
     beside = RuleInputs(mixture=mixture)
-    bits = weights(*args, config, 0, inputs=beside)
-    keys = zip(*(bits[name].to_pylist() for name in ("query_id", "doc_id", "weight")), strict=True)
-    raw = {(query, doc): weight for query, doc, weight in keys}
+    bucket, anchors, _, pool = pooled(*args, config, beside)
+    bits = weights_of(pool.negatives, Common(config, 0, mixture)).weight
+    queries = anchors.table["query_id"].take(pa.array(pool.negatives.example)).to_pylist()
+    docs = bucket.candidates["doc_id"].take(pa.array(pool.doc)).to_pylist()
+    raw = dict(zip(zip(queries, docs, strict=True), bits.tolist(), strict=True))
     examples, _ = mine(*args, config, 0, inputs=beside)
     assert examples.num_rows == len(specs)
     for example in examples.to_pylist():

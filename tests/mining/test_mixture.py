@@ -15,9 +15,8 @@ from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import BetaMixture, GaussianMixture
 from anmi_ray.core.arrays import Reals
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.mining import em, mixture
+from anmi_ray.mining import compose, em, mixture
 from anmi_ray.mining.categories import CATEGORIES
-from anmi_ray.mining.compose import weights_of
 from anmi_ray.mining.mixture import Component, Mixture, Tried, fit
 from anmi_ray.mining.negatives import Common
 from anmi_ray.mining.optimum import by_mixture, information
@@ -281,7 +280,7 @@ def test_one_component_leaves_the_gap_s_own_probability() -> None:
     expected = np.array([0.5, stats.norm.cdf(2.0)]) * information(np.array([100.0, 300.0]))
     np.testing.assert_allclose(ruled.weight, expected, rtol=1e-12)
     assert ruled.category is None
-    composed = weights_of(pool([100.0, 300.0]), Common(CONFIG, 0, mixture))
+    composed = compose.weights_of(pool([100.0, 300.0]), Common(CONFIG, 0, mixture))
     assert composed.category is not None
     assert [CATEGORIES[i] for i in composed.category] == ["soft", "goldilocks"]  # Table 2's
 

@@ -1,4 +1,4 @@
-"""distill: an ensemble's judgments of sampled pairs -> a small judge, calibrated, with a page of its own."""
+"""distill: an ensemble's judgments of sampled pairs -> a small judge, calibrated and measured on held-out pairs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import train
 from anmi_ray.store import Artifact
 
-PAGES = ("distilled.html", "distilled.json")
-
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: DistillConfig, context: Context) -> dict[str, Any]:
     """Train, calibrate and measure the judge; returns flows and what became of it.
@@ -26,16 +24,6 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: DistillConfi
     from anmi_ray.stages.distill import learn
 
     return learn.run(artifact, inputs, config, context)
-
-
-def publish_pages(artifact: Artifact, run: str) -> str | None:
-    """Put the page of a distilled judge beside the run's report; where it stands, or None where there is none."""
-    store = artifact.store
-    for name in PAGES:
-        if store.exists(f"{artifact.path}/{name}"):
-            store.publish(f"reports/{run}/{name}", artifact.read_listed(name))
-    page = f"reports/{run}/{PAGES[0]}"
-    return store.where(page) if store.exists(page) else None
 
 
 def check(_: Stage, experiment: Experiment) -> Iterator[AnmiError]:

@@ -17,7 +17,6 @@ from anmi_ray.core.errors import DamagedError
 from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_task
-from anmi_ray.stages import distill
 from anmi_ray.stages.evaluate import baseline_of
 from anmi_ray.store import Artifact, Store
 from anmi_ray.store.artifact import COPIES, MADE_OF
@@ -35,7 +34,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: Experiment, 
 
 
 def publish(artifact: Artifact, inputs: Mapping[str, Artifact], run: str) -> None:
-    """Have `reports/<run>/` hold this report, the run files of its systems and the page of its distilled judge."""
+    """Have `reports/<run>/` hold this report and the run files of its systems."""
     store = artifact.store
     folder = f"reports/{run}"
     manifest = artifact.manifest() or {}
@@ -55,8 +54,6 @@ def publish(artifact: Artifact, inputs: Mapping[str, Artifact], run: str) -> Non
     for name, data in files.items():
         store.publish(f"{folder}/{name}", data)
         copies[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    if "distill" in inputs:
-        distill.publish_pages(inputs["distill"], run)
     store.publish_json(f"{folder}/{MADE_OF}", {**made_of, COPIES: copies})
 
 
@@ -101,7 +98,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="report",
-    version=10,
+    version=11,
     inputs=(),  # all stages of the run: pipeline/stages.py
     does="write the page, its numbers and a run file of every system",
     run=run,
