@@ -198,19 +198,6 @@ def test_other_ids_are_ids(write: Write, key: str) -> None:
     assert not found.rejects.num_rows
 
 
-def test_columns_may_stand_in_another_order(write: Write) -> None:
-    rows = [(doc, grade, query) for query, doc, grade in TEST]
-    assert read(write(test=tsv(rows, header="corpus-id\tscore\tquery-id\n")))[3].num_rows == 12
-
-
-def test_commas_for_tabs_are_named(write: Write) -> None:
-    check_refused(write(test=tsv(TEST).replace(b"\t", b",")), "qrels/test.tsv:1", "commas")
-
-
-def test_a_missing_column_names_what_is_there(write: Write) -> None:
-    check_refused(write(test=tsv(TEST, header="query-id\titem\tscore\n")), "qrels/test.tsv:1", "corpus-id", "'item'")
-
-
 @pytest.mark.parametrize("name", ["documents", "queries"])
 def test_a_missing_file_names_what_is_there(write: Write, name: str) -> None:
     folder = write(**{name: None})

@@ -23,7 +23,6 @@ from tests.corpus.layouts import (
     check_refused,
     collections,
     read,
-    topic,
     write_beir,
     write_csv,
     write_jsonl,
@@ -196,20 +195,6 @@ def test_what_separates_columns_is_named(tmp_path: Path) -> None:
     )
     qrels = {"test": str(tmp_path / "own.qrels")}
     check_refused({**settings, "qrels": qrels}, "disk", "own.qrels:1", "commas", max_reject_fraction=0.1)
-
-
-def test_negative_grades_are_not_relevant(tmp_path: Path) -> None:
-    settings = write_trec(tmp_path, SMALL)
-    settings["qrels"] = {"test": write_lines(tmp_path / "q", ["q0 0 d1 -2", "q0\t0  d2 -1", "q0 Q0 d3 4"])}
-    assert sorted(read(settings).qrels["grade"].to_pylist()) == [0, 0, 4]
-
-
-def test_topics_without_qrels_are_train_queries(tmp_path: Path) -> None:
-    settings = write_trec(tmp_path, SMALL)
-    more = write_lines(tmp_path / "more.txt", [topic(f"x{i}", f"unjudged {i}") for i in range(30)])
-    found = read({**settings, "queries": [settings["queries"], more]}, max_reject_fraction=0.0)
-    assert sorted(found.queries["split"].to_pylist()) == ["test"] * 4 + ["train"] * 38
-    assert found.rejects.num_rows == 0
 
 
 def test_empty_files_hold_nothing(tmp_path: Path) -> None:
