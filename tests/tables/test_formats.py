@@ -130,22 +130,10 @@ def test_a_quote_left_open_in_an_error_swallows_nothing_silently(tmp_path: Path,
 
 
 ORDERS = {
-    1: [
-        "ab",
-        "AB",
-        " Ab\t",
-        "\u00a0ab\u00a0",
-        "A-B",
-        "a, b",
-        "A/B",
-        "first",
-        "First",
-        "original",
-        "not swapped",
-        "doc_a",
-    ],
+    1: ["ab", "AB", " Ab\t", "\u00a0ab\u00a0", "A-B", "a, b", "A/B", "first", "First", "original",
+        "not swapped", "doc_a"],
     -1: ["ba", "BA", "ba ", "b_a", "(B, A)", "second", "Swapped", "reversed", "flipped", "doc_b first"],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("reading", [GAMES, ANSWERS], ids=["rate", "audit"])
