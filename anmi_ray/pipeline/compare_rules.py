@@ -92,7 +92,7 @@ def _check(left: Mapping[str, object], errors: Mapping[str, AnmiError]) -> None:
 
 
 def _complete(experiment: Experiment, content: str) -> bool:
-    return resolve(experiment, content)[MINE].artifact(Store(experiment.execution.root)).whole()
+    return resolve(experiment, content)[MINE].artifact(Store(experiment.execution.root)).manifest() is not None
 
 
 class _UnderRule(Everyone):

@@ -212,7 +212,7 @@ def carry_out(
     store, item = Store(experiment.execution.root), resolve(experiment, content)[MINE]
     artifact = item.artifact(store)
     stages = (runs.recorded(store, experiment.name) or {"stages": {}})["stages"]
-    if stages.get(MINE, {}).get("fingerprint") == item.fingerprint and artifact.whole():
+    if stages.get(MINE, {}).get("fingerprint") == item.fingerprint and artifact.manifest() is not None:
         return artifact, item
     if TRAIN in stages:
         raise ConfigError(

@@ -26,7 +26,6 @@ from anmi_ray.config.load import load
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.pipeline.stages import NAMES
 from anmi_ray.store import Artifact, Store
-from tests.commands import anmi
 from tests.disks import small_disk_at
 from tests.faults.test_judging import part_of
 from tests.faults.test_kill import carried_out, command, kill_tree

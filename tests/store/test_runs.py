@@ -23,7 +23,7 @@ def test_a_hand_edited_record_of_a_run_is_refused(tmp_path: Path) -> None:
     store.publish_json("runs/mine.json", STAGES)
     assert find_run("mine", str(tmp_path))[1] == STAGES
     store.publish("runs/mine.json", store.read("runs/mine.json").replace(b"f00", b"f01"))
-    with pytest.raises(DamagedError, match="its checksum is that of another content") as caught:
+    with pytest.raises(DamagedError) as caught:
         find_run("mine", str(tmp_path))
     assert "carry out the run again" in str(caught.value)
 
@@ -70,7 +70,7 @@ def test_changed_money_is_refused(tmp_path: Path, before: str, after: str) -> No
     assert log.records() == [record]
     path = tmp_path / "spend" / "campaign" / "session.json"
     path.write_text(path.read_text().replace(before, after))
-    with pytest.raises(StoreError, match="its checksum is that of another content") as caught:
+    with pytest.raises(StoreError) as caught:
         log.records()
     assert caught.value.remedy == "delete it: what it had spent is forgotten"
     assert str(path) in str(caught.value)

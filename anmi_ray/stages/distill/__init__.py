@@ -33,7 +33,7 @@ def publish_pages(artifact: Artifact, run: str) -> str | None:
     store = artifact.store
     for name in PAGES:
         if store.exists(f"{artifact.path}/{name}"):
-            store.publish(f"reports/{run}/{name}", artifact.read_listed(name))
+            store.publish(f"reports/{run}/{name}", store.read(f"{artifact.path}/{name}"))
     page = f"reports/{run}/{PAGES[0]}"
     return store.where(page) if store.exists(page) else None
 
