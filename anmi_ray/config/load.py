@@ -164,7 +164,7 @@ def check_setting(name: str, place: str) -> None:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
         near = list(dict.fromkeys([*near, *(one for one in known if one.endswith(f".{parts[-1]}"))]))
         hint = f"did you mean {' or '.join(near[:3])}?" if near else "`anmi config` prints every setting"
-        said = redaction.shortened(redaction.scrub_given(name))
+        said = redaction.shortened(redaction.scrub(name))
         raise ConfigError(f"no setting is called {said}", place, hint)
 
 
@@ -193,7 +193,7 @@ def _refuse_credentials(content: Any, place: str) -> None:
     if found is None:
         return
     name, value = found
-    shown = redaction.shortened(redaction.scrub_given(name))
+    shown = redaction.shortened(redaction.scrub(name))
     check_address(value, f"{place}, {shown}")
     before, is_endpoint, _ = shown.partition("endpoint.")
     if is_endpoint:
