@@ -57,14 +57,10 @@ class Pool:
 def read(
     ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineConfig, confirmed: pa.Table | None = None
 ) -> RatedBucket:
-    """Join ratings to candidates. Raises DataError on values that are not finite or rows without a candidate.
+    """Join ratings to candidates. Raises DataError on rows without a candidate.
 
     `confirmed` as in `compose.RuleInputs`. A column `text_key` of the candidates says which of them are copies.
     """
-    _check("ratings", ratings, "rating_elo")
-    _check("ratings", ratings, "std_err_elo", least=0.0)
-    _check("gaps", gaps, "gap_elo")
-    _check("gaps", gaps, "gap_se_elo", least=0.0)
     rated_queries = pc.is_in(candidates["query_id"], value_set=pc.unique(ratings["query_id"]))
     key = "text_key" if "text_key" in candidates.column_names else "doc_id"
     candidates = candidates.append_column("key", candidates[key]).select([*_CANDIDATE, "key"]).filter(rated_queries)
@@ -104,20 +100,6 @@ def _likely(candidates: pa.Table, confirmed: pa.Table | None) -> Flags:
         return np.zeros(candidates.num_rows, dtype=bool)
     row = find_rows(confirmed, {name: candidates[name] for name in ("query_id", "doc_id")})
     return np.append(confirmed["probability"].to_numpy() > LIKELY, False)[row]  # row -1: nothing is known
-
-
-def _check(name: str, table: pa.Table, column: str, least: float = -np.inf) -> None:
-    """Raises DataError naming the first row, whose value is not finite or below `least`."""
-    values = table[column].to_numpy().astype(np.float64)
-    bad = np.flatnonzero(~(np.isfinite(values) & (values >= least)))
-    if len(bad):
-        where = ", ".join(f"{key} {table[key][int(bad[0])].as_py().hex()}" for key in ("query_id", "doc_id"))
-        wanted = "finite" if least == -np.inf else f"finite and at least {least:g}"
-        raise DataError(
-            f"{name}.{column} must be {wanted}: {len(bad)} of {len(values)} are not, the first is {values[bad[0]]}",
-            f"{PLACE}, {where}",
-            "recompute the rate stage",
-        )
 
 
 def _robust_sd(query: Ints, rating: Reals, queries: int) -> Reals:

@@ -28,7 +28,6 @@ from anmi_ray.store.runs import find_run
 PLACE = "command line"
 PHASES = ("allow", "weigh", "sample")
 _MAY_CHANGE = ("mine", "execution", "name")
-_LONGEST = 81  # characters of a run's name
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,6 @@ def from_run(name: str, root: str, rule: str | None, overrides: Iterable[str]) -
     content["name"] = "-".join([name, *([rule] if rule else []), *words])
     for key, value in given.items():
         apply(content, f"{key}={value}")
-    if len(str(content["name"])) > _LONGEST:
-        raise ConfigError(f"the run's name would be too long: {content['name']}", PLACE, "give one with name=…")
     if content["name"] == name:
         raise ConfigError(f"name={name} is the run itself, whose record would change", PLACE, "give another name")
     changed = validate(content, PLACE)

@@ -120,13 +120,11 @@ class Artifact:
             return None
 
     def read_part(self, part: str, bucket: int, record: Record, columns: list[str] | None = None) -> pa.Table:
-        """A part of a bucket, checked against its record; of `columns` their types alone."""
+        """A part of a bucket, or some columns, with the types of its record; all else was checked on writing."""
         path = self.part_path(part, bucket)
+        schema = record.schema if columns is None else pa.schema([record.schema.field(name) for name in columns])
         table = self.store.read_table(path, columns).replace_schema_metadata(None)
-        if columns is None:
-            return record.check(table, self.store.where(path)).cast(record.schema)
-        chosen = Record(record.name, record.version, (), pa.schema([record.schema.field(name) for name in columns]))
-        return chosen.check(table, self.store.where(path))
+        return Record(record.name, record.version, (), schema).check(table, self.store.where(path)).cast(schema)
 
     def rejects(self) -> pa.Table:
         """All rejects of the artifact."""

@@ -28,7 +28,7 @@ def test_a_hand_edited_record_of_a_run_is_refused(tmp_path: Path) -> None:
     assert "carry out the run again" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["../runs/mine", "runs/../mine", "a\0b", "", "x" * 5000])
+@pytest.mark.parametrize("name", ["../runs/mine", "runs/../mine", "a\0b", ""])
 def test_what_cannot_be_a_runs_name_is_not_looked_for(tmp_path: Path, name: str) -> None:
     Store(str(tmp_path)).publish_json("runs/mine.json", STAGES)
     with pytest.raises(ConfigError, match="no run of that name; there are mine"):
@@ -83,6 +83,3 @@ def test_money_of_an_older_version_is_numbers(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(record))
     assert log.records() == [SpendRecord("judge", questions=17)]
-    path.write_text(json.dumps({**record, "questions": "17"}))
-    with pytest.raises(StoreError, match="not a session's record of spending: questions is '17'"):
-        log.records()
