@@ -1,7 +1,7 @@
 """The first stage for a query that comes now: the indexes that a run keeps, open, and its documents' texts.
 
 A query of the run finds what retrieve found for it, by the same code: the shards' retrievers, the statistics of the
-whole collection, late interaction, the merge. What is not kept any more, or damaged, is made again at the start. Texts
+whole collection, late interaction, the merge. What was deleted is made again at the start. Texts
 lie in files of this process that are mapped, not in memory.
 """
 
