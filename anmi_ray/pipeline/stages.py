@@ -140,6 +140,14 @@ def stage_name(text: str, names: tuple[str, ...] = NAMES) -> str:
     """Check a stage's name given by a user. Raises ConfigError listing the stages."""
     if text in names:
         return text
+    for there, hint in (
+        (CONFIRMATION, "it is there where judges confirm anchors: mine.anchors: confirmed"),
+        (SECOND_ROUND, "it is there where borderline documents are validated: mine.allow begins with validate"),
+        (ASSESSMENT, "it is there where judges measure held-out queries: evaluate.judged"),
+        (DISTILLATION, "it is there where judge.judges holds {kind: distilled}; or see `anmi distill`"),
+    ):
+        if text in there:
+            raise ConfigError(f"this run has no stage {text}", "command line", hint)
     near = [name for name in names if re.match(re.escape(text[:2]), name)]
     hint = f"did you mean {near[0]}?" if near else f"the stages are {', '.join(names)}"
-    raise ConfigError(f"this run has no stage {text}", "command line", hint)
+    raise ConfigError(f"no stage is called '{text}'", "command line", hint)
