@@ -62,10 +62,6 @@ def read(
     `confirmed` as in `compose.RuleInputs`. Candidates with the same `text_key`, if that column exists, are copies.
     Raises DataError on non-finite values or rows without a candidate.
     """
-    _check("ratings", ratings, "rating_elo")
-    _check("ratings", ratings, "std_err_elo", least=0.0)
-    _check("gaps", gaps, "gap_elo")
-    _check("gaps", gaps, "gap_se_elo", least=0.0)
     rated_queries = pc.is_in(candidates["query_id"], value_set=pc.unique(ratings["query_id"]))
     key = "text_key" if "text_key" in candidates.column_names else "doc_id"
     candidates = candidates.append_column("key", candidates[key]).select([*_CANDIDATE, "key"]).filter(rated_queries)
@@ -105,20 +101,6 @@ def _likely(candidates: pa.Table, confirmed: pa.Table | None) -> Flags:
         return np.zeros(candidates.num_rows, dtype=bool)
     row = find_rows(confirmed, {name: candidates[name] for name in ("query_id", "doc_id")})
     return np.append(confirmed["probability"].to_numpy() > LIKELY, False)[row]  # row -1: unknown
-
-
-def _check(name: str, table: pa.Table, column: str, least: float = -np.inf) -> None:
-    """Raise DataError, naming the first row, if a value is not finite or is below `least`."""
-    values = table[column].to_numpy().astype(np.float64)
-    bad = np.flatnonzero(~(np.isfinite(values) & (values >= least)))
-    if len(bad):
-        where = ", ".join(f"{key} {table[key][int(bad[0])].as_py().hex()}" for key in ("query_id", "doc_id"))
-        expected = "finite" if least == -np.inf else f"finite and at least {least:g}"
-        raise DataError(
-            f"{name}.{column}: expected {expected} values, got {values[bad[0]]} ({len(bad)} of {len(values)} rows)",
-            f"{PLACE}, {where}",
-            "recompute the rate stage",
-        )
 
 
 def _robust_sd(query: Ints, rating: Reals, queries: int) -> Reals:

@@ -13,8 +13,6 @@ from anmi_ray.pipeline.stages import DISTILL
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Artifact, Store
 
-_LONGEST = 81  # characters of a run's name
-
 
 @dataclass(frozen=True)
 class Distilled:
@@ -41,7 +39,7 @@ def with_judge(experiment: Experiment) -> Experiment:
     while name in taken:
         name += "-2"
     judges = (*experiment.judge.judges, DistilledJudgeConfig(kind="distilled", name=name))
-    own = f"{experiment.name[: _LONGEST - len('-distill')]}-distill"
+    own = f"{experiment.name}-distill"
     return experiment.model_copy(update={"name": own, "judge": experiment.judge.model_copy(update={"judges": judges})})
 
 

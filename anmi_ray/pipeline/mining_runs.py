@@ -30,7 +30,6 @@ from anmi_ray.store.runs import find_run
 PLACE = "command line"
 PHASES = ("allow", "weigh", "sample")
 _MAY_CHANGE = ("mine", "execution", "name")
-_LONGEST = 81  # characters of a run's name
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,6 @@ def from_run(name: str, root: str, rule: str | None, overrides: Iterable[str]) -
     content["name"] = "-".join([name, *([rule] if rule else []), *words])
     for key, value in given.items():
         apply(content, f"{key}={value}")
-    if len(str(content["name"])) > _LONGEST:
-        raise ConfigError(f"the run's name would be too long: {content['name']}", PLACE, "give one with name=…")
     if content["name"] == name:
         raise ConfigError(f"name={name} is the run itself, whose record would change", PLACE, "give another name")
     changed = validate(content, PLACE)
@@ -215,7 +212,7 @@ def mine(experiments: Sequence[Experiment], reporter: Reporter | None = None) ->
             store, item = Store(experiment.execution.root), resolve(experiment)[MINE]
             artifact = item.artifact(store)
             stages = (runs.recorded(store, experiment.name) or {"stages": {}})["stages"]
-            if stages.get(MINE, {}).get("fingerprint") != item.fingerprint or not artifact.whole():
+            if stages.get(MINE, {}).get("fingerprint") != item.fingerprint or artifact.manifest() is None:
                 if TRAIN in stages:
                     raise ConfigError(
                         "the name belongs to a run that trained a model on other negatives",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 from anmi_ray.config.evaluate import START
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import apply, validate_record
-from anmi_ray.config.paths import RUN_NAME
 from anmi_ray.config.retrieve import USUAL
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.evaluation.significance import SystemComparison
@@ -94,9 +92,6 @@ def of_run(name: str, root: str, overrides: Iterable[str]) -> Experiment:
     what rounds share.
     """
     store, record = runs.find_run(name, root)
-    if not re.fullmatch(RUN_NAME, f"{name}-refine-99"):
-        what = f"the name of run {name} is too long for a round's, {name}-refine-1"
-        raise ConfigError(what, PLACE, "carry it out again with a shorter one: anmi run CONFIG name=…")
     place = store.where(f"runs/{name}.json")
     content = settings_of(record)
     content["execution"] = {"root": root}

@@ -225,7 +225,7 @@ def _secret_in(name: str, value: str) -> str | None:
     """What of an environment variable is a secret, in words; None where nothing is."""
     if redaction.NAMES.search(name):
         return f"{name} looks like a secret"
-    return f"the value of {name} holds a credential" if redaction.is_key(value) or redaction.in_address(value) else None
+    return f"the value of {name} holds a credential" if redaction.in_address(value) else None
 
 
 def checkout() -> tuple[Path, ...]:

@@ -62,7 +62,6 @@ class RunSearcher:
         fusion = _fusion(run, {*config.retrievers, HYBRID})
         names = [*config.retrievers, HYBRID, *([STUDENT] if trained else []), RERANKED, *([FUSED] if fusion else [])]
         depth = int(run.record["config"].get("rerank", {}).get("depth", config.depth))
-        mended = [f"{one} was damaged, and is made again" for one in self._first.mended]
         self.about = About(
             run=name,
             documents=self._first.documents,
@@ -71,7 +70,7 @@ class RunSearcher:
             candidates=min(depth, config.depth),
             fusion=fusion,
             examples=tuple(_examples(ingest)),
-            notes=(*mended, *(f"{one} was not there, and is made again" for one in self._first.made)),
+            notes=tuple(f"{one} was missing and is made again" for one in self._first.made),
             fingerprint=run.artifact("train", "model").fingerprint,
         )
 

@@ -8,8 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,7 +41,7 @@ def of_judge(**judge: Any) -> str:
 
 def test_a_judge_of_no_kind_is_told_the_kinds_once() -> None:
     assert of_judge(kind="oracle") == (
-        f"some.yaml: judge.judges.0.kind: 'oracle' is none of its forms\n  remedy: give one of {KINDS}"
+        f"some.yaml: judge.judges.0.kind: expected a known name (given: 'oracle')\n  remedy: give one of {KINDS}"
     )
     assert of_judge(name="x") == f"some.yaml: judge.judges.0.kind is missing\n  remedy: give one of {KINDS}"
     assert of_judge(kind="encodr").endswith("did you mean encoder?")
@@ -107,20 +105,6 @@ def test_shapes_are_named_as_yaml_has_them() -> None:
     assert 'give one of simulated, similarity, "null",' in of_judge(kind=None)
 
 
-@pytest.mark.parametrize(
-    "table", [pd.DataFrame({"id": ["a"]}), pa.table({"id": ["a"]}), pa.record_batch({"id": ["a"]})]
-)
-@pytest.mark.parametrize(
-    ("group", "name"),
-    [("corpus", "documents"), ("corpus", "qrels"), ("train", "dev_points"), ("compare", "path"), ("execution", "root")],
-)
-def test_a_table_is_no_setting(table: Any, group: str, name: str) -> None:
-    for value in (table, [table]):
-        text = said({group: {name: value}})
-        assert f"some.yaml: {group}.{name}: expected a value" in text
-        assert "remedy: write it to a Parquet file" in text
-
-
 def test_a_name_is_the_files_and_what_is_allowed_is_of_its_level() -> None:
     unknown = of_judge(kind="api", endpoint={**SERVER, "zzz": 1})
     assert "unknown setting judge.judges.0.endpoint.zzz\n  remedy: known here: allow_external, base_url" in unknown
@@ -156,8 +140,8 @@ def test_many_mistakes_are_counted() -> None:
     assert "more\n" in text
 
 
-@pytest.mark.parametrize("value", ["sk-0123456789abcdef", "0123456789abcdef" * 2, "hf_" + "a" * 30, "x" * 5000])
-def test_a_value_is_quoted_short_and_without_a_key(value: str) -> None:
+def test_a_long_value_is_quoted_short() -> None:
+    value = "x" * 5000
     for settings in ({"compare": {"degree": value}}, {"judge": {"preset": value}}, {"mine": {"rule": value}}):
         assert value not in said(settings)
     assert value not in of_judge(kind=value)

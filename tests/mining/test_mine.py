@@ -265,22 +265,6 @@ def test_a_constant_query_has_the_floored_spread() -> None:
     assert (example["rating_mean"], example["rating_sd"]) == (0.0, 10.0)
 
 
-@pytest.mark.parametrize("column", ["gap_elo", "gap_se_elo", "rating_elo"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_values_that_are_not_finite_are_refused(column: str, value: float) -> None:
-    tables = make_tables([Query([300.0, 0.0])])
-    ratings, gaps = tables.ratings, tables.gaps
-
-    def spoil(table: pa.Table) -> pa.Table:
-        if column not in table.schema.names:
-            return table
-        place = table.schema.get_field_index(column)
-        return table.set_column(place, table.schema.field(column), pa.array([value] * table.num_rows))
-
-    with pytest.raises(DataError, match=f"query_id .*{column} must be finite.*: . of . are not"):
-        mine(spoil(ratings), spoil(gaps), tables.candidates, TABLE, 0)
-
-
 def test_rows_that_do_not_belong_together_are_refused() -> None:
     tables = make_tables([Query([300.0, 0.0, -100.0])])
     with pytest.raises(DataError, match="are not candidates"):

@@ -96,7 +96,8 @@ def test_another_collection_is_a_run_of_its_own_by_the_same_model(trained: Exper
     there = Run(ON_TOPICS, trained.execution.root)
     texts = {row["doc_id"]: row["text"] for row in there.table("texts").to_pylist()}
     query = there.table("queries").to_pylist()[0]
-    run = of(trained, ON_TOPICS, "evaluate").read_listed("trec/reranked.trec").decode()
+    evaluate = of(trained, ON_TOPICS, "evaluate")
+    run = evaluate.store.read(f"{evaluate.path}/trec/reranked.trec").decode()
     lines = [line.split() for line in run.splitlines() if line.split()[0] == query["query_id"]][:10]
     ranking = anmi_ray.rerank(model, query["text"], [texts[line[2]] for line in lines]).sort_by("index")
     scores = ranking["score"].to_numpy()

@@ -80,7 +80,6 @@ def refused(root: Path, *overrides: str, rule: str | None = None, name: str = "s
         ("table2", ("retrieve.depth=50",), "the run's ratings stay as they are"),
         ("table2", ("negatives",), "is not an override"),
         ("table2", ("name=some",), "is the run itself"),
-        (None, (f"mine.negatives={'1' * 90}",), "too long"),
         ("table2", (), "the run has no ratings"),
     ],
 )

@@ -127,18 +127,21 @@ def test_the_student_searches_all_documents_by_its_vectors(searched: Run, servic
 
 
 @pytest.mark.slow
-def test_indexes_that_are_gone_or_damaged_are_made_again(searched: Run, tmp_path: Path) -> None:
+def test_indexes_that_are_missing_are_made_again_and_damaged_ones_are_named(searched: Run, tmp_path: Path) -> None:
     root = tmp_path / "root"
     shutil.copytree(searched.root, root)
     text, systems = next(wanted(searched))
-    shutil.rmtree(root / "artifacts" / "counts")
     ids = pc.unique(searched.artifact("ingest").read_part("documents", 0, DOCUMENT)["doc_id"])
     kept = [file for file in (root / "artifacts" / "vectors").rglob("vectors.parquet") if holds(file, ids)]
     kept[0].write_bytes(kept[0].read_bytes()[:-9])
+    with pytest.raises(DamagedError, match="rm -r"):
+        RunSearcher(searched.name, str(root), 1)
+    shutil.rmtree(root / "artifacts" / "counts")
+    shutil.rmtree(kept[0].parents[1])
     with closing(RunSearcher(searched.name, str(root), 1)) as searcher:
         notes = " ".join(searcher.about.notes)
-        assert "counts of shard 0 was not there" in notes
-        assert "vectors of shard 0 was damaged" in notes
+        assert "counts of shard 0 was missing" in notes
+        assert "vectors of shard 0 was missing" in notes
         settings = validated({"model": searched.name, "root": str(root), "threads": 1})
         scorer = ModelScorer(model_version.current(settings), settings)
         made = RerankService(settings, scorer.compute, first=Here(searcher))

@@ -205,12 +205,6 @@ def test_a_run_without_a_model_cannot_be_refined(prepared: Path) -> None:
         refining.of_run("smal", str(prepared), [])
 
 
-def test_a_name_that_leaves_no_room_for_rounds_is_refused(tmp_path: Path) -> None:
-    Store(str(tmp_path)).publish_json(f"runs/{'x' * 75}.json", {"stages": {}})
-    with pytest.raises(ConfigError, match="is too long for a round's"):
-        refining.of_run("x" * 75, str(tmp_path), [])
-
-
 @pytest.mark.parametrize(
     ("campaigns", "paid"),
     [(("a", "a"), 5.0), (("a", "b"), 25.0), ((None, "b"), 5.0)],  # artifacts of before name no campaign

@@ -87,11 +87,8 @@ def scored(
     """
     artifact = artifact_of(peer, retrieve, ingest, depth, trained)
     if artifact.manifest() is not None:
-        lost = artifact.lost()
-        if not lost:
-            return artifact
-        context.notice(f"{lost[0]} of the peer {peer.name} is lost: made again of what was bought or scored")
-        artifact.take_back([name for name in lost if not name.startswith(f"{_BOUGHT}/")], keep=_BOUGHT)
+        artifact.check_files()
+        return artifact
     if peer.endpoint is not None:
         access.read_key(peer.endpoint)
         # one bucket at a time: what bounds requests a minute and in flight stands in the process that asks
@@ -197,9 +194,7 @@ def _bought(
     known = artifact.seal(_BOUGHT, RUN, bucket) is not None
     path = artifact.part_path(_BOUGHT, bucket)
     if not known and artifact.store.exists(path):
-        raise DamagedError(
-            "not what was bought", artifact.store.where(path), "delete it and run again: it is bought anew"
-        )
+        raise DamagedError("expected scores", artifact.store.where(path), artifact.store.rebuild(path))
     before = artifact.read_part(_BOUGHT, bucket, RUN) if known else RUN.empty()
     missing = top.filter(pc.invert(pc.is_in(top["query_id"], value_set=pc.unique(before["query_id"]))))
     results: dict[bytes, Scores | Failed] = {}

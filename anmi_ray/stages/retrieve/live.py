@@ -1,7 +1,7 @@
 """The first stage for a query that comes now: the indexes that a run keeps, open, and its documents' texts.
 
 A query of the run finds what retrieve found for it, by the same code: the shards' retrievers, the statistics of the
-whole collection, late interaction, the merge. What is not kept any more, or damaged, is made again at the start. Texts
+whole collection, late interaction, the merge. What was deleted is made again at the start. Texts
 lie in files of this process that are mapped, not in memory.
 """
 
@@ -62,9 +62,8 @@ class _Shard:
 class FirstStage:
     """The documents of `ingest`, indexed as `config` says; one thread at a time may ask.
 
-    `mended`: which indexes were found damaged; `made`: which were not there; both were made anew. Raises ConfigError
-    where a model or Lucene is not there any more, DamagedError where the documents are not what was written, StoreError
-    where there is no room for their texts.
+    `made`: which indexes were missing and made anew. Raises ConfigError where a model or Lucene is missing,
+    DamagedError where documents or indexes are damaged, StoreError where there is no room for their texts.
     """
 
     def __init__(
@@ -77,7 +76,6 @@ class FirstStage:
         self._threads = threads
         self._encoder = LazyEncoder(config.dense, 1, "cpu")  # of a short text alone: more threads would wait for others
         self._asked = dict[str, int]()  # documents that hold a word of Lucene's, of the words asked so far
-        self.mended: list[str] = []
         self.made: list[str] = []
         count = int((ingest.manifest() or {})["shards"])
         known = self._known(ingest, count) if count > 1 else {}
@@ -135,7 +133,7 @@ class FirstStage:
             with index_cache.shelf_of(ingest.store, index_cache.content_of_documents(documents)) as shelf:
                 for name, one in shard.statistics(documents, self._config, {"lucene": ()}, shelf).items():
                     parts.setdefault(name, []).append(one)
-                self._told(shelf, number)
+                self.made += [f"{kind} of shard {number}" for kind in shelf.made]
         known = {name: Statistics.merged(of_name) for name, of_name in parts.items()}
         if "lucene" in known:
             known["lucene"] = Statistics(known["lucene"].documents, known["lucene"].length, self._asked)
@@ -164,12 +162,8 @@ class FirstStage:
 
             folder = shelf("vectors", _STUDENT_VERSION, {"student": student.fingerprint}, make)
             index = dense.ExactIndex(vectors.read(folder, retrievers.doc_N16), self._threads)
-        self._told(shelf, number)
+        self.made += [f"{kind} of shard {number}" for kind in shelf.made]
         return _Shard(documents, retrievers, index)
-
-    def _told(self, shelf: index_cache.StoreShelf, number: int) -> None:
-        self.mended += [f"{kind} of shard {number}" for kind in shelf.mended]
-        self.made += [f"{kind} of shard {number}" for kind in shelf.made if kind not in shelf.mended]
 
     def _add_retrieved(self, places: Places, text: str, retrievers: Sequence[str], fused: bool) -> None:
         queries = pa.table([identity.id_array([identity.query_id("")]), [text]], schema=_QUERIES)
