@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
@@ -35,6 +35,20 @@ class _Group(BaseModel):
     """Base of all groups of settings."""
 
     model_config = _STRICT
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_tables(cls, data: object) -> object:
+        """Refuse a table, whose column names would be read as a list of texts."""
+        for name, value in cast(dict[str, Any], data).items() if isinstance(data, dict) else ():
+            for one in cast(list[Any], value) if isinstance(value, list | tuple) else [value]:
+                if not isinstance(one, BaseModel) and (hasattr(one, "columns") or hasattr(one, "column_names")):
+                    raise ValueError(
+                        f"{name}: expected a value that a file of settings can hold, got a {type(one).__name__}: "
+                        "write it to a Parquet file (DataFrame.to_parquet, pyarrow.parquet.write_table) and give the "
+                        "file's path"
+                    )
+        return cast(object, data)
 
 
 class Settings(_Group):

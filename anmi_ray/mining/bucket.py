@@ -60,7 +60,7 @@ def read(
     """Join ratings to candidates.
 
     `confirmed` as in `compose.RuleInputs`. Candidates with the same `text_key`, if that column exists, are copies.
-    Raises DataError on non-finite values or rows without a candidate.
+    Raises DataError on rows without a candidate.
     """
     rated_queries = pc.is_in(candidates["query_id"], value_set=pc.unique(ratings["query_id"]))
     key = "text_key" if "text_key" in candidates.column_names else "doc_id"

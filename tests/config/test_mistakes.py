@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,6 +105,20 @@ def test_shapes_are_named_as_yaml_has_them() -> None:
         said({"judge": {"judges": ["similarity"]}})
     )
     assert 'give one of simulated, similarity, "null",' in of_judge(kind=None)
+
+
+@pytest.mark.parametrize(
+    "table", [pd.DataFrame({"id": ["a"]}), pa.table({"id": ["a"]}), pa.record_batch({"id": ["a"]})]
+)
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [("corpus", "documents"), ("corpus", "qrels"), ("train", "dev_points"), ("compare", "path"), ("execution", "root")],
+)
+def test_a_table_is_no_setting(table: Any, group: str, name: str) -> None:
+    for value in (table, [table]):
+        text = said({group: {name: value}})
+        assert f"some.yaml: {group}.{name}: expected a value" in text
+        assert "to_parquet" in text
 
 
 def test_a_name_is_the_files_and_what_is_allowed_is_of_its_level() -> None:
