@@ -128,7 +128,9 @@ def _from_csv(text: str, path: Path) -> Iterator[_Cells]:
 def _from_label_studio(text: str, path: Path) -> Iterator[_Cells]:
     number = 0
     try:
-        for number, task in enumerate(json.loads(text), start=1):
+        if not isinstance(tasks := json.loads(text), list):
+            raise TypeError
+        for number, task in enumerate(tasks, start=1):
             for annotation in task.get("annotations", []):
                 results = [one for one in annotation.get("result", []) if isinstance(one.get("value"), dict)]
                 if annotation.get("was_cancelled") or not annotation.get("result"):

@@ -60,7 +60,7 @@ def test_strangers_are_refused(open_page: Callable[..., Opened]) -> None:
     for host in ("rebound.example", "rebound.example:80"):
         assert ask(page.address, headers={"Host": host}).status == 400
         assert ask(page.address, "POST", {"Host": host}, **good).status == 400
-    assert ask(f"{root}/docs").status == ask(f"{root}/openapi.json").status == 404
+    assert ask(f"{root}/docs/").status == ask(f"{root}/openapi.json/").status == 403
     assert page.labelling.answers == []
     assert ask(page.address, "POST", **good).status == 303
     assert len(page.labelling.answers) == 1
