@@ -125,27 +125,28 @@ class MLflow(Tracker):
         # an unreachable server must not stop training for the minutes of MLflow's own defaults
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-        self._mlflow = mlflow = importlib.import_module("mlflow")
+        mlflow = importlib.import_module("mlflow")
         self.errors = (OSError, importlib.import_module("mlflow.exceptions").MlflowException)
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
+        self._log_metrics = mlflow.log_metrics
+        self._client = client = mlflow.MlflowClient()
         self._sent: list[Any] = []
         with _opening("mlflow", self.errors, "MLFLOW_TRACKING_URI and its credentials"):
-            mlflow.set_experiment(experiment)
-            runs = mlflow.search_runs(filter_string=f"tags.`{TAG}` = '{name}'", max_results=1, output_format="list")
-            self._run = mlflow.start_run(
-                runs[0].info.run_id if runs else None, run_name=name, tags={TAG: name}
-            ).info.run_id
-            if not runs:
-                mlflow.log_params({key: str(value)[:500] for key, value in settings.items()})
-            client = mlflow.MlflowClient()
-            keys = runs[0].data.metrics if runs else ()
-            steps = [one.step for key in keys for one in client.get_metric_history(self._run, key)]
+            number = mlflow.set_experiment(experiment).experiment_id
+            runs = client.search_runs([number], f"tags.`{TAG}` = '{name}'", max_results=1)
+            run = runs[0] if runs else client.create_run(number, tags={TAG: name}, run_name=name)
+            self._run = run.info.run_id
+            if runs:
+                client.update_run(self._run, status="RUNNING")
+            else:
+                mlflow.log_params({key: str(value)[:500] for key, value in settings.items()}, run_id=self._run)
+            steps = [one.step for key in run.data.metrics for one in client.get_metric_history(self._run, key)]
         self._last = max(steps, default=-1)
         self.where = f"MLflow experiment {experiment}, run {self._run}"
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         if step > self._last:
-            self._sent.append(self._mlflow.log_metrics(values, step=step, run_id=self._run, synchronous=False))
+            self._sent.append(self._log_metrics(values, step=step, run_id=self._run, synchronous=False))
 
     def flush(self) -> None:
         for operation in self._sent:
@@ -154,7 +155,7 @@ class MLflow(Tracker):
 
     def close(self, finished: bool) -> None:
         self.flush()
-        self._mlflow.end_run("FINISHED" if finished else "FAILED")
+        self._client.set_terminated(self._run, "FINISHED" if finished else "FAILED")
 
 
 class WandB(Tracker):
