@@ -41,7 +41,7 @@ class Experiment(Settings):
         default=None,
         min_length=1,
         description="another run under the same root, which is gone on with: its pairs are judged again with those "
-        "where its model and its ratings disagree, and training starts from its model; see anmi refine",
+        "where its model and its ratings disagree, and training starts from its model",
     )
     trained_by: str | None = Field(
         default=None,
@@ -137,6 +137,8 @@ class Experiment(Settings):
     @model_validator(mode="after")
     def _answers_come_in_rounds(self) -> Experiment:
         files = [judge.name for judge in self.judge.judges if judge.kind == "imported"]
+        if self.refines == self.name:
+            raise ValueError(f"refines names this run itself: give it another name, such as name={self.name}-refine-1")
         if self.refines is not None and (files or self.compare.design == "imported"):
             raise ValueError(
                 "refines asks about pairs that no run has asked about, and preferences from a file answer their own "
