@@ -19,8 +19,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch.distributed as dist
-
 from anmi_ray.core import environment, redaction
 from anmi_ray.core.errors import ConfigError, first_line
 from anmi_ray.store import documents, public_root
@@ -252,6 +250,8 @@ def shared_curves(
     `place` is the folder or URI for their files, which appear at a URI at every flush and at the end. Other ranks have
     no trackers.
     """
+    import torch.distributed as dist  # slow to import, and the plan of a run needs this module
+
     if not trackers or dist.get_rank() != 0:
         return Curves({}), lambda: None
     remote = "://" in place
