@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from anmi_ray.cli.flags import COMMAND_LINE, RunRootOption
 from anmi_ray.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from anmi_ray.api.labelling import Labelling
 
 
 def label(
@@ -64,20 +69,25 @@ def label(
         new, known = labelling.take(import_)
         out.print(f"import         {new:,} new answers of {import_}" + (f", {known:,} already known" if known else ""))
     if names:
-        page = labelling.page(names, port)
-        everyone = sum(one.everyone for one in labelling.pairs)
-        out.print(f"pairs          {len(labelling.pairs):,}, everyone answers {everyone:,}")
-        out.print(f"page           {page.address}")
-        out.print("               for this machine only; whoever has the address may answer. Ctrl-C ends it")
-        try:
-            page.serve()
-        except KeyboardInterrupt:
-            out.print("")
-        out.print(f"answers        {len(labelling.answers):,}; anmi audit {run} compares judges with people")
+        _serve(labelling, names, port, out)
     if export is not None:
         out.print(f"export         {labelling.export(export):,} pairs -> {export}")
     if preferences is not None:
         out.print(f"preferences    {labelling.preferences(preferences):,} answers -> {preferences}")
+
+
+def _serve(labelling: Labelling, names: list[str], port: int, out: Console) -> None:
+    """Serve the page until Ctrl-C."""
+    page = labelling.page(names, port)
+    everyone = sum(one.everyone for one in labelling.pairs)
+    out.print(f"pairs          {len(labelling.pairs):,}, everyone answers {everyone:,}")
+    out.print(f"page           {page.address}")
+    out.print("               for this machine only; whoever has the address may answer. Ctrl-C ends it")
+    try:
+        page.serve()
+    except KeyboardInterrupt:
+        out.print("")
+    out.print(f"answers        {len(labelling.answers):,}; anmi audit {labelling.run.name} compares judges with people")
 
 
 def people_blocks(figures: Mapping[str, Any]) -> Iterator[Any]:

@@ -137,8 +137,6 @@ class Experiment(Settings):
     @model_validator(mode="after")
     def _answers_come_in_rounds(self) -> Experiment:
         files = [judge.name for judge in self.judge.judges if judge.kind == "imported"]
-        if self.refines == self.name:
-            raise ValueError(f"refines names this run itself: give it another name, such as name={self.name}-refine-1")
         if self.refines is not None and (files or self.compare.design == "imported"):
             raise ValueError(
                 "refines asks about pairs that no run has asked about, and preferences from a file answer their own "

@@ -93,6 +93,9 @@ def _begun(experiment: Experiment, asking: str) -> dict[str, str]:
 def _before(_: CompareConfig, experiment: Experiment, content: str) -> dict[str, str]:
     """Pairs and ratings of the run that is refined, by their roles. ConfigError where it has no model to go on from."""
     assert experiment.refines is not None
+    if experiment.refines == experiment.name:
+        remedy = f"name={experiment.name}-refine-1"
+        raise ConfigError(f"expected another run, got {experiment.refines}, this run itself", "refines", remedy)
     runs.trained(experiment.refines, experiment.execution.root, content)
     made = _record(experiment)["stages"]
     fitted = next(name for name in _FITTED if name in made)

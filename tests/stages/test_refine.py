@@ -186,8 +186,11 @@ def test_a_run_without_a_model_cannot_be_refined(prepared: Path, world: World) -
 
 
 def test_a_run_cannot_refine_itself() -> None:
-    with pytest.raises(ConfigError, match="refines names this run itself"):
-        validate({"name": "small", "refines": "small"}, "some.yaml")
+    experiment = validate({"name": "small", "refines": "small"}, "some.yaml")
+    [_, chosen] = refine.spread([compare.STAGE])
+    with pytest.raises(ConfigError) as caught:
+        chosen.also(experiment.compare, experiment, "content")
+    assert caught.value.place == "refines"
 
 
 def test_the_former_command_names_the_setting() -> None:
