@@ -140,7 +140,7 @@ def _from_label_studio(text: str, path: Path) -> Iterator[_Cells]:
                 who = annotation.get("completed_by")
                 who = (who.get("email") or who.get("id")) if isinstance(who, dict) else who
                 person = normalize_id(who) if isinstance(who, str) else "" if who is None else f"label-studio {who}"
-                side = "unsure" if unsure else next(filter(None, sides), None)
+                side: Side | None = "unsure" if unsure else next(filter(None, sides), None)
                 yield f"{path}: task {number}", str(task["data"]["pair"]), person, side
             if not isinstance(task["data"]["pair"], str):
                 raise TypeError

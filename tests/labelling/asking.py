@@ -6,6 +6,7 @@ import http.client
 import re
 from dataclasses import dataclass
 from html import unescape
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 
@@ -37,7 +38,7 @@ class Shown:
         return int(found[1])
 
 
-def ask(address: str, method: str = "GET", headers: dict[str, str] | None = None, **query: object) -> Shown:
+def ask(address: str, method: str = "GET", headers: dict[str, str] | None = None, **query: Any) -> Shown:
     """Send a request to the page's address."""
     at = urlsplit(address)
     connection = http.client.HTTPConnection(at.netloc, timeout=30)
@@ -50,7 +51,7 @@ def ask(address: str, method: str = "GET", headers: dict[str, str] | None = None
         connection.close()
 
 
-def look(address: str, person: str, **query: object) -> Shown:
+def look(address: str, person: str, **query: Any) -> Shown:
     """A person's pair."""
     shown = ask(address, person=person, **query)
     assert shown.status == 200, shown.body

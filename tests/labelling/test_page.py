@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,7 +80,7 @@ def test_strangers_are_refused(open_page: Callable[..., Opened]) -> None:
         {"person": "cem", "at": 0, "side": "left"},
     ],
 )
-def test_invalid_answers_are_refused(open_page: Callable[..., Opened], sent: dict[str, object]) -> None:
+def test_invalid_answers_are_refused(open_page: Callable[..., Opened], sent: dict[str, Any]) -> None:
     page = open_page()
     assert 400 <= ask(page.address, "POST", **sent).status < 500
     assert page.labelling.answers == []
