@@ -41,12 +41,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (demo, init, queries, run, plan, refine, judge, distill, config, show, mine, export)
+COMMANDS = (demo, init, queries, run, plan, judge, distill, config, show, mine, export)
 COMMANDS += (submit, jobs, cancel, rate, audit, label, rerank, serve, evaluate, tune, doctor)
 REPLACED = {"compare-rules": "anmi mine RUN --rule A,B"}  # commands that are gone
 TELLING = ("plan", "show", "audit", "evaluate", "doctor")  # commands whose answer is all that they do
 for command in COMMANDS:
     app.command()(command)
+app.command(hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(refine)
 
 
 def _version(value: bool) -> None:

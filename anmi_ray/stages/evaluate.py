@@ -141,30 +141,6 @@ def _evaluate(
     return {"flows": flows, **facts, "unfitted": unfitted}
 
 
-def gains(inputs: Mapping[str, Artifact], config: EvaluateConfig, buckets: int, seed: int) -> dict[str, Any]:
-    """By split, how the trained model's own ranking differs from that of the model that training started from.
-
-    A row as of `significance.compare`, under the measure that chooses on dev, and on test under the first one, or by
-    judges where they measure and labels do not; None where nobody measured.
-    """
-    rerank, retrieve, ingest = (inputs[name] for name in STAGE.inputs)
-    held = {split: _held_out(rerank, retrieve, ingest, buckets, split) for split in ("dev", "test")}
-    said = None
-    if "assess" in inputs:
-        qrels = pa.concat_tables([qrels for _, qrels, _ in held.values()])
-        said = by_judges.read(inputs["pool"], inputs["assess"], qrels, buckets, seed)
-    found: dict[str, Any] = {}
-    for split, (runs, qrels, queries) in held.items():
-        rated = by_judges.rated(inputs["anchor"], queries, buckets) if split == "dev" and "anchor" in inputs else None
-        choice = _choice(qrels, queries, said, rated, config)
-        found[split] = None
-        if judged.tell(choice.qrels):
-            metrics = measures.evaluate(runs, choice.qrels, [choice.measure], [START, "reranked"])
-            rows = significance.compare(metrics, START, ["reranked"], choice.measure, rounds=config.rounds, seed=seed)
-            found[split] = asdict(rows[1])
-    return found
-
-
 def headline_of(artifact: Artifact) -> headline.Headline:
     """What the headline of a complete artifact compares."""
     return headline.from_json(artifact.read_json("headline.json"))

@@ -20,15 +20,14 @@ import pyarrow.compute as pc
 
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.distill import DistillConfig
-from anmi_ray.config.evaluate import EvaluateConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.sample import SampleConfig
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, RATING, RUN
+from anmi_ray.core.records import CANDIDATE, COMPARISON, RATING, RUN
 from anmi_ray.runtime.costs import BEGUN, COMPARISON_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
-from anmi_ray.runtime.tasks import Context, over_buckets, run_buckets, run_task
-from anmi_ray.stages import compare, distill, evaluate, judge, sample, score
+from anmi_ray.runtime.tasks import Context, over_buckets, run_buckets
+from anmi_ray.stages import compare, distill, judge, sample, score
 from anmi_ray.store import Artifact, Flow, runs
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 CALIBRATION = "calibration.json"
 NEW = "pairs not asked before"  # the unit of a flow
-GAINS = "gains"  # in the manifest of evaluate
 _FITTED = ("refit", "rate")  # the first of them that a run has holds its ratings
 _COMPARED = (compare.STAGE.name, "borderline")  # both hold pairs that a run has asked about
 ASKED = (*_COMPARED, sample.STAGE.name)  # its ensemble too
@@ -67,8 +65,6 @@ def spread(path: Iterable[Stage]) -> Iterator[Stage]:
             yield _of_campaign(stage, BEGUN)
         elif "first" in stage.inputs:
             yield _of_campaign(stage, "first")
-        elif stage.name == evaluate.STAGE.name:
-            yield replace(stage, run=_measure)
         else:
             yield stage
 
@@ -97,6 +93,9 @@ def _begun(experiment: Experiment, asking: str) -> dict[str, str]:
 def _before(_: CompareConfig, experiment: Experiment, content: str) -> dict[str, str]:
     """Pairs and ratings of the run that is refined, by their roles. ConfigError where it has no model to go on from."""
     assert experiment.refines is not None
+    if experiment.refines == experiment.name:
+        remedy = f"name={experiment.name}-refine-1"
+        raise ConfigError(f"expected another run, got {experiment.refines}, this run itself", "refines", remedy)
     runs.trained(experiment.refines, experiment.execution.root, content)
     made = _record(experiment)["stages"]
     fitted = next(name for name in _FITTED if name in made)
@@ -226,34 +225,6 @@ def _learned_from(_: SampleConfig, experiment: Experiment, content: str) -> dict
             "ask others than {kind: distilled}, or carry out a run with such a judge and refine that",
         )
     return {f"{runs.BEFORE}{sample.STAGE.name}": made[sample.STAGE.name]["fingerprint"]}
-
-
-def came_of(inputs: Inputs, made: Inputs, buckets: Iterable[int]) -> tuple[int, int, int]:
-    """(pairs that a round asked about, answers about them, those whose better document became the other one).
-
-    inputs: those of its compare; made: its compare, judge and rate (of two fits the second); read by bucket.
-    """
-    from anmi_ray import comparisons
-
-    before = Before.of(inputs)
-    total = np.zeros(3, np.int64)
-    for bucket in buckets:
-        pairs = made["compare"].read_part("comparisons", bucket, COMPARISON)
-        known = pc.is_in(pairs["comparison_id"], value_set=before.pairs(bucket)["comparison_id"].combine_chunks())
-        new = pairs.filter(pc.invert(known))
-        said = made["judge"].read_part("judgments", bucket, JUDGMENT)
-        said = said.filter(pc.is_in(said["comparison_id"], value_set=new["comparison_id"].combine_chunks()))
-        after = made["rate"].read_part("ratings", bucket, RATING)
-        answers = said.num_rows - said["p_a"].null_count
-        total += [new.num_rows, answers, comparisons.turned(new, before.ratings(bucket), after)]
-    pairs_, answers_, turned = total.tolist()
-    return pairs_, answers_, turned
-
-
-def _measure(artifact: Artifact, inputs: Inputs, config: EvaluateConfig, context: Context) -> dict[str, Any]:
-    """As every evaluate, and what the model has gained on the one that it started from."""
-    made = evaluate.run(artifact, inputs, config, context)
-    return {**made, GAINS: run_task(context, evaluate.gains, dict(inputs), config, context.buckets, context.seed)}
 
 
 def _most(load: Workload) -> int:

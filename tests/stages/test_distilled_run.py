@@ -17,10 +17,10 @@ from anmi_ray import comparisons
 from anmi_ray.api import experiments
 from anmi_ray.api.dataset_export import export_dataset
 from anmi_ray.cli.show import described
-from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import id_array
 from anmi_ray.core.records import COMPARISON, JUDGMENT, PREDICTION, RUN
-from anmi_ray.pipeline import distilling, pilot, refining
+from anmi_ray.pipeline import distilling, pilot
+from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import names_of
 from anmi_ray.stages import report
 from anmi_ray.store import Store
@@ -150,25 +150,28 @@ def test_a_pilot_tries_the_ensemble_before_anything_is_bought(world: World, done
 
 
 def test_a_judge_learns_anew_what_the_ensemble_says_of_a_rounds_pairs(world: World, done: Done) -> None:
-    root, told = str(world.root), Told()
-    settings = refining.of_run("small", root, [])
-    foretold = {row["stage"]: row["work"] for row in experiments.plan(refining.round_of(settings, 1)).stages}
+    rounds, names = [], ["small", "small-refine-1", "small-refine-2"]
+    for before, name in pairwise(names):
+        rounds.append(world.settings(JUDGE, f"refines={before}", f"name={name}"))
+    settings = rounds[0]
+    foretold = {row["stage"]: row["work"] for row in experiments.plan(settings).stages}
     most = next(int(word) for word in foretold["sample"].split() if word.isdigit())
     assert foretold["label"] == f"{3 * 2 * most:,} judgments by 3 in-process judges, both orders"
-    found = list(refining.carry_out(settings, 2, told))
+    for one in rounds:
+        run(one)
+    made = Rounds(world.root, world.config)
+    tables = [made.part(name, "compare", "comparisons", COMPARISON) for name in names]
     chosen_at_most = next(int(word) for word in foretold["compare"].split() if word.isdigit())
-    assert 0 < found[0].pairs <= chosen_at_most
-    share = settings.distill.sample.pairs // found[0].queries
+    assert 0 < tables[1].num_rows - tables[0].num_rows <= chosen_at_most
+    share = settings.distill.sample.pairs // len(pc.unique(tables[1]["query_id"]))
     assert 1 <= share < comparisons.PAIRS  # the ensemble hears of some of a query's pairs only
     assert most <= settings.distill.sample.pairs
-    rounds, names = Rounds(world.root), ["small", *(one.run for one in found)]
-    assert len(names) == 3
     sampled: list[set[bytes]] = []
     for number, (before, name) in enumerate(pairwise(names), 1):
-        compared = rounds.part(name, "compare", "comparisons", COMPARISON)
+        compared = tables[number]
         new = compared.filter(pc.equal(compared["round"], number))
         sampled = [
-            set(rounds.part(run, "sample", "comparisons", COMPARISON)["comparison_id"].to_pylist())
+            set(made.part(run, "sample", "comparisons", COMPARISON)["comparison_id"].to_pylist())
             for run in (before, name)
         ]
         new = new.filter(pc.invert(pc.is_in(new["comparison_id"], value_set=id_array(sampled[0]))))
@@ -179,18 +182,16 @@ def test_a_judge_learns_anew_what_the_ensemble_says_of_a_rounds_pairs(world: Wor
         asked = Counter(taught["query_id"].to_pylist())
         assert all(asked[query] in {min(share, pairs), min(share + 1, pairs)} for query, pairs in chosen.items())
         assert chosen.total() > taught.num_rows or number > 1
-        said = [rounds.part(run, "label", "judgments", JUDGMENT) for run in (before, name)]
+        said = [made.part(run, "label", "judgments", JUDGMENT) for run in (before, name)]
         held = pc.is_in(said[1]["comparison_id"], value_set=said[0]["comparison_id"].combine_chunks())
         assert said[1].filter(held).equals(said[0])  # what was asked before stands
         assert set(said[1]["judge"].to_pylist()) == {"sim-large", "sim-medium", "sim-small"}
-        judged = [rounds.part(run, "judge", "judgments", JUDGMENT) for run in (before, name)]
+        judged = [made.part(run, "judge", "judgments", JUDGMENT) for run in (before, name)]
         assert set(judged[1]["judge"].to_pylist()) == {"small"}
         assert judged[1].num_rows == 2 * compared.num_rows
         again = pc.is_in(judged[1]["comparison_id"], value_set=judged[0]["comparison_id"].combine_chunks())
         old, now = judged[0], judged[1].filter(again)
         assert now["comparison_id"].equals(old["comparison_id"])
         assert np.mean(now["p_a"].to_numpy() != old["p_a"].to_numpy()) > 0.9  # another judge has answered all of it
-    summary = rounds.artifact(names[-1], "distill").read_json("summary.json")
+    summary = made.artifact(names[-1], "distill").read_json("summary.json")
     assert summary["pairs"] == len(sampled[1])
-    with pytest.raises(ConfigError, match=r"distill\.sample is what all rounds share"):
-        refining.of_run("small", root, ["distill.sample.pairs=10"])

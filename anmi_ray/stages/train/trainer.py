@@ -40,7 +40,6 @@ from anmi_ray.runtime.checkpoints import KEPT, ListeningTorchConfig, RayCheckpoi
 from anmi_ray.runtime.needs import needed, of_training
 from anmi_ray.runtime.status import Report, failed, new_board, shown, tell
 from anmi_ray.runtime.tasks import Context
-from anmi_ray.runtime.trackers import curves_folder, shared_curves
 from anmi_ray.stages.rerank.ranking import SYSTEM, document_texts, ranked
 from anmi_ray.store import Artifact, uri
 from anmi_ray.store.folders import local_folder, publish_folder, seal_folder
@@ -49,6 +48,7 @@ from anmi_ray.training.loop import Row, Trained, train
 from anmi_ray.training.memory import remedy
 from anmi_ray.training.task import DevSet
 from anmi_ray.training.tokens import TokenCache
+from anmi_ray.training.tracking import shared_curves
 from anmi_ray.training.training_set import numbered, prepare
 
 MODEL = "model"  # the folder of an artifact that the trained model stands in
@@ -143,7 +143,7 @@ def train_artifact(
     output = artifact.store.uri(f"{artifact.path}/{MODEL}")
     if not artifact.store.exists(f"{artifact.path}/{MODEL}/{RESULT}"):
         execution = context.execution.training
-        curves = artifact.store.uri(curves_folder(artifact))
+        curves = artifact.store.uri(f"tracking/{artifact.fingerprint}")
         fingerprint = artifact.fingerprint
         run_training(sources(), config, execution, fingerprint, output, on_row, context.notice, curves, body)
     result = collect(uri.absolute(output))
