@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from anmi_ray.config.evaluate import EvaluateConfig
 from anmi_ray.core import identity
 from anmi_ray.core.records import CANDIDATE, COMPARISON, QREL, RELEVANCE, RUN, find_rows
-from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
+from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Split, Stage
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.stages.anchor import read_of_dev
@@ -114,7 +114,7 @@ def _cost(load: Workload) -> StageCost:
     if load.manifest is not None:
         pairs = next(flow["rows_out"] for flow in load.manifest["flows"] if flow["unit"] == _DOCUMENTS)
         work = f"{pairs:,} documents to ask about"
-    return StageCost(work, 2.0, pairs * COMPARISON_BYTES, files=2 * load.buckets, pairs=pairs)
+    return StageCost(work, pairs)
 
 
 STAGE = Stage(

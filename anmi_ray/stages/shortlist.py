@@ -7,7 +7,7 @@ from typing import Any
 
 from anmi_ray.config.base import Settings
 from anmi_ray.core.records import COMPARISON, GAP
-from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
+from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.store import Artifact, Flow
@@ -50,7 +50,7 @@ def _cost(load: Workload) -> StageCost:
     if load.manifest is not None:
         pairs = next(flow["rows_out"] for flow in load.manifest["flows"] if flow["unit"] == _DOCUMENTS)
         work = f"{pairs:,} documents to ask about"
-    return StageCost(work, 2.0, pairs * COMPARISON_BYTES, files=load.buckets, pairs=pairs)
+    return StageCost(work, pairs)
 
 
 STAGE = Stage(

@@ -24,6 +24,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
+from anmi_ray.config.needs import of_training
 from anmi_ray.config.tune import AshaConfig
 from anmi_ray.core import logs
 from anmi_ray.core.errors import AnmiError, refuse
@@ -33,7 +34,6 @@ from anmi_ray.pipeline.progress import Everyone
 from anmi_ray.pipeline.requirements import unlabelled
 from anmi_ray.pipeline.stages import FIRST, TRAIN
 from anmi_ray.runtime.capacity import check_room
-from anmi_ray.runtime.needs import of_training
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.status import GROUP
 from anmi_ray.stages.train import trainer
