@@ -8,7 +8,6 @@ import typer
 
 from anmi_ray import __version__
 from anmi_ray.cli.audit import audit
-from anmi_ray.cli.cancel import cancel
 from anmi_ray.cli.compare_rules import compare_rules
 from anmi_ray.cli.config import config
 from anmi_ray.cli.demo import demo
@@ -30,7 +29,6 @@ from anmi_ray.cli.rerank import rerank
 from anmi_ray.cli.run import run
 from anmi_ray.cli.serve import serve
 from anmi_ray.cli.show import show
-from anmi_ray.cli.submit import submit
 from anmi_ray.cli.tune import tune
 from anmi_ray.core.errors import ConfigError
 
@@ -43,10 +41,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (demo, init, queries, run, plan, refine, judge, distill, config, show, mine, compare_rules, export)
-COMMANDS += (submit, jobs, cancel, rate, audit, label, rerank, serve, evaluate, tune, doctor)
+COMMANDS += (rate, audit, label, rerank, serve, evaluate, tune, doctor)
 TELLING = ("plan", "show", "audit", "evaluate", "doctor")  # commands whose answer is all that they do
+RENAMED = {"submit": "jobs submit", "cancel": "jobs cancel"}
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(jobs)
 
 
 def _version(value: bool) -> None:

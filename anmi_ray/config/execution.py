@@ -116,7 +116,7 @@ class ExecutionConfig(ExecutionSettings):
         "none: any node",
     )
     driver: DriverExecution = Field(
-        default=DriverExecution(), description="the driver of a job that `anmi submit` starts"
+        default=DriverExecution(), description="the driver of a job that `anmi jobs submit` starts"
     )
     log_format: Literal["text", "json"] = Field(
         default="text",

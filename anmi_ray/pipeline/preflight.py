@@ -102,7 +102,7 @@ def check_storage(
                 f"the environment variable {found.lacking[0]} is not set",
                 _name(nodes[node]),
                 "give it to the nodes as a secret of the cluster's (in Kubernetes: env of the containers), or see "
-                "anmi submit --secret",
+                "anmi jobs submit --secret",
             )
 
 
