@@ -1,8 +1,7 @@
-"""Campaigns of trials, through Ray Tune: a driver process a trial, Ray Train inside, Optuna's points, early stopping.
+"""The search of a campaign: Ray Tune runs a driver process per trial, Ray Train inside, and its ASHA stops trials.
 
-A trial is a run of the main path up to train, through the same store: what trials share is there, what one has made is
-never made again. Tune's own state is removed when it ends: early stopping's is not in it, and it is pickled code. A
-campaign goes on from its own records (`campaigns`).
+A trial is a run of the main path up to train, through the same store: what trials share is made once. Tune's own state
+is removed at the end: it has none of the scheduler's, and is pickled code. Optuna's storage (`study`) has the trials.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ray.tune.search import Searcher
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from anmi_ray.config.needs import of_training
-from anmi_ray.config.tune import AshaConfig
+from anmi_ray.config.tune import AshaConfig, CampaignConfig
 from anmi_ray.core import logs
 from anmi_ray.core.errors import AnmiError, refuse
 from anmi_ray.corpus.counts import CollectionCounts, of_manifest
@@ -33,23 +32,24 @@ from anmi_ray.pipeline import run as path
 from anmi_ray.pipeline.progress import Everyone
 from anmi_ray.pipeline.requirements import unlabelled
 from anmi_ray.pipeline.stages import FIRST, TRAIN
+from anmi_ray.reports.campaign import Status, Trial
 from anmi_ray.runtime.capacity import check_room
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.status import GROUP
 from anmi_ray.stages.train import trainer
 from anmi_ray.store import Flow
 from anmi_ray.store.uri import absolute, of_ray, remove
-from anmi_ray.tuning import search as searching
-from anmi_ray.tuning.campaign import Campaign, Point, Trial
+from anmi_ray.tuning.campaign import Campaign
+from anmi_ray.tuning.study import Exhausted, Trials
 
 _LOG = logging.getLogger(__name__)
 _ENDS_S = 60.0  # that a trial's process may take to end
 METRIC = "dev"
 TIME = "completed_share"
+_CLOSE = 1e-6  # shares of the steps that are the same point
 # What a trial's driver takes: no CPU, or a stage that wants all of them would wait for it for ever.
 _DRIVER: dict[str, float] = {"CPU": 0.0, "memory": 64 * 2**20}
 
-_FINISHED: Any = Searcher.FINISHED  # Tune takes it for a point
 
 Ended = Callable[[Trial], None]
 
@@ -84,19 +84,23 @@ def without_labels(campaign: Campaign, counts: CollectionCounts) -> Iterator[Anm
     yield from unlabelled(counts, "dev", f"{campaign.place}, whose trials are compared on dev", remedy)
 
 
-def search(campaign: Campaign, reporter: Reporter, ended: Ended) -> list[Trial]:
-    """Carry out the trials that are missing, and return all. Needs a started Ray; `ended` sees each as it ends.
+def search(campaign: Campaign, trials: Trials, reporter: Reporter, ended: Ended) -> list[Trial]:
+    """Run the trials that are missing, and return all. Needs a started Ray; `ended` gets each as it ends.
 
-    A trial that fails is counted, with its message, and the others go on. Raises ConfigError where a trial's training
-    has no room on the cluster or no point of the space fits together.
+    A trial that fails is counted, and the others go on. Raises ConfigError if a trial's training has no room on the
+    cluster or no point of the space fits together.
     """
-    trials = {trial.number: trial for trial in campaign.read()}
-    left = campaign.config.trials - sum(trial.ended for trial in trials.values())
+    known = trials.read()
+    left = campaign.config.trials - sum(trial.status != "running" for trial in known)
     if left <= 0:
-        return list(trials.values())
+        return known
     check_room(of_training(campaign.base.execution.training), reporter.notice, campaign.config.max_concurrent)
-    points = _Points(campaign, trials)
+    asha = scheduler(campaign.config.asha)
+    for trial in known:
+        if trial.status in ("complete", "stopped"):
+            tell(asha, f"before-{trial.number}", trial)
     log = _Log(campaign, trials, reporter, ended)
+    points = _Points(campaign.config, trials, asha)
     # Ctrl-C ends the command, as everywhere; what Tune writes and prints the records have, and the reporter says
     os.environ |= {"TUNE_DISABLE_SIGINT_HANDLER": "1", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
@@ -108,7 +112,7 @@ def search(campaign: Campaign, reporter: Reporter, ended: Ended) -> list[Trial]:
         tune.with_resources(driver, _DRIVER),
         tune_config=tune.TuneConfig(
             search_alg=points,
-            scheduler=scheduler(campaign.config.asha, trials.values()),
+            scheduler=asha,
             num_samples=left,
             max_concurrent_trials=campaign.config.max_concurrent,
         ),
@@ -121,84 +125,54 @@ def search(campaign: Campaign, reporter: Reporter, ended: Ended) -> list[Trial]:
     finally:
         log.close()
         remove(scratch)
-    return sorted(trials.values(), key=lambda trial: trial.number)
+    return trials.read()
 
 
 def carry_out(config: Mapping[str, Any], campaign: Campaign) -> None:
-    """One trial, in a process of its own: the main path up to train, every dev point told to Tune.
+    """Run one trial in a process of its own: the main path up to train; every dev point goes to Tune.
 
     The last point is told when the model is there: a trial that early stopping ends after it has ended anyway.
     """
     logs.set_up()
     with logs.bound(campaign=campaign.config.name, trial=config["number"]):
-        trial = campaign.trial(config["number"])
-        experiment = campaign.experiment(campaign.settings(trial.params), trial.run)
-        told = _Told(trial.curve[-1].step if trial.curve else 0)  # early stopping has decided on these points
-        path.run(experiment, told, last=TRAIN, content=campaign.content)
-        for point in campaign.curve(trial):
-            told.tell(point)
+        experiment = campaign.experiment(campaign.settings(config["params"]), config["run"])
+        dev = _DevPoints(config["decided"])
+        path.run(experiment, dev, last=TRAIN, content=campaign.content)
+        for share, value in campaign.curve(config["train"]):
+            dev.tell(share, value)
 
 
-class _Told(Reporter):
-    """Hands what a trial's stages tell to Tune."""
+class _DevPoints(Reporter):
+    """Reports a trial's dev points after the share `decided`, about which early stopping has decided, to Tune."""
 
-    def __init__(self, step: int) -> None:
-        self._step = step
+    def __init__(self, decided: float) -> None:
+        self._last = decided
         self._notices = list[str]()
 
     def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
-        """Told by a thread of training; Tune may end this process in the call."""
+        """Called by a thread of training; Tune may end this process in the call."""
         if share < 1.0:
-            self.tell(Point(step, share, dev), group)
+            self.tell(share, dev, group)
 
     def notice(self, text: str) -> None:
-        """Goes out with the next point."""
+        """Keep it for the next point."""
         self._notices.append(text)
 
-    def tell(self, point: Point, group: str | None = None) -> None:
-        """Each point once."""
-        if point.step <= self._step:
+    def tell(self, share: float, dev: float, group: str | None = None) -> None:
+        """Report a point, each once."""
+        if share <= self._last + _CLOSE:
             return
-        self._step = point.step
+        self._last = share
         notices = self._notices
         self._notices = []
-        tune.report(
-            {METRIC: point.dev, TIME: point.share, "completed_steps": point.step, "notices": notices, GROUP: group}
-        )
+        tune.report({METRIC: dev, TIME: share, "notices": notices, GROUP: group})
 
 
-class _Asha(ASHAScheduler):
-    """Knows trials by their numbers, which they keep when a campaign goes on."""
-
-    def on_trial_add(self, tune_controller: Any, trial: TuneTrial) -> None:
-        super().on_trial_add(tune_controller, _numbered(trial.config["number"]))
-
-    def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:
-        return super().on_trial_result(tune_controller, _numbered(trial.config["number"]), result)
-
-    def on_trial_complete(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> None:
-        super().on_trial_complete(tune_controller, _numbered(trial.config["number"]), result)
-
-    def on_trial_remove(self, tune_controller: Any, trial: TuneTrial) -> None:
-        super().on_trial_remove(tune_controller, _numbered(trial.config["number"]))
-
-
-def _numbered(number: int) -> TuneTrial:
-    """As much of a trial as early stopping asks for."""
-    return cast(TuneTrial, SimpleNamespace(trial_id=str(number), config={"number": number}))
-
-
-def scheduler(config: AshaConfig | None, trials: Iterable[Trial]) -> TrialScheduler:
-    """Early stopping that knows the curves so far; Ray saves no scheduler's state.
-
-    What it decided before stays: a trial that goes on is not held anew against those that came after it.
-
-    A trial's clock is the share of its own steps: a rule of mining decides how many examples there are, and the
-    learning rate's schedule spans them.
-    """
+def scheduler(config: AshaConfig | None) -> TrialScheduler:
+    """Return early stopping. A trial's clock is the share of its own steps, whose number depends on mining."""
     if config is None:
         return FIFOScheduler()
-    asha = _Asha(
+    return ASHAScheduler(
         time_attr=TIME,
         metric=METRIC,
         mode="max",
@@ -206,125 +180,133 @@ def scheduler(config: AshaConfig | None, trials: Iterable[Trial]) -> TrialSchedu
         grace_period=cast(int, config.grace),  # any number will do
         reduction_factor=config.reduction,
     )
-    for trial in sorted(trials, key=lambda trial: trial.number):
-        if trial.status != "failed":
-            asha.on_trial_add(None, _numbered(trial.number))
-            for point in trial.curve:
-                asha.on_trial_result(None, _numbered(trial.number), {TIME: point.share, METRIC: point.dev})
-    return asha
+
+
+def tell(asha: TrialScheduler, trial_id: str, trial: Trial) -> None:
+    """Tell early stopping a trial's dev points so far; Ray saves no scheduler's state.
+
+    What it decided on them stays: a trial that goes on is not compared with those that came after it.
+    """
+    known = cast(TuneTrial, SimpleNamespace(trial_id=trial_id))
+    asha.on_trial_add(cast(Any, None), known)
+    for share, dev in trial.curve:
+        asha.on_trial_result(cast(Any, None), known, {TIME: share, METRIC: dev})
 
 
 class _Points(Searcher):
-    """Which trial is next: one that was under way when the campaign was killed, else a new one."""
+    """The next trial: one that was running when the campaign was killed, else a new one."""
 
-    def __init__(self, campaign: Campaign, trials: dict[int, Trial]) -> None:
+    def __init__(self, config: CampaignConfig, trials: Trials, asha: TrialScheduler) -> None:
         super().__init__(metric=METRIC, mode="max")
-        self._campaign = campaign
+        self._config = config
         self._trials = trials
-        self._interrupted = sorted(number for number, trial in trials.items() if not trial.ended)
+        self._asha = asha
+        self._interrupted = [trial for trial in trials.read() if trial.status == "running"]
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """The number of a trial whose record says the rest."""
-        config = self._campaign.config
-        if self._interrupted:
-            return {"number": self._interrupted.pop(0)}
-        hours = sum(begun.seconds for begun in self._trials.values()) / 3600
-        number = len(self._trials)
-        if number >= config.trials or (config.trial_hours is not None and hours >= config.trial_hours):
-            return _FINISHED
+        """Return what `carry_out` needs to know of a trial."""
+        trial = self._interrupted.pop(0) if self._interrupted else self._new()
+        if trial is None:
+            return cast(Any, Searcher.FINISHED)  # a string, which Tune's annotation leaves out
+        tell(self._asha, trial_id, trial)
+        decided = trial.curve[-1][0] if trial.curve else 0.0
+        return {
+            "number": trial.number,
+            "params": dict(trial.params),
+            "run": trial.run,
+            "train": trial.train,
+            "decided": decided,
+        }
+
+    def _new(self) -> Trial | None:
+        known = self._trials.read()
+        limit = self._config.trial_hours
+        over = limit is not None and sum(trial.seconds for trial in known) >= limit * 3600
+        if over or len(known) >= self._config.trials:
+            return None
         try:
-            trial = searching.suggest(self._campaign, number, list(self._trials.values()))
-        except searching.Exhausted:
-            return _FINISHED
-        self._trials[number] = trial
-        self._campaign.write(trial)
-        return {"number": number}
+            return self._trials.next()
+        except Exhausted:
+            return None
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """The log has it."""
+        """Do nothing: the callback keeps the end of a trial."""
 
     def save(self, checkpoint_path: str) -> None:
-        """The records have it."""
+        """Do nothing: Optuna's storage has the trials."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """The records have it."""
+        """Do nothing."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles what it is given; nobody reads it
 
 
 class _Log(tune.Callback):
-    """Keeps the records of the trials: the only one who writes them while they are under way."""
+    """Writes what becomes of trials into Optuna's storage, and tells the reporter."""
 
-    def __init__(self, campaign: Campaign, trials: dict[int, Trial], reporter: Reporter, ended: Ended) -> None:
+    def __init__(self, campaign: Campaign, trials: Trials, reporter: Reporter, ended: Ended) -> None:
         self._campaign = campaign
         self._trials = trials
         self._reporter = reporter
         self._ended = ended
-        self._clock: dict[int, float] = {}
+        self._before = {trial.number: trial.seconds for trial in trials.read()}  # seconds in earlier calls
+        self._begun: dict[int, float] = {}
         self._groups: dict[int, tuple[str, int]] = {}
         self._releasing: list[threading.Thread] = []
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        """From now on its seconds count."""
-        self._clock[trial.config["number"]] = time.monotonic()
+        """Start its clock."""
+        self._begun.setdefault(trial.config["number"], time.monotonic())
 
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
-        """A dev point."""
-        record = self._of(trial)
+        """Keep a dev point."""
+        number = trial.config["number"]
         if result[GROUP] is not None:
-            self._groups[record.number] = result[GROUP], result["pid"]
+            self._groups[number] = result[GROUP], result["pid"]
         for text in result["notices"]:
-            self._reporter.notice(f"trial {record.number}: {text}")
-        if record.reached(Point(result["completed_steps"], result[TIME], result[METRIC])):
-            self._campaign.write(record)
+            self._reporter.notice(f"trial {number}: {text}")
+        self._trials.measured(number, result[TIME], result[METRIC])
+        self._take_time(number)
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        """It ran to its end, or was stopped."""
-        record = self._of(trial)
-        manifest = self._campaign.trained(record).manifest()
+        """Keep the end of a trial that ran to its end or was stopped."""
+        number, train = trial.config["number"], trial.config["train"]
+        manifest = self._campaign.trained(train).manifest()
         if manifest is None:
-            record.status = "stopped"
+            self._end(number, "stopped")
         elif manifest["dev"] is None:
-            record.status = "failed"
-            record.message = "dev was not measured"
+            self._end(number, "failed", message="dev was not measured")
         else:
-            record.status = "complete"
-            record.dev = manifest["dev"]
-            record.curve = self._campaign.curve(record)
-        self._end(record)
+            for share, dev in self._campaign.curve(train):
+                self._trials.measured(number, share, dev)
+            self._end(number, "complete", manifest["dev"])
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        """It failed: what it says of why."""
-        record = self._of(trial)
-        record.status = "failed"
-        record.message = _message(trial)
-        self._end(record)
+        """Keep why a trial failed."""
+        self._end(trial.config["number"], "failed", message=_message(trial))
 
-    def _of(self, trial: TuneTrial) -> Trial:
-        """Its record, with the seconds until now."""
-        record = self._trials[trial.config["number"]]
-        now = time.monotonic()
-        record.seconds += now - self._clock.get(record.number, now)
-        self._clock[record.number] = now
-        return record
+    def _take_time(self, number: int) -> None:
+        passed = time.monotonic() - self._begun.get(number, time.monotonic())
+        self._trials.took(number, self._before.get(number, 0.0) + passed)
 
-    def _end(self, record: Trial) -> None:
-        self._campaign.write(record)
-        facts = {"dev": record.dev, "seconds": round(record.seconds, 3), "params": record.params}
-        facts |= {"trial": record.number, "status": record.status, "error": record.message}
+    def _end(self, number: int, status: Status, dev: float | None = None, message: str | None = None) -> None:
+        self._take_time(number)
+        trial = self._trials.end(number, status, dev, message)
+        facts = {"dev": trial.dev, "seconds": round(trial.seconds, 3), "params": trial.params}
+        facts |= {"trial": trial.number, "status": trial.status, "error": trial.message}
         _LOG.info("trial ends", extra=facts)
-        if (held := self._groups.pop(record.number, None)) is not None:
+        if (held := self._groups.pop(number, None)) is not None:
             self._releasing.append(threading.Thread(target=_release, args=held, daemon=True))
             self._releasing[-1].start()
-        ended = sum(other.ended for other in self._trials.values())
+        ended = sum(one.status != "running" for one in self._trials.read())
         self._reporter.progress(ended, self._campaign.config.trials, "trials")
-        self._ended(record)
+        self._ended(trial)
 
     def close(self) -> None:
-        """Wait until what trials held is given back."""
+        """Wait until the resources of trials are released."""
         for thread in self._releasing:
             thread.join()
 
@@ -363,7 +345,7 @@ def forget_checkpoints(campaign: Campaign, trials: Iterable[Trial]) -> None:
     """Remove what trials that were stopped would resume from: none of them will."""
     for trial in trials:
         if trial.status == "stopped":
-            trainer.clear_checkpoints(campaign.trained(trial), campaign.base.execution.training)
+            trainer.clear_checkpoints(campaign.trained(trial.train), campaign.base.execution.training)
 
 
 def _message(trial: TuneTrial) -> str:
@@ -388,12 +370,3 @@ def _ours(error: BaseException) -> BaseException:
             return cause
         cause = cause.__cause__
     return error
-
-
-def retry_failed(campaign: Campaign) -> None:
-    """Let the trials that failed run once more, with the same settings."""
-    for trial in campaign.read():
-        if trial.status == "failed":
-            trial.status = "running"
-            trial.message = None
-            campaign.write(trial)

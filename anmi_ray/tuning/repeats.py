@@ -17,10 +17,10 @@ from anmi_ray.pipeline import run as path
 from anmi_ray.pipeline.per_query import per_query
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.pipeline.stages import RERANK
-from anmi_ray.reports.campaign import RepeatData, RepeatRow
+from anmi_ray.reports.campaign import RepeatData, RepeatRow, Trial
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, our_errors, windowed
-from anmi_ray.tuning.campaign import MEASURE, Campaign, Trial
+from anmi_ray.tuning.campaign import MEASURE, Campaign
 
 BEST = "best"
 DEFAULT = "default"

@@ -11,11 +11,11 @@ from anmi_ray.core.logs import Span
 from anmi_ray.pipeline import requirements
 from anmi_ray.pipeline.resolve import todo
 from anmi_ray.pipeline.stages import FIRST
-from anmi_ray.reports.campaign import RepeatData
+from anmi_ray.reports.campaign import RepeatData, Trial
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import ray_session
-from anmi_ray.tuning import driver, report, search
-from anmi_ray.tuning.campaign import Campaign, Trial, alone, best
+from anmi_ray.tuning import driver, report, study
+from anmi_ray.tuning.campaign import Campaign, alone, best
 from anmi_ray.tuning.repeats import repeat
 
 _LOG = logging.getLogger(__name__)
@@ -37,29 +37,30 @@ def run(campaign: Campaign, reporter: Reporter, ended: driver.Ended, retry_faile
     Running again goes on, after Ctrl-C and after kill -9. Raises AnmiError for whatever a user can mend.
     """
     _check(campaign)
-    search.check_space(campaign)
+    study.check_space(campaign)
     with (
         Span(_LOG, "campaign", campaign=campaign.config.name),
         alone(campaign.store, f"campaign-{campaign.fingerprint}"),
         ray_session(campaign.base.execution),
     ):
         driver.share(campaign, reporter)
+        kept = study.Trials(campaign)
         if retry_failed:
-            driver.retry_failed(campaign)
+            kept.retry_failed()
         reporter.stage("tune", f"{campaign.config.trials} trials, {campaign.config.max_concurrent} at once")
-        trials = driver.search(campaign, reporter, ended)
+        trials = driver.search(campaign, kept, reporter, ended)
         winner = best(trials)
         if winner is None:
             raise _no_model(campaign, trials)
         repeats = repeat(campaign, winner, reporter)
         driver.forget_checkpoints(campaign, trials)
-        return Finished(trials, winner, repeats, report.write(campaign, trials, winner, repeats))
+        return Finished(trials, winner, repeats, report.write(campaign, trials, winner, repeats, kept.importances()))
 
 
 def _check(campaign: Campaign) -> None:
     """Raise before Ray starts, and before anything is paid, what keeps a campaign from ending well."""
     stages = [item.stage for item in todo(campaign.store, campaign.resolved)]
-    found = [*caught(search.check_installed), *requirements.of_machine(campaign.base, stages)]
+    found = [*caught(study.check_installed), *requirements.of_machine(campaign.base, stages)]
     if any(stage.name == FIRST for stage in stages):
         found += requirements.of_what_is_read(campaign.base, lambda counts: driver.without_labels(campaign, counts))
     refuse(found)
