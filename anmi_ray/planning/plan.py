@@ -1,8 +1,7 @@
 """`anmi plan`: calls, tokens, dollars and GPU hours of each stage, and where texts are sent, doing nothing.
 
 A collection that is here is counted, and so are the tokens of prompts about it; of one that is not, `plan` in the
-settings says how large it is, and nothing is looked at. How many actors ask a judge follows from `judge.target_hours`
-and `judge.target_dollars`, as in a run.
+settings says how large it is, and nothing is looked at.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.paths import as_written
 from anmi_ray.core.errors import AnmiError, caught, combined
 from anmi_ray.corpus.counts import CollectionCounts, of_manifest
-from anmi_ray.judging import autoscale, kinds
-from anmi_ray.judging.autoscale import Limits, Target
+from anmi_ray.judging import kinds
 from anmi_ray.judging.spend import CallCost
 from anmi_ray.pipeline import requirements
 from anmi_ray.pipeline.resolve import Resolved, changes, resolve, todo
@@ -137,7 +135,7 @@ class _Calls:
         self._store = store
         # by group of settings and what is asked: a panel's prompts are as long in each round of the same questions
         self._known: dict[tuple[str, bool], list[CallCost]] = {}
-        self._told: dict[tuple[str, bool], tuple[list[CallCost], list[list[str]]]] = {}
+        self._told: dict[tuple[str, bool], list[CallCost]] = {}  # of all rounds
         self.pairs: Counter[str] = Counter()  # by group of settings
 
     def __call__(self, stage: Stage, pairs: int) -> list[CallCost]:
@@ -149,17 +147,13 @@ class _Calls:
         }
         if BEGUN in stage.reads:
             found = of_pairs(self._experiment, stage, self._known[kind], pairs, made)
-            before, sizes = self._told[kind]
-            self._told[kind] = together(self._experiment, stage, [before, found]), sizes
+            self._told[kind] = together(self._experiment, stage, [self._told[kind], found])
             return found
         if kind in self._known:
             return of_pairs(self._experiment, stage, self._known[kind], pairs)
-        panel = stage.panel(self._experiment)
         asked = prices_of(self._experiment, stage, made, pairs, self._asked_before(stage))
-        pooled = list(_pools(self._experiment, panel, asked))
-        self._known[kind] = [cost for cost, _ in pooled]
-        self._told[kind] = self._known[kind], [size for _, size in pooled]
-        return self._known[kind]
+        self._known[kind] = self._told[kind] = asked
+        return asked
 
     def _asked_before(self, stage: Stage) -> list[Artifact]:
         """The comparisons of the run that is refined, among those that a stage asks about; none of another run."""
@@ -169,12 +163,12 @@ class _Calls:
 
     @property
     def said(self) -> Iterator[str]:
-        """Lines about every panel: its calls in all rounds of a design, its pool in the first of them."""
-        for (_, direct), (costs_, sizes) in self._told.items():
-            if direct and costs_:
+        """Lines about every panel's calls, of all rounds of a design together."""
+        for (_, direct), asked in self._told.items():
+            if direct and asked:
                 yield "about single documents:"
-            for cost, size in zip(costs_, sizes, strict=True):
-                yield from (*cost.said(), *size)
+            for cost in asked:
+                yield from cost.said()
 
 
 def _table(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]]) -> Table:
@@ -248,46 +242,6 @@ def _saved(experiment: Experiment, pairs: int) -> str:
     return f"the ensemble (distill.judge) is asked {asked}: {share}"
 
 
-def _pools(
-    experiment: Experiment, panel: JudgeConfig, asked: Sequence[CallCost]
-) -> Iterator[tuple[CallCost, list[str]]]:
-    """What each judge costs with the pool that its target gives it, and what to say of that pool; one after another."""
-    passed = 0.0
-    for cost in asked:
-        judge = next(one for one in kinds.reading(panel) if one.name == cost.judge)
-        each = judge.gpus
-        if not cost.gpu_hours or not each:
-            yield cost, []
-        else:
-            limits = autoscale.limits_of(judge, experiment.execution)
-            target = autoscale.target_of(panel, judge, experiment.execution, passed)
-            rate = cost.missing * each / (cost.gpu_hours * 3600)
-            least, most = autoscale.size(cost.missing, rate, target, limits)
-            engines = least if target.seconds is not None else most  # `most` has some to spare for a deadline
-            took = autoscale.seconds(cost.missing, rate, engines, limits)
-            hours = took * engines * each / 3600
-            said = f"  pool     {_to(least, most)} engines of {each:g} GPU: {_time(took)}, {hours:,.1f} GPU hours"
-            cost = replace(cost, hours=took / 3600, gpu_hours=hours)
-            yield cost, [said + _missed(target, limits, took, engines, cost.missing / rate)]
-        passed += (cost.hours or 0.0) * 3600
-
-
-def _to(least: int, most: int) -> str:
-    return f"{most:,}" if least == most else f"{least:,} to {most:,}"
-
-
-def _missed(target: Target, limits: Limits, took: float, engines: int, work: float) -> str:
-    """What of a target is not met, and what it would take; times in seconds, `work` those of one engine."""
-    said = ""
-    if target.seconds is not None and took > target.seconds:
-        said += f"; not within {_time(target.seconds)}: that needs more than {limits.most:,} (execution.engines)"
-    if target.actor_seconds is not None and took * engines > target.actor_seconds:
-        dear = work > target.actor_seconds
-        why = "the work alone is more" if dear else f"fewer than {limits.least:,} (execution.engines) would do"
-        said += f"; dearer than judge.target_dollars: {why}"
-    return said
-
-
 def _states(experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, tuple[str, str]]:
     """By stage, what is there of it, and why not more."""
     if experiment.plan.documents is not None:
@@ -335,16 +289,3 @@ def _blind(experiment: Experiment, counts: CollectionCounts) -> Iterator[str]:
             f"{blind:,} train queries are not labelled: what simulated judges see there is similarity and noise alone "
             "(judge.truth)"
         )
-
-
-def _time(seconds: float) -> str:
-    """In the unit that suits it.
-
-    >>> _time(93.0), _time(7200.0), _time(1e6)
-    ('93 s', '2.0 h', '11.6 days')
-    """
-    if seconds < 600:
-        return f"{seconds:,.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:,.0f} min"
-    return f"{seconds / 3600:,.1f} h" if seconds < 172_800 else f"{seconds / 86_400:,.1f} days"

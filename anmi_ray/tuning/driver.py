@@ -1,4 +1,4 @@
-"""The search of a campaign: Ray Tune runs a driver process per trial, Ray Train inside, and its ASHA stops trials.
+"""The search of a campaign: Ray Tune runs a process per trial, Ray Train inside, and its ASHA stops trials.
 
 A trial is a run of the main path up to train, through the same store: what trials share is made once. Tune's own state
 is removed at the end: it has none of the scheduler's, and is pickled code. Optuna's storage (`study`) has the trials.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -40,7 +40,7 @@ from anmi_ray.stages.train import trainer
 from anmi_ray.store import Flow
 from anmi_ray.store.uri import absolute, of_ray, remove
 from anmi_ray.tuning.campaign import Campaign
-from anmi_ray.tuning.study import Exhausted, Trials
+from anmi_ray.tuning.study import Trials
 
 _LOG = logging.getLogger(__name__)
 _ENDS_S = 60.0  # that a trial's process may take to end
@@ -57,29 +57,25 @@ Ended = Callable[[Trial], None]
 def share(campaign: Campaign, reporter: Reporter) -> None:
     """Make what all trials read, all stages before mine, as a run of its own name: the experiment's own run stays.
 
-    Raises DataError where dev cannot tell trials apart.
+    Raises DataError, before anything is asked about the collection, if trials cannot be compared on its dev queries.
     """
-    told = Everyone(reporter, _Splits(campaign))
     base = campaign.base.model_copy(update={"name": campaign.run_name("shared")})
-    path.run(base, told, last=campaign.shared[-1], content=campaign.content)
+    path.run(base, Everyone(reporter, _Splits(campaign)), last=campaign.shared[-1], content=campaign.content)
 
 
 class _Splits(Reporter):
-    """Looks, when the collection is read and before anything is asked about it, whether trials can be compared."""
-
     def __init__(self, campaign: Campaign) -> None:
         self._campaign = campaign
 
     def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
-        """A stage is complete."""
-        if name != FIRST:
-            return
-        ingest = self._campaign.resolved[name].artifact(self._campaign.store)
-        refuse(without_labels(self._campaign, of_manifest(ingest.manifest() or {})))
+        """Check the collection's counts once it is read."""
+        if name == FIRST:
+            ingest = self._campaign.resolved[name].artifact(self._campaign.store)
+            refuse(without_labels(self._campaign, of_manifest(ingest.manifest() or {})))
 
 
 def without_labels(campaign: Campaign, counts: CollectionCounts) -> Iterator[AnmiError]:
-    """The error of a collection on which trials cannot be compared."""
+    """Yield the error of a collection on which trials cannot be compared."""
     remedy = "give a dev split, or labels to train queries, of which some then become dev queries"
     yield from unlabelled(counts, "dev", f"{campaign.place}, whose trials are compared on dev", remedy)
 
@@ -90,41 +86,43 @@ def search(campaign: Campaign, trials: Trials, reporter: Reporter, ended: Ended)
     A trial that fails is counted, and the others go on. Raises ConfigError if a trial's training has no room on the
     cluster or no point of the space fits together.
     """
+    config = campaign.config
     known = trials.read()
-    left = campaign.config.trials - sum(trial.status != "running" for trial in known)
+    left = config.trials - sum(trial.status != "running" for trial in known)
     if left <= 0:
         return known
-    check_room(of_training(campaign.base.execution.training), reporter.notice, campaign.config.max_concurrent)
-    asha = scheduler(campaign.config.asha)
+    check_room(of_training(campaign.base.execution.training), reporter.notice, config.max_concurrent)
+    asha = scheduler(config.asha)
     for trial in known:
         if trial.status in ("complete", "stopped"):
             tell(asha, f"before-{trial.number}", trial)
-    log = _Log(campaign, trials, reporter, ended)
-    points = _Points(campaign.config, trials, asha)
-    # Ctrl-C ends the command, as everywhere; what Tune writes and prints the records have, and the reporter says
+    # Ctrl-C ends the command, as everywhere; our reporter says what Tune would print
     os.environ |= {"TUNE_DISABLE_SIGINT_HANDLER": "1", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    driver = tune.with_parameters(carry_out, campaign=campaign)
     scratch = absolute(campaign.store.uri(f"{campaign.folder}/tune"))
     remove(scratch)  # of a call that was killed
-    tuner = tune.Tuner(
-        tune.with_resources(driver, _DRIVER),
-        tune_config=tune.TuneConfig(
-            search_alg=points,
-            scheduler=asha,
-            num_samples=left,
-            max_concurrent_trials=campaign.config.max_concurrent,
-        ),
-        run_config=tune.RunConfig(name="trials", callbacks=[log], verbose=0, **of_ray(scratch)),
-    )
-    try:
-        tuner.fit()
-    except tune.TuneError as error:
-        raise _ours(error) from error
-    finally:
-        log.close()
-        remove(scratch)
+    with ThreadPoolExecutor() as releasing:  # waits for it
+        log = _Log(campaign, trials, reporter, ended, releasing)
+        tuner = tune.Tuner(
+            tune.with_resources(tune.with_parameters(carry_out, campaign=campaign), _DRIVER),
+            tune_config=tune.TuneConfig(
+                search_alg=_Points(config, trials, asha),
+                scheduler=asha,
+                num_samples=left,
+                max_concurrent_trials=config.max_concurrent,
+            ),
+            run_config=tune.RunConfig(name="trials", callbacks=[log], verbose=0, **of_ray(scratch)),
+        )
+        try:
+            tuner.fit()
+        except tune.TuneError as error:
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, AnmiError):
+                cause = cause.__cause__
+            raise cause or error from error
+        finally:
+            remove(scratch)
     return trials.read()
 
 
@@ -136,17 +134,17 @@ def carry_out(config: Mapping[str, Any], campaign: Campaign) -> None:
     logs.set_up()
     with logs.bound(campaign=campaign.config.name, trial=config["number"]):
         experiment = campaign.experiment(campaign.settings(config["params"]), config["run"])
-        dev = _DevPoints(config["decided"])
-        path.run(experiment, dev, last=TRAIN, content=campaign.content)
-        for share, value in campaign.curve(config["train"]):
-            dev.tell(share, value)
+        points = _DevPoints(config["decided"])
+        path.run(experiment, points, last=TRAIN, content=campaign.content)
+        for share, dev in campaign.curve(config["train"]):
+            points.tell(share, dev)
 
 
 class _DevPoints(Reporter):
-    """Reports a trial's dev points after the share `decided`, about which early stopping has decided, to Tune."""
+    """Reports dev points to Tune, each once; early stopping has decided about those up to the share `last`."""
 
-    def __init__(self, decided: float) -> None:
-        self._last = decided
+    def __init__(self, last: float) -> None:
+        self._last = last
         self._notices = list[str]()
 
     def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
@@ -159,27 +157,19 @@ class _DevPoints(Reporter):
         self._notices.append(text)
 
     def tell(self, share: float, dev: float, group: str | None = None) -> None:
-        """Report a point, each once."""
-        if share <= self._last + _CLOSE:
-            return
-        self._last = share
-        notices = self._notices
-        self._notices = []
-        tune.report({METRIC: dev, TIME: share, "notices": notices, GROUP: group})
+        """Report a point."""
+        if share > self._last + _CLOSE:
+            self._last = share
+            notices, self._notices = self._notices, []
+            tune.report({METRIC: dev, TIME: share, "notices": notices, GROUP: group})
 
 
 def scheduler(config: AshaConfig | None) -> TrialScheduler:
     """Return early stopping. A trial's clock is the share of its own steps, whose number depends on mining."""
     if config is None:
         return FIFOScheduler()
-    return ASHAScheduler(
-        time_attr=TIME,
-        metric=METRIC,
-        mode="max",
-        max_t=1,
-        grace_period=cast(int, config.grace),  # any number will do
-        reduction_factor=config.reduction,
-    )
+    grace = cast(int, config.grace)  # any number will do
+    return ASHAScheduler(TIME, METRIC, "max", max_t=1, grace_period=grace, reduction_factor=config.reduction)
 
 
 def tell(asha: TrialScheduler, trial_id: str, trial: Trial) -> None:
@@ -209,55 +199,41 @@ class _Points(Searcher):
         if trial is None:
             return cast(Any, Searcher.FINISHED)  # a string, which Tune's annotation leaves out
         tell(self._asha, trial_id, trial)
-        decided = trial.curve[-1][0] if trial.curve else 0.0
-        return {
-            "number": trial.number,
-            "params": dict(trial.params),
-            "run": trial.run,
-            "train": trial.train,
-            "decided": decided,
-        }
+        known = {"number": trial.number, "params": dict(trial.params), "run": trial.run, "train": trial.train}
+        return {**known, "decided": trial.curve[-1][0] if trial.curve else 0.0}
 
     def _new(self) -> Trial | None:
         known = self._trials.read()
         limit = self._config.trial_hours
-        over = limit is not None and sum(trial.seconds for trial in known) >= limit * 3600
-        if over or len(known) >= self._config.trials:
+        if limit is not None and sum(trial.seconds for trial in known) >= limit * 3600:
             return None
-        try:
-            return self._trials.next()
-        except Exhausted:
-            return None
+        return self._trials.next() if len(known) < self._config.trials else None
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Do nothing: the callback keeps the end of a trial."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles what it is given; nobody reads it
+
     def save(self, checkpoint_path: str) -> None:
         """Do nothing: Optuna's storage has the trials."""
 
-    def restore(self, checkpoint_path: str) -> None:
-        """Do nothing."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune pickles what it is given; nobody reads it
+    restore = save
 
 
 class _Log(tune.Callback):
     """Writes what becomes of trials into Optuna's storage, and tells the reporter."""
 
-    def __init__(self, campaign: Campaign, trials: Trials, reporter: Reporter, ended: Ended) -> None:
+    def __init__(
+        self, campaign: Campaign, trials: Trials, reporter: Reporter, ended: Ended, releasing: ThreadPoolExecutor
+    ) -> None:
         self._campaign = campaign
         self._trials = trials
         self._reporter = reporter
         self._ended = ended
-        self._before = {trial.number: trial.seconds for trial in trials.read()}  # seconds in earlier calls
-        self._begun: dict[int, float] = {}
+        self._begun: dict[int, float] = {}  # on the clock of this process, as if it had not been restarted
         self._groups: dict[int, tuple[str, int]] = {}
-        self._releasing: list[threading.Thread] = []
-
-    def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        """Start its clock."""
-        self._begun.setdefault(trial.config["number"], time.monotonic())
+        self._releasing = releasing
 
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
@@ -268,8 +244,7 @@ class _Log(tune.Callback):
             self._groups[number] = result[GROUP], result["pid"]
         for text in result["notices"]:
             self._reporter.notice(f"trial {number}: {text}")
-        self._trials.measured(number, result[TIME], result[METRIC])
-        self._take_time(number)
+        self._trials.measured(number, result[TIME], result[METRIC], self._seconds(number))
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """Keep the end of a trial that ran to its end or was stopped."""
@@ -281,34 +256,31 @@ class _Log(tune.Callback):
             self._end(number, "failed", message="dev was not measured")
         else:
             for share, dev in self._campaign.curve(train):
-                self._trials.measured(number, share, dev)
+                self._trials.measured(number, share, dev, self._seconds(number))
             self._end(number, "complete", manifest["dev"])
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """Keep why a trial failed."""
         self._end(trial.config["number"], "failed", message=_message(trial))
 
-    def _take_time(self, number: int) -> None:
-        passed = time.monotonic() - self._begun.get(number, time.monotonic())
-        self._trials.took(number, self._before.get(number, 0.0) + passed)
+    def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        """Start its clock, or go on with that of an earlier call."""
+        number = trial.config["number"]
+        before = next(one.seconds for one in self._trials.read() if one.number == number)
+        self._begun[number] = time.monotonic() - before
+
+    def _seconds(self, number: int) -> float:
+        return time.monotonic() - self._begun.get(number, time.monotonic())
 
     def _end(self, number: int, status: Status, dev: float | None = None, message: str | None = None) -> None:
-        self._take_time(number)
-        trial = self._trials.end(number, status, dev, message)
-        facts = {"dev": trial.dev, "seconds": round(trial.seconds, 3), "params": trial.params}
-        facts |= {"trial": trial.number, "status": trial.status, "error": trial.message}
-        _LOG.info("trial ends", extra=facts)
+        trial = self._trials.end(number, status, dev, message, self._seconds(number))
+        facts = {"dev": dev, "seconds": round(trial.seconds, 3), "params": trial.params}
+        _LOG.info("trial ends", extra={**facts, "trial": number, "status": status, "error": message})
         if (held := self._groups.pop(number, None)) is not None:
-            self._releasing.append(threading.Thread(target=_release, args=held, daemon=True))
-            self._releasing[-1].start()
+            self._releasing.submit(_release, *held)
         ended = sum(one.status != "running" for one in self._trials.read())
         self._reporter.progress(ended, self._campaign.config.trials, "trials")
         self._ended(trial)
-
-    def close(self) -> None:
-        """Wait until the resources of trials are released."""
-        for thread in self._releasing:
-            thread.join()
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # as of the points
@@ -342,31 +314,19 @@ def _family(process: int) -> list[dict[str, Any]]:
 
 
 def forget_checkpoints(campaign: Campaign, trials: Iterable[Trial]) -> None:
-    """Remove what trials that were stopped would resume from: none of them will."""
+    """Remove what stopped trials would resume from: none of them will."""
     for trial in trials:
         if trial.status == "stopped":
             trainer.clear_checkpoints(campaign.trained(trial.train), campaign.base.execution.training)
 
 
 def _message(trial: TuneTrial) -> str:
-    """Why a trial failed: of an error for the user all that it says, of others the last line."""
+    """Return why a trial failed: of an error for the user all that it says, of others the last line."""
     if trial.pickled_error_file is not None and Path(trial.pickled_error_file).exists():
         # what this process has just written; Tune's own getters look where it has not been copied to yet
         error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
         cause = error.cause if isinstance(error, RayTaskError) else error
-        if isinstance(cause, AnmiError):
-            return str(cause)
-        return f"{type(cause).__name__}: {trainer.last_line(cause)}"
+        return str(cause) if isinstance(cause, AnmiError) else f"{type(cause).__name__}: {trainer.last_line(cause)}"
     if trial.error_file is not None and Path(trial.error_file).exists():
         return trainer.last_line(Path(trial.error_file).read_text(encoding="utf-8"))
     return "its process ended"
-
-
-def _ours(error: BaseException) -> BaseException:
-    """The error for the user behind one of Tune's, if there is one."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, AnmiError):
-            return cause
-        cause = cause.__cause__
-    return error

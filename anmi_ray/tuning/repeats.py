@@ -57,26 +57,24 @@ def repeat(campaign: Campaign, best: Trial, reporter: Reporter) -> RepeatData | 
 def _carried_out(
     campaign: Campaign, wanted: Mapping[tuple[str, int], Experiment], reporter: Reporter
 ) -> dict[tuple[str, int], dict[str, Any]]:
-    """The records of all runs, which are carried out `max_concurrent` at once, equal ones one after the other."""
+    """Return the records of all runs, `max_concurrent` at once; of equal ones one is run."""
     reporter.stage("repeats", f"train the best and the default with {len(wanted) // 2} fresh seeds, measure on test")
     execution = campaign.base.execution.model_copy(update={"window": campaign.config.max_concurrent})
     context = Context(
         campaign.store, execution, campaign.store.buckets(execution.buckets), campaign.base.seed, reporter.progress
     )
-    twins: dict[str, list[tuple[str, int]]] = {}
-    for key, experiment in wanted.items():
-        twins.setdefault(resolve(experiment, campaign.content)[RERANK].fingerprint, []).append(key)
-    groups = list(twins.values())
-    calls = ((i, _run, ([wanted[key] for key in keys], campaign.content)) for i, keys in enumerate(groups))
-    records: dict[tuple[str, int], dict[str, Any]] = {}
-    reporter.progress(0, len(wanted), "trainings")
+    same = {key: resolve(one, campaign.content)[RERANK].fingerprint for key, one in wanted.items()}
+    runs = {same[key]: one for key, one in wanted.items()}
+    names = list(runs)
+    calls = ((i, _run, (runs[name], campaign.content)) for i, name in enumerate(names))
+    records: dict[str, dict[str, Any]] = {}
     with our_errors("repeats"):
-        for i, finished in windowed(context, calls, cores=0.0, what="group"):
-            records |= dict(zip(groups[i], finished, strict=True))
-            reporter.progress(len(records), len(wanted), "trainings")
-    return records
+        for i, record in windowed(context, calls, cores=0.0, what="training"):
+            records[names[i]] = record
+            reporter.progress(len(records), len(runs), "trainings")
+    return {key: records[name] for key, name in same.items()}
 
 
-def _run(experiments: list[Experiment], content: str) -> list[dict[str, Any]]:
-    """In a process of its own: runs up to rerank, which all have the same results."""
-    return [path.run(experiment, last=RERANK, content=content) for experiment in experiments]
+def _run(experiment: Experiment, content: str) -> dict[str, Any]:
+    """Run it up to rerank, in a process of its own."""
+    return path.run(experiment, last=RERANK, content=content)

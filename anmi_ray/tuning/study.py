@@ -31,10 +31,6 @@ _FEWEST = 4  # complete trials for importances
 _STATUS: dict[str, Status] = {"COMPLETE": "complete", "PRUNED": "stopped", "FAIL": "failed", "RUNNING": "running"}
 
 
-class Exhausted(Exception):  # noqa: N818
-    """The space has no point left that was not tried."""
-
-
 def check_installed() -> None:
     """Raise ConfigError if optuna is not installed. Imports nothing."""
     environment.need("optuna", "anmi tune", environment.install("tune"))
@@ -68,10 +64,10 @@ class Trials:
         found = {one.user_attrs["run"]: one for one in self._study.get_trials(deepcopy=False)}
         return sorted(map(_trial, found.values()), key=lambda trial: trial.number)
 
-    def next(self) -> Trial:
-        """Choose a new point of the space, whose settings fit together, and begin a trial there.
+    def next(self) -> Trial | None:
+        """Begin a trial at a new point of the space, whose settings fit together; None if all were tried.
 
-        Raises Exhausted if no new point is found, ConfigError if none fits.
+        Raises ConfigError if none fits.
         """
         campaign = self._campaign
         known = self._study.get_trials()
@@ -90,7 +86,9 @@ class Trials:
             train = resolve(experiment, campaign.content)[TRAIN].fingerprint
             if train not in taken:
                 return self._begin(asked.params, asked.distributions, run, train)
-        raise problem if problem is not None and not taken else Exhausted
+        if problem is not None and not taken:
+            raise problem
+        return None
 
     def _ask(self, attempt: int, known: Sequence[optuna.trial.FrozenTrial]) -> optuna.Trial:
         """Ask a sampler of its own seed, in a study in memory, so that the point does not depend on restarts."""
@@ -124,22 +122,19 @@ class Trials:
         )
         return _trial(self._study.get_trials(deepcopy=False)[-1])
 
-    def measured(self, number: int, share: float, dev: float) -> None:
-        """Keep a dev point of a trial, each once."""
+    def measured(self, number: int, share: float, dev: float, seconds: float) -> None:
+        """Keep a dev point of a trial, each once, and the time that it has run."""
         step = round(_STEPS * share)
         if step not in self._study.get_trials(deepcopy=False)[number].intermediate_values:
             self._handle(number).report(dev, step)
-
-    def took(self, number: int, seconds: float) -> None:
-        """Keep the time that a trial has run."""
         self._handle(number).set_user_attr("seconds", seconds)
 
-    def end(self, number: int, status: Status, dev: float | None = None, message: str | None = None) -> Trial:
+    def end(self, number: int, status: Status, dev: float | None, message: str | None, seconds: float) -> Trial:
         """End a trial: it is not run again."""
         from optuna.trial import TrialState
 
-        if message is not None:
-            self._handle(number).set_user_attr("message", message)
+        self._handle(number).set_user_attr("seconds", seconds)
+        self._handle(number).set_user_attr("message", message)
         state = next(state for state, ours in _STATUS.items() if ours == status)
         self._study.tell(number, dev, TrialState[state])
         return _trial(self._study.get_trials(deepcopy=False)[number])

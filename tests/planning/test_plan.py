@@ -1,4 +1,4 @@
-"""Plans of what is not here: calls, tokens, GPU hours, dollars and pools follow from the settings alone."""
+"""Plans of what is not here: calls, tokens, GPU hours and dollars follow from the settings alone."""
 
 from __future__ import annotations
 
@@ -53,10 +53,9 @@ def test_a_million_queries_over_a_billion_documents() -> None:
     assert not any(rows[stage].get("work") for stage in ("ingest", "retrieve", "rate", "mine", "evaluate", "report"))
     expected = sum(gpu_hours(8e8 * 1101, size * 1e9, "H100") or 0 for size in (8.2, 8.0, 12.2))
     hours = float(rows["judge"]["GPU hours"].replace(",", ""))
-    assert expected < hours < 1.01 * expected  # engines start, too
+    assert hours == pytest.approx(expected, rel=1e-3)
     dollars = float(rows["judge"]["dollars"].replace(",", ""))
     assert dollars == pytest.approx(hours * 2.5, rel=1e-3)
-    assert said.count(": 3.3 days,") == 3  # 10 days in all, as judge.target_hours wants it
     assert "nothing is sent" in said
 
 
@@ -108,27 +107,10 @@ def test_scoring_on_gpus_is_planned_there_where_the_models_size_is_known() -> No
     assert on_gpu["rerank"]["GPU hours"] == f"{expected:,.1f}"
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["judge.target_hours=24"], "needs more than 256 (execution.engines)"),
-        (["judge.target_hours=null", "judge.target_dollars=80000"], "the work alone is more"),
-        (["judge.target_hours=null"], "pool     1 to 256 engines"),
-        (["judge.target_hours=null", "judge.judges.0.model=unheard/of"], "plan.parameters does"),
-    ],
-)
-def test_targets_that_cannot_be_met_are_said(overrides: list[str], said: str) -> None:
-    assert said in told(*overrides)[1]
-
-
-def test_more_hours_take_fewer_engines_and_cost_no_more() -> None:
-    plans = {target: told(f"judge.target_hours={target}") for target in (200, 240, 1000)}
-    days = {target: [float(one) for one in re.findall(r"([\d.]+) days,", said)] for target, (_, said) in plans.items()}
-    assert len(days[200]) == len(days[1000]) == 3  # one panel, asked judge after judge
-    assert sum(days[200]) == pytest.approx(200 / 24, abs=0.2)
-    assert sum(days[1000]) == pytest.approx(1000 / 24, abs=0.5)
-    dollars = [float(plans[target][0]["judge"]["dollars"].replace(",", "")) for target in (1000, 240, 200)]
-    assert dollars == sorted(dollars)
+def test_a_model_of_unknown_size_has_no_gpu_hours() -> None:
+    rows, said = told("judge.judges.0.model=unheard/of")
+    assert "plan.parameters does" in said
+    assert float(rows["judge"]["GPU hours"].replace(",", "")) > 0  # those of the others
 
 
 @pytest.mark.parametrize(

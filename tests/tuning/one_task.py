@@ -19,10 +19,10 @@ def trial(config: Mapping[str, Any], campaign: Campaign) -> None:
         driver.carry_out(config, campaign)
 
 
-def repeated(experiments: list[Experiment], content: str) -> list[dict[str, Any]]:
-    """A campaign's trainings with one fresh seed, in their own process."""
+def repeated(experiment: Experiment, content: str) -> dict[str, Any]:
+    """A campaign's training with a fresh seed, in its own process."""
     with in_one_task():
-        return repeats._run(experiments, content)
+        return repeats._run(experiment, content)
 
 
 def replace_in_repeats(patch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from anmi_ray.store import Store
 from anmi_ray.tuning import driver, study
 from anmi_ray.tuning import run as campaigns
 from anmi_ray.tuning.campaign import Campaign, alone, best, open_campaign
-from anmi_ray.tuning.study import Exhausted, Trials
+from anmi_ray.tuning.study import Trials
 from tests.tuning.campaigns import write_campaign
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-3}
@@ -44,24 +44,29 @@ def filled(campaign: Campaign, number: int, worse: bool = False) -> list[Trial]:
     """So many trials, each chosen when those before it had ended one way or another."""
     trials = Trials(campaign)
     for at in range(number):
-        one = trials.next()
-        assert one.number == at
+        assert point(trials).number == at
         if at % 4 == 3:
-            trials.end(at, "failed", message="as told")
+            trials.end(at, "failed", None, "as told", 2.5)
             continue
-        trials.measured(at, 0.5, 0.3 + 0.01 * at)
+        trials.measured(at, 0.5, 0.3 + 0.01 * at, 1.5)
         dev = 0.4 + 0.01 * at
-        trials.took(at, 2.5)
         if at % 2:
-            trials.end(at, "stopped")
+            trials.end(at, "stopped", None, None, 2.5)
         else:
-            trials.end(at, "complete", 1.0 - dev if worse else dev)
+            trials.end(at, "complete", 1.0 - dev if worse else dev, None, 2.5)
     return trials.read()
 
 
 @pytest.fixture(scope="module")
 def known(campaign: Campaign) -> list[Trial]:
     return filled(campaign, 12)
+
+
+def point(trials: Trials) -> Trial:
+    """The next trial; there is one."""
+    trial = trials.next()
+    assert trial is not None
+    return trial
 
 
 def elsewhere(campaign: Campaign, root: Path, **config: Any) -> Campaign:
@@ -81,13 +86,13 @@ def test_a_restart_changes_no_trial(campaign: Campaign, known: list[Trial], tmp_
     """A trial follows from the seed, its number, and what is kept of those before."""
     again = elsewhere(campaign, tmp_path)
     assert [one.params for one in filled(again, 7)] == [one.params for one in known[:7]]
-    assert Trials(again).next().params == known[7].params
+    assert point(Trials(again)).params == known[7].params
 
 
 def test_the_first_trials_follow_from_the_seed_alone(campaign: Campaign, known: list[Trial], tmp_path: Path) -> None:
     trials = Trials(elsewhere(campaign, tmp_path / "same"))
-    assert [trials.next().params for _ in range(4)] == [one.params for one in known[: campaign.config.random]]
-    assert Trials(elsewhere(campaign, tmp_path / "other", seed=4)).next().params != known[0].params
+    assert [point(trials).params for _ in range(4)] == [one.params for one in known[: campaign.config.random]]
+    assert point(Trials(elsewhere(campaign, tmp_path / "other", seed=4))).params != known[0].params
 
 
 def test_what_is_learned_changes_later_trials(campaign: Campaign, known: list[Trial], tmp_path: Path) -> None:
@@ -138,9 +143,8 @@ def test_a_damaged_file_of_trials_is_named(campaign: Campaign, tmp_path: Path) -
 def test_a_space_of_few_points_is_exhausted(small_collection: Path, tmp_path: Path) -> None:
     space = {"train.lists_per_step": {"kind": "choice", "values": [2, 4, 8]}}
     trials = Trials(made(small_collection, tmp_path, space=space))
-    assert {trials.next().params["train.lists_per_step"] for _ in range(3)} == {"2", "4", "8"}
-    with pytest.raises(Exhausted):
-        trials.next()
+    assert {point(trials).params["train.lists_per_step"] for _ in range(3)} == {"2", "4", "8"}
+    assert trials.next() is None
 
 
 def test_settings_that_do_not_fit_together_are_passed_over(small_collection: Path, tmp_path: Path) -> None:
@@ -152,8 +156,8 @@ def test_settings_that_do_not_fit_together_are_passed_over(small_collection: Pat
     found = made(small_collection, tmp_path, space=space)
     study.check_space(found)
     trials = Trials(found)
-    points = [trials.next().params for _ in range(3)]
-    combinations = {(point["train.loss.ranking"], point["train.loss.bound"]) for point in points}
+    points = [point(trials).params for _ in range(3)]
+    combinations = {(one["train.loss.ranking"], one["train.loss.bound"]) for one in points}
     assert combinations == {("infonce", "null"), ("infonce", "3.0"), ("debiased", "3.0")}
 
 
@@ -205,8 +209,8 @@ def test_importances_find_the_parameter_that_matters(campaign: Campaign, tmp_pat
     trials = Trials(elsewhere(campaign, tmp_path, random=40))
     assert trials.importances() == {}
     for number in range(40):
-        rate = trials.next().params["train.learning_rate"]
-        trials.end(number, "complete", -abs(np.log10(rate) + 3.5))
+        rate = point(trials).params["train.learning_rate"]
+        trials.end(number, "complete", -abs(np.log10(rate) + 3.5), None, 1.0)
     found = trials.importances()
     assert next(iter(found)) == "train.learning_rate"
     assert sum(found.values()) == pytest.approx(1.0)
@@ -217,7 +221,7 @@ def test_every_value_of_the_shipped_campaign_fits_somewhere(tmp_path: Path, monk
     shipped = open_campaign(load("jobs/configs/tune-quickstart.yaml", [f"execution.root={tmp_path}"]))
     study.check_space(shipped)
     trials = Trials(shipped)
-    assert len({trials.next().params["rule"] for _ in range(shipped.config.trials)}) > 1
+    assert len({point(trials).params["rule"] for _ in range(shipped.config.trials)}) > 1
 
 
 def curve_of(number: int, *dev: float, status: str = "complete") -> Trial:
