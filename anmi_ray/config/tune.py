@@ -178,22 +178,17 @@ class CampaignConfig(Settings):
     )
 
     def drawn(self, ask: Ask) -> tuple[dict[str, Any], dict[str, Any]]:
-        """One point of the space: (parameters by name, settings by dotted name), what `ask` says put in."""
+        """Return one point of the space: (parameters by name, settings by dotted name), with the answers of `ask`."""
         params: dict[str, Any] = {}
         settings: dict[str, Any] = {}
-
-        def value(name: str, domain: Domain) -> Any:
-            params[name] = ask(name, domain)
-            return domain.labels[params[name]] if isinstance(domain, Choice) else params[name]
-
-        for name, dimension in self.space.items():
-            if not isinstance(dimension, Options):
-                settings[name] = value(name, dimension)
+        for name, setting, given, option in self._parts():
+            if not params.items() >= option.items():
                 continue
-            chosen = value(name, Choice(kind="choice", values=tuple(dimension.options)))
-            for setting, given in dimension.options[chosen].items():
-                searched = isinstance(given, _DOMAINS)
-                settings[setting] = value(f"{name}={chosen}: {setting}", given) if searched else given
+            if isinstance(given, _DOMAINS):
+                params[name] = ask(name, given)
+                given = given.labels[params[name]] if isinstance(given, Choice) else params[name]
+            if setting:
+                settings[setting] = given
         return params, settings
 
     def dimensions(self) -> dict[str, Domain]:

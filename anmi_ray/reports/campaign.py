@@ -97,11 +97,6 @@ class CampaignData:
         """How many trials ended so."""
         return sum(one.status == status for one in self.trials)
 
-    @property
-    def main(self) -> Contrast | None:
-        """The best against the default on test."""
-        return self.repeats.contrasts[0] if self.repeats is not None else None
-
 
 def to_json(data: CampaignData) -> str:
     """campaign.json: every number of the page, one key of the top a line."""
@@ -133,10 +128,10 @@ def to_html(data: CampaignData) -> str:
 
 
 def finding(data: CampaignData) -> str:
-    """What the repeats on test say of the best against the default; without repeats that nothing is known of it."""
-    row = data.main
-    if row is None:
+    """Return what the repeats on test say of the best against the default."""
+    if data.repeats is None:
         return f"Trial {data.best} is the best of {len(data.trials)} on dev; on test nothing was measured"
+    row = data.repeats.contrasts[0]
     change = f"{signed(row.difference)} {data.measure}"
     if row.verdict() == "not told apart":
         return f"The best settings and the default cannot be told apart on test: {change}"
@@ -145,15 +140,13 @@ def finding(data: CampaignData) -> str:
 
 
 def evidence(data: CampaignData) -> str:
-    """The intervals, and what they rest on."""
-    row = data.main
-    if row is None:
+    """Return the intervals, and what they rest on."""
+    if data.repeats is None:
         return "(the campaign has no repeats)"
-    seeds = "" if row.wide_low is None else f"; over queries and seeds {_wide(row)}"
-    return (
-        f"(95 % CI over queries {_narrow(row)}{seeds}; {row.queries} test queries, {row.seeds} "
-        f"fresh {'seed' if row.seeds == 1 else 'seeds'} each)"
-    )
+    row = data.repeats.contrasts[0]
+    wide = "" if row.wide_low is None else f"; over queries and seeds {_wide(row)}"
+    seeds = f"{row.seeds} fresh {'seed' if row.seeds == 1 else 'seeds'} each"
+    return f"(95 % CI over queries {_narrow(row)}{wide}; {row.queries} test queries, {seeds})"
 
 
 def _narrow(row: Contrast) -> str:

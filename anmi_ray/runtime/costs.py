@@ -58,6 +58,12 @@ class Workload:
     calls: Sequence[CallCost] = ()
     manifest: Mapping[str, Any] | None = None
 
+    def found(self, unit: str, about: int) -> int:
+        """Rows of this unit that the stage has found, if it is complete, else the estimate."""
+        if self.manifest is None:
+            return about
+        return next(flow["rows_out"] for flow in self.manifest["flows"] if flow["unit"] == unit)
+
     @property
     def held_out(self) -> int:
         """Number of dev and test queries."""

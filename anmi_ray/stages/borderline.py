@@ -62,11 +62,8 @@ def _of(stage: Stage, experiment: Experiment) -> Stage:
 
 def _cost(load: Workload) -> StageCost:
     """As many as it found, else a share of the candidates."""
-    pairs = round(_SHARE * load.candidates)
-    if load.manifest is not None:
-        pairs = next(flow["rows_out"] for flow in load.manifest["flows"] if flow["unit"] == _WANTED)
-    work = f"about {pairs:,} borderline documents to ask about"
-    return StageCost(work, pairs)
+    pairs = load.found(_WANTED, round(_SHARE * load.candidates))
+    return StageCost(f"about {pairs:,} borderline documents to ask about", pairs)
 
 
 STAGE = Stage(

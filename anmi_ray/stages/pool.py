@@ -109,12 +109,11 @@ def _cost(load: Workload) -> StageCost:
     """As many as it found, else of all held-out queries: which are to be judged is not known before."""
     from anmi_ray.evaluation import measures
 
-    pairs = round(_EACH * measures.depth_of(load.config.measures[0]) * load.held_out)
-    work = f"about {pairs:,} documents to ask about, the top ones of {load.held_out:,} held-out queries"
-    if load.manifest is not None:
-        pairs = next(flow["rows_out"] for flow in load.manifest["flows"] if flow["unit"] == _DOCUMENTS)
-        work = f"{pairs:,} documents to ask about"
-    return StageCost(work, pairs)
+    about = round(_EACH * measures.depth_of(load.config.measures[0]) * load.held_out)
+    pairs = load.found(_DOCUMENTS, about)
+    return StageCost(
+        f"about {pairs:,} documents to ask about, the top ones of {load.held_out:,} held-out queries", pairs
+    )
 
 
 STAGE = Stage(

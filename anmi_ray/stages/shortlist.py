@@ -45,11 +45,8 @@ def _cost(load: Workload) -> StageCost:
     """As many as it found, else of all queries that are compared: which have no known positive is not known before."""
     from anmi_ray.mining.shortlist import ASKED
 
-    pairs = ASKED * load.compared
+    pairs = load.found(_DOCUMENTS, ASKED * load.compared)
     work = f"at most {pairs:,} documents to ask about, {ASKED} of each query without a known positive"
-    if load.manifest is not None:
-        pairs = next(flow["rows_out"] for flow in load.manifest["flows"] if flow["unit"] == _DOCUMENTS)
-        work = f"{pairs:,} documents to ask about"
     return StageCost(work, pairs)
 
 

@@ -24,9 +24,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: SampleConfig
 
 
 def _cost(load: Workload) -> StageCost:
-    pairs = load.config.pairs
-    work = f"{pairs:,} pairs of {load.train:,} queries"
-    return StageCost(work, pairs)
+    return StageCost(f"{load.config.pairs:,} pairs of {load.train:,} queries", load.config.pairs)
 
 
 STAGE = Stage(
