@@ -13,14 +13,13 @@ from anmi_ray.reports.page import a_key_a_line, decimal, plain, render, signed
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-FORMAT = 2  # version of campaign.json; 2: without axes and rungs, importances of complete trials
+FORMAT = 2  # version of campaign.json; 2: without axes, rungs, and best settings
 Status = Literal["running", "complete", "stopped", "failed"]
 _SECTIONS = {
     "test": "On test",
     "history": "History",
     "importance": "Importance",
     "trials": "Trials",
-    "best": "Best settings",
 }
 
 
@@ -86,8 +85,6 @@ class CampaignData:
     wanted: int
     trials: tuple[Trial, ...]
     best: int
-    best_settings: Mapping[str, Any]
-    default_settings: Mapping[str, Any]
     importances: Mapping[str, float]
     repeats: RepeatData | None
     simulated: bool = False
@@ -120,8 +117,6 @@ def to_html(data: CampaignData) -> str:
         [few] if len(data.trials) < data.wanted else [],
         filters={"interval": _narrow, "wide": _wide, "words": _words},
         trials=sorted(data.trials, key=lambda one: (one.dev is None, -(one.last if one.last is not None else -1.0))),
-        best=_settings(data.best_settings),
-        default=dict(_settings(data.default_settings)),
         settings=_settings,
         history=history(data.trials, data.best, data.measure),
     )

@@ -155,7 +155,6 @@ def write(
 ) -> dict[str, str]:
     """Publish campaign.html, campaign.json and best.yaml in the campaign's report; return their places by name."""
     base = campaign.base
-    settings = campaign.settings(best.params)
     machine = environment.describe()
     data = CampaignData(
         name=campaign.config.name,
@@ -165,8 +164,6 @@ def write(
         wanted=campaign.config.trials,
         trials=tuple(trials),
         best=best.number,
-        best_settings={name: _text(value) for name, value in settings.items()},
-        default_settings={name: _value(base.model_dump(mode="json"), name) for name in settings},
         importances=importances,
         repeats=repeats,
         simulated=base.simulated is not None,
@@ -192,22 +189,3 @@ def _settings(campaign: Campaign, best: Trial) -> str:
         "# Under the campaign's root (--root) `anmi run` of this file finds its model trained.\n"
     )
     return head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-
-
-def _text(value: Any) -> Any:
-    """A setting's value as the page shows it: a fraction as a number, anything else in YAML on one line."""
-    if isinstance(value, float):
-        return value
-    return yaml.safe_dump(value, default_flow_style=True, width=10**9).removesuffix("...\n").strip()
-
-
-def _value(content: Any, name: str) -> Any:
-    """The value at a dotted name as the page shows it; a dash if there is no such part."""
-    for part in name.split("."):
-        if isinstance(content, list) and part.isdecimal() and int(part) < len(content):
-            content = content[int(part)]
-        elif isinstance(content, dict) and part in content:
-            content = content[part]
-        else:
-            return "—"
-    return _text(content)
