@@ -136,7 +136,7 @@ def carry_out(config: Mapping[str, Any], campaign: Campaign) -> None:
         experiment = campaign.experiment(campaign.settings(config["params"]), config["run"])
         points = _DevPoints(config["decided"])
         path.run(experiment, points, last=TRAIN, content=campaign.content)
-        for share, dev in campaign.curve(config["train"]):
+        for share, dev in campaign.curve(config["trained"]):
             points.tell(share, dev)
 
 
@@ -199,7 +199,7 @@ class _Points(Searcher):
         if trial is None:
             return cast(Any, Searcher.FINISHED)  # a string, which Tune's annotation leaves out
         tell(self._asha, trial_id, trial)
-        known = {"number": trial.number, "params": dict(trial.params), "run": trial.run, "train": trial.train}
+        known = {"number": trial.number, "params": dict(trial.params), "run": trial.run, "trained": trial.train}
         return {**known, "decided": trial.curve[-1][0] if trial.curve else 0.0}
 
     def _new(self) -> Trial | None:
@@ -248,7 +248,7 @@ class _Log(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """Keep the end of a trial that ran to its end or was stopped."""
-        number, train = trial.config["number"], trial.config["train"]
+        number, train = trial.config["number"], trial.config["trained"]
         manifest = self._campaign.trained(train).manifest()
         if manifest is None:
             self._end(number, "stopped")

@@ -71,7 +71,7 @@ class Trials:
         """
         campaign = self._campaign
         known = self._study.get_trials()
-        taken = {one.user_attrs["train"] for one in known}
+        taken = {one.user_attrs["trained"] for one in known}
         number, problem = len(known), None
         for attempt in range(_TRIES):
             asked = self._ask(attempt, known)
@@ -117,7 +117,7 @@ class Trials:
                 state=TrialState.RUNNING,
                 params=dict(params),
                 distributions=dict(distributions),
-                user_attrs={"run": run, "train": train},
+                user_attrs={"run": run, "trained": train},
             )
         )
         return _trial(self._study.get_trials(deepcopy=False)[-1])
@@ -195,7 +195,7 @@ def _trial(frozen: optuna.trial.FrozenTrial) -> Trial:
         seconds=frozen.user_attrs.get("seconds", 0.0),
         message=frozen.user_attrs.get("message"),
         run=frozen.user_attrs["run"],
-        train=frozen.user_attrs["train"],
+        train=frozen.user_attrs["trained"],
     )
 
 

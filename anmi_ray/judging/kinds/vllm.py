@@ -130,9 +130,8 @@ class VllmJudge(PromptJudge):
             return Price(gpus=f"hours not known: {why}")
         hours = spend.gpu_hours(prompt + answer, size, gpu)
         if hours is None:
-            return Price(
-                gpus=f"hours not known: set execution.accelerator_type to one of {', '.join(spend.GPU_TFLOPS)}"
-            )
+            known = ", ".join(spend.GPU_TFLOPS)
+            return Price(gpus=f"hours not known: set execution.accelerator_type to one of {known}")
         said = f"about {hours:,.2f} hours of one {gpu}, by its arithmetic at {spend.USED:.0%}"
         return Price(gpus=said, gpu_hours=hours)
 
