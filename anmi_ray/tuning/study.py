@@ -180,7 +180,7 @@ class _Journal:
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Add entries."""
-        self.logs += json.loads(json.dumps(logs))
+        self.logs += json.loads(json.dumps(logs, sort_keys=True))
         self._store.publish_json(self._path, self.logs)
 
 
