@@ -36,7 +36,7 @@ PAGES.append(ROOT / "SKILL.md")
 
 # Programs that change nothing here: they want a cluster, a service, an account, or the reader's own shell.
 ELSEWHERE = {"aws", "cd", "curl", "docker", "export", "git", "helm", "kubectl", "make", "ray", "serve", "source", "uvx"}
-ON_A_CLUSTER = {"submit", "jobs", "cancel"}  # commands of ours
+ON_A_CLUSTER = {"jobs"}  # commands of ours
 UNTIL_STOPPED = ("anmi serve",)  # tests/serving starts a service, and asks it
 # A command of ours cannot be carried out here where it says one of these.
 NEEDS = {

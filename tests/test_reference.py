@@ -81,10 +81,10 @@ def test_values_and_defaults_are_told() -> None:
 
 def test_every_command_stands_with_its_options() -> None:
     text = generate.commands()
-    headings = re.findall(r"^## anmi ([\w-]+)$", text, flags=re.MULTILINE)
-    assert {"run", "judge", "submit", "doctor"} <= set(headings)
-    submit = text.partition("## anmi submit\n")[2].partition("\n## ")[0]
-    assert "anmi submit JOB CONFIG [KEY=VALUE]... [OPTIONS]" in submit
+    headings = re.findall(r"^## anmi ([\w -]+)$", text, flags=re.MULTILINE)
+    assert {"run", "judge", "jobs submit", "doctor"} <= set(headings)
+    submit = text.partition("## anmi jobs submit\n")[2].partition("\n## ")[0]
+    assert "anmi jobs submit JOB CONFIG [KEY=VALUE]... [OPTIONS]" in submit
     assert all(f"`{option}" in submit for option in ("--attempts NUMBER", "--follow, --no-follow", "--secret NAME"))
 
 

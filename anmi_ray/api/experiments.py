@@ -102,7 +102,7 @@ def part(experiment: Experiment, first: str, last: str) -> tuple[str, str]:
 class Plan:
     """What a run would do, as lines and a table for rich; `print` shows it as text.
 
-    stages: of every stage its name, work and state, and about how many seconds, bytes, files, GPU hours and dollars.
+    stages: name, work, state, calls, tokens, GPU hours and dollars of each stage.
     problem: the error that it would end with, as far as that is known.
     """
 
@@ -128,14 +128,14 @@ class Plan:
 
 
 def plan(experiment: Experiment, *, offline: bool = False) -> Plan:
-    """What each stage would do, take and cost, doing nothing. Reads the collection, or its size from `plan`.
+    """What each stage would cost, doing nothing. Reads the collection, or its size from `plan`.
 
     Sends one request to each judge's server, which asks nothing; none if `offline`. Raises AnmiError for whatever can
     be mended.
 
     >>> config = anmi_ray.load("jobs/configs/quickstart.yaml", name="other", execution={"root": "elsewhere"})
     >>> print(str(anmi_ray.plan(config)).splitlines()[-1])
-    to do: about ...; nothing is sent outside this machine or cluster
+    to do: 0 calls, ...; nothing is sent outside this machine or cluster
     """
     from anmi_ray.planning import plan as planning
 

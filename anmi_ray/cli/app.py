@@ -8,7 +8,6 @@ import typer
 
 from anmi_ray import __version__
 from anmi_ray.cli.audit import audit
-from anmi_ray.cli.cancel import cancel
 from anmi_ray.cli.config import config
 from anmi_ray.cli.demo import demo
 from anmi_ray.cli.distill import distill
@@ -24,12 +23,10 @@ from anmi_ray.cli.mine import mine
 from anmi_ray.cli.plan import plan
 from anmi_ray.cli.queries import queries
 from anmi_ray.cli.rate import rate
-from anmi_ray.cli.refine import refine
 from anmi_ray.cli.rerank import rerank
 from anmi_ray.cli.run import run
 from anmi_ray.cli.serve import serve
 from anmi_ray.cli.show import show
-from anmi_ray.cli.submit import submit
 from anmi_ray.cli.tune import tune
 from anmi_ray.core.errors import ConfigError
 
@@ -42,12 +39,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (demo, init, queries, run, plan, judge, distill, config, show, mine, export)
-COMMANDS += (submit, jobs, cancel, rate, audit, label, rerank, serve, evaluate, tune, doctor)
-REPLACED = {"compare-rules": "anmi mine RUN --rule A,B"}  # commands that are gone
+COMMANDS += (rate, audit, label, rerank, serve, evaluate, tune, doctor)
+REPLACED = {  # former commands
+    "submit": "anmi jobs submit",
+    "cancel": "anmi jobs cancel",
+    "compare-rules": "anmi mine RUN --rule A,B",
+    "refine": "anmi run CONFIG refines=RUN name=RUN-refine-1",
+}
 TELLING = ("plan", "show", "audit", "evaluate", "doctor")  # commands whose answer is all that they do
 for command in COMMANDS:
     app.command()(command)
-app.command(hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(refine)
+app.add_typer(jobs)
 
 
 def _version(value: bool) -> None:

@@ -97,6 +97,7 @@ DROPPED: dict[str, Dropped] = {
     "evaluate.also": Dropped((), "a run with trained_by measures the model on another collection"),
     "evaluate.normalisation": Dropped("zscore"),
     "evaluate.weight_steps": Dropped(10),
+    "execution.core_dollars_hour": Dropped(None, "anmi plan counts GPU hours: gpu_dollars_hour prices them"),
     "execution.task_retries": Dropped(3),
     "execution.no_progress_s": Dropped(7200),
     "execution.pool_start_s": Dropped(120.0),

@@ -46,7 +46,7 @@ def read_experiment(path: str | Path) -> dict[str, Any]:
     if "space" in content:
         message = "this file is a campaign's (it has space), and what is wanted is an experiment's"
         file = shlex.quote(str(path))
-        remedy = f"carry it out with anmi tune {file} (on a cluster: anmi submit tune {file})"
+        remedy = f"carry it out with anmi tune {file} (on a cluster: anmi jobs submit tune {file})"
         raise ConfigError(message, str(path), remedy)
     return {"name": run_name(path)} | content
 

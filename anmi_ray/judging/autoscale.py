@@ -108,11 +108,6 @@ def size(backlog: float, rate: float, target: Target, limits: Limits) -> tuple[i
     return max(math.ceil(min(needed, largest)), limits.least), largest
 
 
-def seconds(backlog: float, rate: float, actors: int, limits: Limits) -> float:
-    """How long a pool of so many actors takes, their start included."""
-    return limits.start + backlog / (rate * actors) if backlog else 0.0
-
-
 def next_wave(chunks: Sequence[int], rate: float | None, left: Target, limits: Limits) -> Wave:
     """What to ask next of a backlog of `chunks` (questions of each, at least one), and with how many actors.
 

@@ -118,16 +118,21 @@ class CallCost:
         """Calls that are still to be made."""
         return self.calls - (self.bought or 0)
 
+    @property
+    def missing_tokens(self) -> float:
+        """Tokens of these calls, prompts and answers."""
+        return self.missing * (self.tokens.prompt + self.tokens.answer)
+
     def said(self) -> Iterator[str]:
         """Lines to print."""
         bought = "" if self.bought is None else f", {self.bought:,} of them bought already"
         if self.bought is None:
             bought = "; those bought already were not counted"
-        tokens, total = self.tokens, self.missing * (self.tokens.prompt + self.tokens.answer) / 1e6
+        tokens = self.tokens
         yield f"{self.judge}: {self.calls:,} calls{bought}"
         slack = f" ± {tokens.slack:,.0f}" if tokens.slack else ""
         yield f"  tokens   {tokens.prompt:,.0f}{slack} of a prompt and {tokens.answer:,.3g} of an answer, {tokens.how}"
-        yield f"           {total:,.2f} million to come"
+        yield f"           {self.missing_tokens / MILLION:,.2f} million to come"
         if self.gpus:
             yield f"  GPUs     {self.gpus}"
             return

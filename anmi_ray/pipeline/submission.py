@@ -58,7 +58,7 @@ if ! error=$("$python" -c 'import anmi_ray.pipeline.run' 2>&1); then
   echo "anmi: error: the cluster's Python (${python:-none was found}) cannot run anmi_ray:"
   echo "  $error" | tail -n 1
   echo "  remedy: give the nodes an image or an environment that has the package (pip install its wheel, see"
-  echo "  cluster/images/Dockerfile); where only the package's own code is missing or old, anmi submit --ship-code"
+  echo "  cluster/images/Dockerfile); where only the package's own code is missing or old, anmi jobs submit --ship-code"
   exit 2
 fi >&2
 exec "$python" -m anmi_ray "$@"

@@ -18,8 +18,8 @@ from ray.autoscaler.v2.utils import is_autoscaler_v2
 
 from anmi_ray.config import labels
 from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.needs import GPU_TYPE, Need
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.runtime.needs import GPU_TYPE, Need
 
 _MIRRORED = re.compile("node_[0-9a-f]{56}")  # how an autoscaler that only looks on names a node's type
 

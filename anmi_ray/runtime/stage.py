@@ -13,9 +13,9 @@ from typing import Any
 from anmi_ray.config.base import Settings, result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import AnmiError
 from anmi_ray.runtime.costs import StageCost, Workload
-from anmi_ray.runtime.needs import Need
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact
 
@@ -39,7 +39,7 @@ class Stage:
     inputs: the roles whose artifacts it reads, each named as the stage that plays it, but for those in `played_by`.
     does: in words, for whoever looks on.
     run: (artifact to make, inputs by role, settings, context) -> facts for the manifest, "flows" among them.
-    cost: what it has to do, from what it works on.
+    cost: its calls, tokens, dollars and GPU hours, and the comparisons it hands on; by default none.
     settings: dotted name of the group of settings that is its own; "" where that is called as the stage is.
     config: settings that it works with, where they are not that group as it stands.
     left_out: of these settings, those that change no result of its own: where things lie, what other stages are of.
@@ -61,7 +61,7 @@ class Stage:
     inputs: tuple[str, ...]
     does: str
     run: Body
-    cost: Callable[[Workload], StageCost]
+    cost: Callable[[Workload], StageCost] = lambda _: StageCost()
     settings: str = ""
     config: Callable[[Experiment], Settings] | None = None
     left_out: frozenset[str] = frozenset()

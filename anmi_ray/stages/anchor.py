@@ -21,7 +21,6 @@ from anmi_ray.core.arrays import Flags, Reals
 from anmi_ray.core.errors import JudgeError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, GAP, JUDGMENT, RATING, RELEVANCE, find_rows
 from anmi_ray.core.schema import Record
-from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.stages.ingest import of_queries, sample_queries
@@ -168,18 +167,12 @@ def read_of_dev(stage: Stage, experiment: Experiment) -> Stage:
     return replace(stage, inputs=(*stage.inputs, STAGE.name)) if experiment.rates_dev else stage
 
 
-def _cost(load: Workload) -> StageCost:
-    work = f"P(relevant) of at most {load.candidates:,} documents"
-    return StageCost(work, 5.0, load.candidates * _ROW_BYTES, files=load.buckets)
-
-
 STAGE = Stage(
     name="anchor",
     version=3,
     inputs=("rate", "retrieve", "shortlist", "confirm"),
     does="weigh rank, rating and direct answers: which documents answer queries without a known positive",
     run=run,
-    cost=_cost,
     settings="mine",
     config=lambda _: Settings(),
     of=_of,

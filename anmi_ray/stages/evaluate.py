@@ -27,7 +27,6 @@ from anmi_ray.config.retrieve import RETRIEVERS
 from anmi_ray.core.records import METRIC, QREL, RUN, TEXT_OF
 from anmi_ray.evaluation import fusion, headline, judged, measures, significance
 from anmi_ray.evaluation.fusion import FUSED
-from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.stages import by_judges, relevance
@@ -39,7 +38,6 @@ from anmi_ray.tables import trec
 _WEIGHT_STEPS = 10  # weights tried on dev are tenths: a hundred queries cannot tell finer ones apart
 START_FUSED = "start+hybrid"
 _FUSIONS = {"reranked": FUSED, START: START_FUSED}  # by the reranker that stands first in them
-_QUERY_S = 5.4e-3
 Sweeps = Mapping[str, fusion.WeightSweep]
 
 
@@ -310,11 +308,6 @@ def _write_trec(
         artifact.store.publish(f"{artifact.path}/trec/{system}.trec", text.encode())
 
 
-def _cost(load: Workload) -> StageCost:
-    kept = load.held_out * load.experiment.retrieve.depth * RUN_BYTES
-    return StageCost(f"{load.test:,} test queries", 0.6 + load.test * _QUERY_S, kept)
-
-
 def _of(stage: Stage, experiment: Experiment) -> Stage:
     """It reads what judges said where they measure, and where they rate dev queries."""
     measured = () if experiment.assessors is None else ("pool", "assess")
@@ -327,7 +320,6 @@ STAGE = Stage(
     inputs=("rerank", "retrieve", "ingest"),
     does="measure every system on test, with intervals and tests",
     run=run,
-    cost=_cost,
     config=lambda experiment: experiment.evaluate.over(experiment.retrieve.retrievers),
     left_out=frozenset({"judged", "also"}),
     of=_of,

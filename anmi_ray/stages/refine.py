@@ -19,12 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.config.compare import CompareConfig
-from anmi_ray.config.distill import DistillConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.sample import SampleConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, RATING, RUN
-from anmi_ray.runtime.costs import BEGUN, COMPARISON_BYTES, StageCost, Workload
+from anmi_ray.runtime.costs import BEGUN, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, over_buckets, run_buckets
 from anmi_ray.stages import compare, distill, judge, sample, score
@@ -43,7 +42,6 @@ _FIRST = {
     judge.STAGE.name: (f"{compare.STAGE.name}-1", compare.STAGE.name),
     judge.LABEL.name: (sample.STAGE.name,),
 }
-_PAIR_S = 2e-4
 Inputs = Mapping[str, Artifact]
 
 
@@ -56,7 +54,7 @@ def spread(path: Iterable[Stage]) -> Iterator[Stage]:
         elif stage.name == judge.LABEL.name:
             taught.append(_of_campaign(stage, BEGUN, judge.LABEL.name))
         elif stage.name == distill.STAGE.name:
-            taught.append(replace(stage, cost=_cost_of_learning))
+            taught.append(stage)
         elif stage.name == compare.STAGE.name:
             yield score.STAGE
             yield _CHOSEN
@@ -239,9 +237,8 @@ def _cost(load: Workload) -> StageCost:
     """Of the round's own pairs, at most: what was asked before is paid, but for a judge that learns anew."""
     pairs = _most(load)
     before = load.candidates * load.config.degree // 2
-    kept = (pairs + before) * COMPARISON_BYTES
     asked = pairs + (before if load.experiment.judge.distilled else 0)
-    return StageCost(f"at most {pairs:,} more pairs", load.train * _PAIR_S, kept, files=load.buckets, pairs=asked)
+    return StageCost(f"at most {pairs:,} more pairs", asked)
 
 
 def _most_taught(load: Workload) -> int:
@@ -251,14 +248,7 @@ def _most_taught(load: Workload) -> int:
 
 def _cost_of_lesson(load: Workload) -> StageCost:
     pairs = _most_taught(load)
-    kept = (pairs + load.config.pairs) * COMPARISON_BYTES
-    return StageCost(f"about {pairs:,} more pairs at most", 2.0, kept, files=load.buckets, pairs=pairs)
-
-
-def _cost_of_learning(load: Workload) -> StageCost:
-    config: DistillConfig = load.config
-    sampled = config.sample.model_copy(update={"pairs": config.sample.pairs + _most_taught(load)})
-    return distill.STAGE.cost(replace(load, config=config.model_copy(update={"sample": sampled})))
+    return StageCost(f"about {pairs:,} more pairs at most", pairs)
 
 
 _CHOSEN = replace(

@@ -21,7 +21,7 @@ from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.records import COMPARISON
-from anmi_ray.runtime.costs import BEGUN, COMPARED, COMPARISON_BYTES, StageCost, Workload
+from anmi_ray.runtime.costs import BEGUN, COMPARED, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import compare, judge, rate
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from anmi_ray.comparisons import Known
     from anmi_ray.rating import QueryBeliefs
 
-_PAIR_S = 3e-8  # times the square of a query's documents
 _MAIN = (compare.STAGE.name, judge.STAGE.name, rate.STAGE.name)
 _BEFORE = ("compared", "judged", "rated")  # roles: those of the round before
 
@@ -159,6 +158,5 @@ def _cost(load: Workload, number: int) -> StageCost:
     documents = min(load.experiment.retrieve.candidates, load.documents)
     before = comparisons.pairs_after(documents, config, number - 1) if number else 0
     pairs = load.compared * (comparisons.pairs_after(documents, config, number) - before)
-    kept = (pairs + load.compared * before) * COMPARISON_BYTES
     work = f"{'at most ' if number and config.target_error else ''}{pairs:,} pairs"
-    return StageCost(work, pairs * documents**2 * _PAIR_S, kept, files=load.buckets, pairs=pairs)
+    return StageCost(work, pairs)

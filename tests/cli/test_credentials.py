@@ -73,7 +73,7 @@ TYPED = (
     ("export", "some", "--to", ADDRESS),
     ("rate", f"https://me:{IN_URI}@host/p.csv", "--out", "o.csv"),
     ("tune", "c.yaml", f"space.train.model={{kind: choice, values: [a, '{ADDRESS}']}}"),
-    ("jobs", "--address", f"http://me:{IN_URI}@head:8265"),
+    ("jobs", "list", "--address", f"http://me:{IN_URI}@head:8265"),
 )
 
 

@@ -15,7 +15,6 @@ from anmi_ray.core.errors import DamagedError
 from anmi_ray.pipeline.carrying import StageRunner
 from anmi_ray.pipeline.progress import Everyone
 from anmi_ray.pipeline.resolve import Resolved
-from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact, Store
@@ -40,10 +39,6 @@ def second(artifact: Artifact, inputs: Mapping[str, Artifact], _: Any, __: Conte
     return {"flows": []}
 
 
-def _cost(_: Workload) -> StageCost:
-    return StageCost("nothing", 0.0, 0.0)
-
-
 class Small:
     """A path of these two under a root."""
 
@@ -51,8 +46,8 @@ class Small:
         self.root = folder / "root"
         config = load(write_config(folder / "small.yaml", collection), [f"execution.root={self.root}"])
         stages = [
-            Stage("first", 1, (), "", first, _cost, settings="mine"),
-            Stage("second", 1, ("first",), "", second, _cost, settings="mine"),
+            Stage("first", 1, (), "", first, settings="mine"),
+            Stage("second", 1, ("first",), "", second, settings="mine"),
         ]
         self._resolved = {one.name: Resolved(one, {}, {}, f"f00{one.name}", "c") for one in stages}
         self._config = config

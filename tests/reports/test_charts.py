@@ -12,9 +12,8 @@ from markupsafe import Markup
 
 from anmi_ray.core.identity import rng
 from anmi_ray.evaluation.significance import Estimate
-from anmi_ray.reports import campaign_charts, charts, pictures, theme
+from anmi_ray.reports import campaign, charts, pictures, theme
 from anmi_ray.reports.page import asset
-from anmi_ray.reports.trials import Dimension, TrialRow
 
 HOSTILE = "</text></svg><script>alert(1)</script>\"'<img src=http://evil.example onerror=x> & \x07 var(--main)"
 
@@ -55,20 +54,14 @@ def matrix(size: int, name: str) -> Markup:
     return charts.matrix(names, cells, (0.0, 1.0), name, name)
 
 
-def trials(size: int, name: str) -> list[TrialRow]:
-    ends = ("complete", "stopped", "failed", "running")
+def trials(size: int) -> list[campaign.Trial]:
+    ends: tuple[campaign.Status, ...] = ("complete", "stopped", "failed", "running")
     rows = []
     for k, v in enumerate(values(min(size, 300)).tolist()):
         curve = tuple((0.25 * (n + 1), v + n) for n in range(k % 4))
         dev = v if k % 4 == 0 else None
-        params = {"rate": 10.0 ** (-1 - k % 3), name: name} | ({"more": k % 5} if k % 2 else {})
-        rows.append(TrialRow(k, ends[k % 4], params, curve, dev, 1.0, None, "run"))
+        rows.append(campaign.Trial(k, ends[k % 4], {}, curve, dev, 1.0, None, "run", "train"))
     return rows
-
-
-def parallel(size: int, name: str) -> Markup:
-    axes = [Dimension("rate", (), 1e-3, 1e-1, True), Dimension(name, (name,)), Dimension("more", (), 0, 4)]
-    return Markup("").join(campaign_charts.parallel(axes, trials(size, name), 0, name))
 
 
 def calibration(size: int, name: str) -> Markup:
@@ -89,9 +82,7 @@ CHARTS: dict[str, Callable[[int, str], Markup]] = {
     "scatter": lambda size, name: charts.scatter(values(size), values(size), name, name),
     "histogram": histogram,
     "matrix": matrix,
-    "parallel": parallel,
-    "dev curves": lambda size, name: campaign_charts.dev_curves(trials(size, name), 0, [0.25, 0.5], name),
-    "importance": lambda size, name: campaign_charts.importance({f"{name}{k}": 0.1 for k in range(min(size, 9))}),
+    "history": lambda size, name: campaign.history(trials(size), 0, name),
     "calibration": calibration,
     "ratings": rated,
 }

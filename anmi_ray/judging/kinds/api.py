@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from anmi_ray.config.base import whole
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import ApiJudgeConfig
+from anmi_ray.config.needs import Need
 from anmi_ray.config.plan import PlanConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.judging import spend
@@ -31,9 +32,8 @@ from anmi_ray.judging.kinds.base import (
     Price,
     PromptJudge,
     Reals,
-    Room,
     Slices,
-    actor_room,
+    actor_need,
     answer_rows,
 )
 from anmi_ray.judging.parse_reply import letter_columns, read, text_columns, without_reasoning
@@ -56,10 +56,9 @@ class ApiJudge(PromptJudge):
         """See Judge."""
         return self.config.endpoint
 
-    @property
-    def room(self) -> Room:
+    def need(self, place: str, on: Mapping[str, str]) -> Need:
         """See Judge."""
-        return actor_room()
+        return actor_need(place, on)
 
     @property
     def rates(self) -> tuple[float | None, float | None]:

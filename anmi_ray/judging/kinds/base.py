@@ -1,4 +1,4 @@
-"""What a judge is, whatever its kind: what names its answers, how it is asked, what it costs, what room it takes.
+"""What a judge is, whatever its kind: what names its answers, how it is asked, what it costs, what resources it needs.
 
 A judge object holds nothing but its settings, so that it costs nothing to make and travels to any process. Judges that
 read texts are asked through an engine, which is built where it runs (an actor) and may hold a connection or a model.
@@ -25,6 +25,7 @@ from anmi_ray.config.base import whole
 from anmi_ray.config.distill import DistillConfig
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.needs import Need
 from anmi_ray.config.plan import PlanConfig
 from anmi_ray.config.prompt import PromptConfig
 from anmi_ray.core.identity import digest
@@ -39,6 +40,7 @@ from anmi_ray.judging.questions import Rows, TextQuestions
 from anmi_ray.store.spend_log import Spend
 
 ACTOR_CPUS = 0.5  # that an asking actor takes
+JUDGE_LABELS = "execution.judge_on"  # the setting of the labels of judges' nodes
 Reals = NDArray[np.float64]
 HandOver = Callable[[pa.Table], None]  # takes Answer rows
 Slices = Iterator[Rows]  # of questions, each int64[N]; the next may take milliseconds, and a thread may take it
@@ -62,26 +64,6 @@ class JudgeEngine(Protocol):
     def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
         """Ask all questions of all slices."""
         ...
-
-
-@dataclass(frozen=True)
-class Room:
-    """What a judge asks of the cluster: `count` workers at once, each with `resources` whole on one node.
-
-    accelerator_type: Ray's name of the GPU, None: any. The names of the judge's settings that say so, for messages:
-    `place` the first to look at, `number` of the count, `size` of what each takes, `gpu` with the value that does
-    without one, `kind` of the GPU's type; "" where none does.
-    """
-
-    worker: str
-    count: int
-    resources: Mapping[str, float]
-    accelerator_type: str | None = None
-    place: str = ""
-    number: str = ""
-    size: str = ""
-    gpu: str = ""
-    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,9 +100,11 @@ class Judge(ABC):
         """What the judge is called in its panel."""
         return self.config.name
 
-    @property
-    def room(self) -> Room | None:
-        """What asking it takes at least; None where the stage's own tasks do it."""
+    def need(self, place: str, on: Mapping[str, str]) -> Need | None:
+        """Return the resources that asking it needs at least; None if the stage's own tasks ask it.
+
+        place: dotted name of its settings. on: labels of the nodes that it may run on.
+        """
         return None
 
     @property
@@ -263,9 +247,10 @@ class PromptJudge(TextJudge):
         return read
 
 
-def actor_room(gpus: float = 0.0) -> Room:
-    """What asking through actors takes: one of them."""
-    return Room("asking actor", 1, {"CPU": ACTOR_CPUS, **({"GPU": gpus} if gpus else {})}, gpu="gpus: 0")
+def actor_need(place: str, on: Mapping[str, str], gpus: float = 0.0) -> Need:
+    """Return the resources of one asking actor."""
+    each = {"CPU": ACTOR_CPUS, **({"GPU": gpus} if gpus else {})}
+    return Need("asking actor", 1, each, place, on, gpu=f"{place}.gpus: 0", labels=JUDGE_LABELS)
 
 
 # What an Answer row says of its answer where nothing is known: null, zero or false.

@@ -9,7 +9,7 @@ Letters: N questions, L labels.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,11 +22,12 @@ from scipy.special import log_softmax
 from anmi_ray.config.base import whole
 from anmi_ray.config.distill import DistillConfig
 from anmi_ray.config.encoder_judge import NO_LABELS, EncoderJudgeConfig
+from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.scale import log_sigmoid
 from anmi_ray.judging.http.limits import Leases
 from anmi_ray.judging.kinds import distilled
-from anmi_ray.judging.kinds.base import HandOver, ModelInputs, Reals, Room, Slices, TextJudge, actor_room, answer_rows
+from anmi_ray.judging.kinds.base import HandOver, ModelInputs, Reals, Slices, TextJudge, actor_need, answer_rows
 from anmi_ray.judging.kinds.distilled import DistilledForm
 from anmi_ray.judging.questions import AT_ONCE, Rows, TextQuestions
 from anmi_ray.judging.truncate import Truncator
@@ -50,10 +51,9 @@ class EncoderJudge(TextJudge):
 
     config: EncoderJudgeConfig
 
-    @property
-    def room(self) -> Room:
+    def need(self, place: str, on: Mapping[str, str]) -> Need:
         """See Judge."""
-        return actor_room(self.config.gpus)
+        return actor_need(place, on, self.config.gpus)
 
     @property
     def gpus(self) -> float:

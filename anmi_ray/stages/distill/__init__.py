@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from anmi_ray.config.distill import DEV_SHARE, TEST_SHARE, DistillConfig
+from anmi_ray.config.distill import DistillConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import AnmiError
 from anmi_ray.models import loading
-from anmi_ray.runtime.costs import MODEL_BYTES, SCORE_TOKEN_S, TRAIN_TOKEN_S, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import train
@@ -35,25 +34,12 @@ def _also(config: DistillConfig, *_: Any) -> dict[str, str]:
     return {"model": loading.resolve(config.model).revision or "unpinned"}
 
 
-def _cost(load: Workload) -> StageCost:
-    config: DistillConfig = load.config
-    pairs = config.sample.pairs
-    learned = round((1 - DEV_SHARE - TEST_SHARE) * pairs)
-    seen = config.max_steps * config.per_step if config.max_steps else round(config.epochs * learned)
-    inputs = seen * (1 if config.form == "pairwise" else 2)
-    read = 2 * (pairs - learned) * len(config.dev_points)
-    seconds = config.max_tokens * (inputs * TRAIN_TOKEN_S + read * SCORE_TOKEN_S)
-    work = f"{inputs:,} inputs forward and back, of at most {config.max_tokens:,} tokens each"
-    return StageCost(work, seconds, MODEL_BYTES)
-
-
 STAGE = Stage(
     name="distill",
     version=2,
     inputs=("sample", "label", "retrieve", "ingest"),
     does="train a small judge on what the ensemble said",
     run=run,
-    cost=_cost,
     left_out=frozenset({"judge", "sample"}),
     also=_also,
     needs=train.needs,

@@ -26,6 +26,7 @@ import ray.data
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from anmi_ray.config.needs import gpu_of_type
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.core import logs
 from anmi_ray.core.errors import AnmiError, ConfigError, JudgeError, flatten
@@ -33,7 +34,6 @@ from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.judging.kinds.base import failures_of
 from anmi_ray.judging.kinds.vllm import REQUEST, Requests, VllmModel, answers, check_engine, examine
 from anmi_ray.judging.questions import AT_ONCE, slices
-from anmi_ray.runtime.needs import gpu_of_type
 from anmi_ray.runtime.tasks import Context, data_settings, rows_of
 from anmi_ray.stages.judge.actor import CHUNK, admit, chunk_key, context_of, in_order
 from anmi_ray.stages.judge.sources import QuestionSources

@@ -12,7 +12,6 @@ from typing import Any
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import environment
-from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.stages.evaluate import baseline_of
@@ -20,7 +19,6 @@ from anmi_ray.store import Artifact, Store
 
 PAGE = "report.html"
 _FILES = (PAGE, "report.json")
-_PAGE_BYTES = 1e6
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: Experiment, context: Context) -> dict[str, Any]:
@@ -64,19 +62,12 @@ def result(experiment: Experiment, record: Mapping[str, Any]) -> Result:
     )
 
 
-def _cost(load: Workload) -> StageCost:
-    systems = len(load.experiment.retrieve.retrievers) + 6 + len(load.experiment.rerank.peers)
-    kept = _PAGE_BYTES + load.test * load.experiment.retrieve.depth * systems * RUN_BYTES
-    return StageCost("the page, its numbers, run files", 2.0, kept, files=len(_FILES))
-
-
 STAGE = Stage(
     name="report",
     version=11,
     inputs=(),  # all stages of the run: pipeline/stages.py
     does="write the page, its numbers and a run file of every system",
     run=run,
-    cost=_cost,
     config=lambda experiment: experiment,
     left_out=frozenset(Experiment.model_fields) - {"name"},
     publish=publish,

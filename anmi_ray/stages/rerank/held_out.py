@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from anmi_ray.config.evaluate import HeldOutConfig, Scoring
+from anmi_ray.config.needs import SCORE_ON_CPU
 from anmi_ray.core import environment
 from anmi_ray.core.records import RUN, rejects
 from anmi_ray.models.kinds import load_reranker, reads_apart
 from anmi_ray.models.reranker import Device, Precision, Reranker, resolve_device
 from anmi_ray.runtime import exchange
-from anmi_ray.runtime.needs import SCORE_ON_CPU
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.stages.rerank import peers, scoring
 from anmi_ray.stages.rerank.ranking import SYSTEM, with_tail

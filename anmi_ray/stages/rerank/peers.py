@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.evaluate import PeerConfig
+from anmi_ray.config.needs import SCORE_ON_CPU
 from anmi_ray.core.errors import ConfigError, DamagedError, JudgeError
 from anmi_ray.core.records import REJECT, RUN, rejects
 from anmi_ray.judging.http import access
@@ -32,7 +33,6 @@ from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.kinds import load_reranker, loader, reads_apart
 from anmi_ray.models.reranker import Device, Reranker, resolve_device
 from anmi_ray.runtime import exchange
-from anmi_ray.runtime.needs import SCORE_ON_CPU
 from anmi_ray.runtime.tasks import Context, run_buckets, windowed
 from anmi_ray.stages.rerank import scoring
 from anmi_ray.stages.rerank.ranking import pairs_of, ranked

@@ -25,6 +25,7 @@ import ray.data
 import torch
 from numpy.typing import NDArray
 
+from anmi_ray.config.needs import EMBED_ON_CPU, of_embedding
 from anmi_ray.config.retrieve import DenseConfig, RetrieveConfig
 from anmi_ray.core.errors import ConfigError, DataError, gpu_memory_named
 from anmi_ray.core.records import DOCUMENT, QREL, QUERY, RUN, TEXT_OF
@@ -36,7 +37,6 @@ from anmi_ray.retrieval import lucene, shard
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.runtime import exchange
 from anmi_ray.runtime.capacity import alive
-from anmi_ray.runtime.needs import EMBED_ON_CPU, of_embedding
 from anmi_ray.runtime.tasks import Context, data_settings, model_room, our_errors, rows_of, run_buckets, windowed
 from anmi_ray.stages.ingest import own_of
 from anmi_ray.stages.retrieve import late, merging, word_statistics

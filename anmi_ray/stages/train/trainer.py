@@ -28,6 +28,7 @@ from ray.exceptions import RayActorError
 from ray.train.torch import TorchTrainer, get_device
 
 from anmi_ray.config.learning import LearnConfig
+from anmi_ray.config.needs import needed, of_training
 from anmi_ray.config.paths import as_written
 from anmi_ray.config.train import TrainConfig, TrainExecution, with_engine
 from anmi_ray.core import logs
@@ -37,7 +38,6 @@ from anmi_ray.models.kinds import load_student
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime.capacity import check_room
 from anmi_ray.runtime.checkpoints import KEPT, ListeningTorchConfig, RayCheckpoints, mend_list, room_named
-from anmi_ray.runtime.needs import needed, of_training
 from anmi_ray.runtime.status import Report, failed, new_board, shown, tell
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.rerank.ranking import SYSTEM, document_texts, ranked

@@ -1,4 +1,4 @@
-"""What a run asks of a cluster, in Ray's resources: said by stages, checked by `runtime.capacity`. Imports no Ray."""
+"""Resources that stages and judges need of a Ray cluster; `runtime.capacity` checks that it has them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,16 @@ SCORE_ON_CPU = "execution.score.gpus: 0"
 
 @dataclass(frozen=True)
 class Need:
-    """`count` workers at once, each with `each` of Ray's resources whole on one node that `selector` selects.
+    """Workers that must run at once.
 
-    The settings that say so, for messages: `place` the first to look at, `number` of the count, `size` of what each
-    takes, `gpu` with the value that does without one, `kind` of its type, `labels` of the selector; "" where none does.
+    worker: name of one, for messages.
+    count: number of workers.
+    each: Ray resources of one worker, all on one node.
+    place: the setting to look at first.
+    selector: labels of the nodes that they may run on.
+    number, size, kind, labels: settings of the count, of a worker's resources, of the GPU's type, and of the selector;
+        "" if there is none.
+    gpu: setting and value that need no GPU; "" if there is none.
     """
 
     worker: str
