@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from ray import serve
@@ -38,6 +38,7 @@ class SearchReplica:
     def __init__(self, run: str, root: str, threads: int) -> None:
         from anmi_ray.serving.searcher import RunSearcher  # indexes: for this process alone
 
+        self._front: DeploymentHandle | None = None
         try:
             self._searcher: RunSearcher | AnmiError = RunSearcher(run, root, threads)
         except (ConfigError, DamagedError, DataError) as error:
@@ -62,15 +63,12 @@ class SearchReplica:
         """The answer of POST /v1/search."""
         if isinstance(self._searcher, AnmiError):
             return RefusalError(503, f"the run's first stage cannot be searched: {first_line(self._searcher)}")
+        if self._front is None:  # not there yet when this process starts
+            self._front = serve.get_deployment_handle("Front", serve.get_replica_context().app_name)
         try:
             return await self._searcher.search(body, partial(_call, self._front.scores))
         except RefusalError as refusal:
             return refusal
-
-    @cached_property
-    def _front(self) -> DeploymentHandle:
-        """Where the model is called; not there yet when this process starts."""
-        return serve.get_deployment_handle("Front", serve.get_replica_context().app_name)
 
 
 @serve.deployment(max_ongoing_requests=2 * MAX_INSIDE)
