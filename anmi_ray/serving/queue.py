@@ -20,7 +20,6 @@ from anmi_ray.serving.settings import ServiceSettings
 _BATCH_CHARACTERS = 1_000_000
 _SMOOTHING = 0.2  # weight of the newest batch in the rate
 _MAX_RETRY_S = 60
-_TRIES = 3  # of a request whose parts were computed by different models
 _WAITING_SHARE = 0.65  # of the time limit; the rest is for batches under way and rates that fall
 
 Compute = Callable[[Task, list[str], list[str]], Awaitable[Computed]]
@@ -63,18 +62,14 @@ class BatchQueue:
         return sum(len(part.texts) for part in self._parts)
 
     async def computed(self, task: Task, query: str, texts: Sequence[str]) -> Computed:
-        """Compute one text or more.
-
-        Raises RefusalError 429 if too many texts wait, or would wait too long; 503 while models are being replaced.
-        """
+        """Compute one text or more. Raises RefusalError 429 if too many texts wait, or would wait too long."""
         self._admit(len(texts))
-        for _ in range(_TRIES):
-            found = await self._in_parts(task, query, texts)
-            if all(one.model == found[0].model for one in found):  # scores of two models are no ranking
-                values = [one.values for one in found if one.values is not None]
-                tokens = np.concatenate([one.tokens for one in found])
-                return replace(found[0], values=np.concatenate(values) if values else None, tokens=tokens)
-        raise RefusalError(503, "the model is being replaced, and not every process has the new one: send it again", 5)
+        found = await self._in_parts(task, query, texts)
+        if any(one.model != found[0].model for one in found):  # one is being replaced: a single process is asked
+            return await self._compute(task, [query] * len(texts), list(texts))
+        values = [one.values for one in found if one.values is not None]
+        tokens = np.concatenate([one.tokens for one in found])
+        return replace(found[0], values=np.concatenate(values) if values else None, tokens=tokens)
 
     def _admit(self, count: int) -> None:
         waiting = self.waiting

@@ -375,22 +375,21 @@ def test_a_text_that_cannot_be_read_fails_its_own_request_alone() -> None:
     assert talk(made, mixed) == [200, 200, 500, 200, 500]
 
 
-def test_parts_of_different_models_give_no_ranking_together() -> None:
-    versions = iter("aabcdefg")
+def test_a_request_whose_parts_met_different_models_is_computed_by_one() -> None:
+    versions = iter("aabcd")
+    sizes: list[int] = []
 
     async def compute(task: Task, queries: list[str], texts: list[str]) -> Computed:
-        return Computed(
-            np.zeros(len(texts), np.float32), np.ones(len(texts), np.int64), ModelInfo(version=next(versions))
-        )
+        sizes.append(len(texts))
+        one_N = np.ones(len(texts), np.int64)
+        return Computed(one_N.astype(np.float32), one_N, ModelInfo(version=next(versions)))
 
-    async def ask() -> None:
+    async def ask() -> list[str]:
         batches = queue_of(compute)
-        assert len((await batches.computed("score", "q", ["a"] * 20)).tokens) == 20
-        with pytest.raises(RefusalError) as refused:
-            await batches.computed("score", "q", ["a"] * 20)
-        assert [refused.value.status, refused.value.retry_after_s] == [503, 5]
+        return [(await batches.computed("score", "q", ["a"] * 20)).model.version for _ in range(2)]
 
-    asyncio.run(ask())
+    assert asyncio.run(ask()) == ["a", "d"]
+    assert sizes == [10, 10, 10, 10, 20]
 
 
 def test_overload_is_refused_at_once_and_over_at_once() -> None:
