@@ -135,7 +135,9 @@ def _from_label_studio(text: str, path: Path) -> Iterator[_Cells]:
                 results = [one for one in annotation.get("result", []) if isinstance(one.get("value"), dict)]
                 if annotation.get("was_cancelled") or not annotation.get("result"):
                     continue
-                sides = [_SELECTED.get(one["value"].get("selected")) for one in results if one["type"] == "pairwise"]
+                sides: list[Side | None] = [
+                    _SELECTED.get(one["value"].get("selected")) for one in results if one["type"] == "pairwise"
+                ]
                 unsure = any(one["value"].get("choices") == ["unsure"] for one in results)
                 who = annotation.get("completed_by")
                 who = (who.get("email") or who.get("id")) if isinstance(who, dict) else who
