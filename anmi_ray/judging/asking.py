@@ -49,7 +49,7 @@ class LocalAsker:
 
         Raises ConfigError or JudgeError for problems that the user can fix; earlier answers are in the log.
         """
-        if self.judge.asked_through != "actors":
+        if self.judge.asked_by != "actors":
             what = f"judge {self.judge.name} can only be asked by runs (kind {self.judge.config.kind})"
             raise ConfigError(what, "queries.check", "serve its model, as with vllm serve, and name it by kind: api")
         held = self.known(questions)
@@ -87,7 +87,7 @@ class LocalAsker:
     def _pass(self, questions: TextQuestions, missing: Rows, answered: bool) -> BudgetReport:
         answered = self.session.begin(_CHUNK) or answered
         engine: JudgeEngine = self.judge.engine(answered=answered)
-        dollars = self.judge.likely_dollars(questions)
+        dollars = self.judge.estimated_dollars(questions)
         bucket = np.array(_buckets(questions, self.buckets))[questions.query]
         spent = engine.spend
         lock = threading.Lock()  # answers arrive in one thread, questions are admitted in another

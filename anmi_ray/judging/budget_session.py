@@ -54,7 +54,7 @@ class BudgetSession:
         self._remedy = remedy
         self._session = f"{time.time_ns():016x}-{uuid.uuid4().hex[:12]}"
         self._whole = BudgetShare(**budget.model_dump())
-        self._weights = [(one.name, one.dearest) for one in panel]
+        self._weights = [(one.name, one.max_dollars) for one in panel]
         self._budget = Budget(judge.name, BudgetShare())
         self._problem = ""
         self._failures: Counter[str] = Counter()

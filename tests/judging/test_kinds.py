@@ -107,14 +107,14 @@ def test_what_asking_costs() -> None:
     assert isinstance(priced, kinds.PromptJudge)
     assert isinstance(local, kinds.PromptJudge)
     assert free.price(600, 1e6, 1e3, PlanConfig()) == Price()
-    assert free.dearest == 0.0
+    assert free.max_dollars == 0.0
     price = priced.price(600, 1e6, 1e3, PlanConfig())
     assert (price.dollars, price.hours, price.limit) == (
         pytest.approx(1.01),
         pytest.approx(1 / 6),
         "60 requests a minute",
     )
-    assert price.at_most == pytest.approx(600 * priced.dearest)
+    assert price.at_most == pytest.approx(600 * priced.max_dollars)
     hours = local.price(600, 1e9, 0, PlanConfig(parameters={"org/model": 8.0})).gpu_hours
     assert hours == pytest.approx(11.2, abs=0.05)
 

@@ -27,7 +27,7 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.scale import log_sigmoid
 from anmi_ray.judging.http.limits import Leases
 from anmi_ray.judging.kinds import distilled
-from anmi_ray.judging.kinds.base import HandOver, ModelInputs, Reals, Slices, TextJudge, actor_need, answer_rows
+from anmi_ray.judging.kinds.base import ModelInputs, Publish, Reals, Slices, TextJudge, actor_need, answer_rows
 from anmi_ray.judging.kinds.distilled import DistilledForm
 from anmi_ray.judging.questions import AT_ONCE, Rows, TextQuestions
 from anmi_ray.judging.truncate import Truncator
@@ -132,7 +132,7 @@ class EncoderEngine:
         self.messages: dict[str, str] = {}
         self.spend = Spend()
 
-    def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
+    def ask(self, questions: TextQuestions, slices: Slices, publish: Publish) -> None:
         """One slice after another; at most AT_ONCE answers are handed over together. JudgeError: no memory."""
         texts = Texts(questions)
         self.form.begin()
@@ -140,10 +140,10 @@ class EncoderEngine:
             empty = texts.empty(which)
             for name in ("query", "document"):
                 for rows in _parts(which[empty == name]):
-                    hand_over(answer_rows(questions, rows, error=[f"empty {name}"] * len(rows)))
+                    publish(answer_rows(questions, rows, error=[f"empty {name}"] * len(rows)))
             for rows, logs in self.form.answers(texts, which[empty == ""]):
                 self.spend += Spend(requests=len(rows))
-                hand_over(answer_rows(questions, rows, attempts=[1] * len(rows), **_columns(logs)))
+                publish(answer_rows(questions, rows, attempts=[1] * len(rows), **_columns(logs)))
 
 
 class Texts:

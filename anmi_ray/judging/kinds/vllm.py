@@ -32,7 +32,7 @@ from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import ANSWER
 from anmi_ray.judging import spend
 from anmi_ray.judging.http.limits import Leases
-from anmi_ray.judging.kinds.base import JUDGE_LABELS, NOTHING, JudgeEngine, Price, PromptJudge
+from anmi_ray.judging.kinds.base import DEFAULTS, JUDGE_LABELS, JudgeEngine, Price, PromptJudge
 from anmi_ray.judging.parse_reply import letter_columns, text_columns
 from anmi_ray.judging.prompt import Message, without_system
 from anmi_ray.judging.prompt_builder import EMPTY, PromptBuilder
@@ -58,7 +58,7 @@ REQUEST = pa.struct({
 class VllmJudge(PromptJudge):
     """A language model that Ray runs with vLLM on the cluster's own machines."""
 
-    asked_through = "engines"
+    asked_by = "engines"
 
     config: VllmJudgeConfig
 
@@ -241,7 +241,7 @@ def answers(judge: VllmModel, outputs: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _row(judge: VllmModel, output: Mapping[str, Any]) -> dict[str, object]:
-    row: dict[str, object] = {**NOTHING, **{name: output[name] for name in _HASHES}, "attempts": 1}
+    row: dict[str, object] = {**DEFAULTS, **{name: output[name] for name in _HASHES}, "attempts": 1}
     if why := str(output[FAILED]):
         if why in (EMPTY, TOO_LONG):
             return row | {"error": why, "attempts": 0}

@@ -171,7 +171,7 @@ def _requests(
             ray.get(budget.begin.remote(key))
             sent = 0
             # it cannot wait: requests wait for others to fill a block, and would wait for their own answers
-            let = functools.partial(admit, budget, key, judge.judge.likely_dollars(questions))
+            let = functools.partial(admit, budget, key, judge.judge.estimated_dollars(questions))
             for which in slices(queries, AT_ONCE, let, patience_s=0.0, lacking=lacking):
                 sent += len(which)
                 for begin in range(0, len(which), AT_ONCE):
