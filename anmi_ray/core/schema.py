@@ -1,4 +1,4 @@
-"""What a record is: a named, versioned Arrow schema with key and invariants, checked where tables cross boundaries."""
+"""Records: named, versioned Arrow schemas with key and invariants, checked where tables cross boundaries."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def _parts(sums: Reals) -> tuple[Reals, Reals, Reals, Reals]:
 
 
 def _gaps(sums: Reals) -> tuple[Reals, Reals, Reals]:
-    """Of every bucket: pairs, mean of score − μ, and its sample variance."""
+    """Return, per bucket, the number of pairs, the mean of score − μ, and its sample variance."""
     n, predicted, observed, squares = _parts(sums)
     gap = (observed - predicted) / np.maximum(n, 1)
     variance = np.maximum(squares - n * gap**2, 0.0) / np.maximum(n - 1, 1)

@@ -25,7 +25,7 @@ PRECISIONS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LIKELY = 0.1  # from here on a document is one that a threshold may keep
 _FOLDS = 5
 _BUCKETS = 10
-_FEWEST = 20  # documents of which a figure is told
+_FEWEST = 20  # documents needed to report a figure
 _GROUP = 20  # neighbouring documents that the isotonic curve takes as one: a single one says 0 or 1
 _GRID = np.arange(1, 100) / 100.0
 
@@ -48,7 +48,7 @@ class ScoredPairs:
 
 @dataclass(frozen=True)
 class FittedRelevance:
-    """A curve and, for every pair, the probability by a curve of the other folds; or in words why there is none."""
+    """A curve and out-of-fold probabilities of all pairs, or the reason why there is no curve."""
 
     curve: RelevanceCurve | None
     out_of_fold: Reals

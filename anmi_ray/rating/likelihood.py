@@ -124,8 +124,8 @@ def outcome_moments(like: Likelihood, x: float) -> tuple[float, float]:
 # own exp is a call, which keeps a loop from being vectorised.
 _LOG2_E = 1.0 / math.log(2.0)
 _LN_2 = math.log(2.0)
-_SHIFT = 1.5 * 2.0**52  # adding it rounds a double to an integer, which then stands in the lowest bits
-_LEAST = -1020.0  # powers of two below are taken as this one: 1e-307 beside numbers near one
+_SHIFT = 1.5 * 2.0**52  # adding it rounds a double to an integer, in the lowest bits
+_LEAST = -1020.0  # smaller powers of two are clamped to this: 1e-307 next to numbers near one
 _SERIES = tuple(1.0 / math.factorial(k) for k in range(14))
 
 

@@ -1,4 +1,4 @@
-"""From checked rows of anybody's preferences to games, with the ids remembered.
+"""Convert checked preference rows to games, keeping the users' ids.
 
 The way in for people who have preferences already and no run of ours. A row is one game; equal rows are that many
 games, and a judge's failure is none. Inside, a query or document is its rank among the sorted ids of the table, as 16
@@ -93,7 +93,7 @@ class Preferences(Refusals):
 
 
 def outcomes_of(rows: PreferenceRows) -> Preferences:
-    """What rows that were read as GAMES say of their documents: every row with an answer is a game."""
+    """Return the outcomes of rows read as GAMES: every row with an answer is a game."""
     queries = pc.unique(rows.query).sort()
     judges = pc.unique(rows.judge).sort()
     documents = pc.unique(pa.concat_arrays([rows.doc_a, rows.doc_b])).sort()
@@ -151,7 +151,7 @@ def with_anchors(preferences: Preferences, source: pa.Table | Rows, one_query: b
         raise DataError(
             f"none of its {missing:,} rows names a rated document",
             rows.place,
-            "give query_id and doc_id as they stand in the preferences",
+            "give query_id and doc_id as written in the preferences",
         )
     return replace(preferences, anchors=np.unique((q * n + d)[found])), missing
 

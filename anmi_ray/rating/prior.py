@@ -1,7 +1,7 @@
 """The Gaussian prior of ratings: its spread σ0 by empirical Bayes, and a known positive's own prior.
 
 σ0 matters more than anything else in a fit of few games. It maximises the marginal likelihood of all queries of a
-sample, each by Laplace's approximation at its mode. A known positive is no average document: its prior is that of the
+sample, each by Laplace's approximation at its mode. A known positive has a separate prior, that of the
 maximum of n draws, mean a·M(n)·σ0 and sd b·S(n)·σ0 with a = b = 1, or a and b fitted alike.
 Letters: Q queries, D documents, P games.
 """
@@ -91,7 +91,7 @@ class TopAndRest(NamedTuple):
 
 
 def top_and_rest(games: Games) -> TopAndRest:
-    """Per query with r known positives among n documents; (0, 1, 0, 1) where there is none."""
+    """Return the moments per query with r known positives among n documents; (0, 1, 0, 1) without any."""
     positives = np.add.reduceat(games.positive, games.doc_start[:-1], dtype=np.int64)
     pairs, index = np.unique(np.stack([games.documents, positives]), axis=1, return_inverse=True)
     return TopAndRest(*np.array([_top_and_rest(int(n), int(r)) for n, r in pairs.T])[index].T)

@@ -45,16 +45,17 @@ def rate_preferences(
 
     preference in [0, 1] is of doc_a; `tables.preferences` says what the columns hold. A table is an Arrow table or what
     Arrow makes one of: columns by name, a data frame. `anchors` (query_id, doc_id) are known positives, to which gaps
-    are measured and which get a positive's prior. ConfigError: `config` is none. DataError: a column is missing, more
-    than `max_reject_fraction` of the rows cannot be used, or no anchor is rated. FitError: there is nothing to rate, or
-    plain maximum likelihood was asked for and a query has no finite maximum; it names documents by the table's ids.
+    are measured and which get a positive's prior. ConfigError: `config` is not a RateConfig. DataError: a column is
+    missing, more than `max_reject_fraction` of the rows cannot be used, or no anchor is rated. FitError: there is
+    nothing to rate, or plain maximum likelihood was asked for and a query has no finite maximum; it names documents by
+    the table's ids.
 
     >>> table = pa.table({"query_id": ["q"] * 2, "doc_a": ["x", "y"], "doc_b": ["y", "z"], "preference": [0.9, 0.8]})
     >>> rate_preferences(table, RateConfig(prior=1.0)).ratings["doc_id"].to_pylist()
     ['x', 'y', 'z']
     """
     if config is not None and not isinstance(config, RateConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"{type(config).__name__} is no RateConfig", "config", "give RateConfig(prior=1.0)")
+        raise ConfigError(f"expected a RateConfig, got {type(config).__name__}", "config", "give RateConfig(prior=1.0)")
     preferences = outcomes_of(check_preferences(table, GAMES, one_query))
     preferences.refuse_rejects(max_reject_fraction)
     if anchors is not None:

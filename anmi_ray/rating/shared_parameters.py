@@ -61,7 +61,7 @@ class Globals:
     positive_mean, positive_sd: the same in latent units at the sample's median n, for reading. dispersion: φ.
     tie_width: Davidson's ν, 0 where a tie is half a win. offsets: by judge, what a gap gains in favour of the document
     shown first. log_marginal: of the sample, for comparing models that use the same games. spreads: where sigma0 is a
-    default, the sds that ratings are averaged over; sigma0 is their root mean square.
+    default, the standard deviations that ratings are averaged over; sigma0 is their root mean square.
     """
 
     model: Model
@@ -122,7 +122,7 @@ def sample_queries(query_ids: Iterable[bytes], size: int) -> list[bytes]:
 def posterior(
     games: Games, like: Likelihood, m: Floats, shape: PriorShape | None, offset: Floats | None = None
 ) -> Posterior:
-    """Likelihood and prior of all queries; without a prior, FitError where there is no finite unique maximum."""
+    """Return the posterior of all queries. Raises FitError without a prior if there is no finite unique maximum."""
     if shape is None:
         refuse_without_maximum(games)
     return Posterior(games, like, m, *prior_arrays(games, shape), offset)
@@ -145,7 +145,7 @@ def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
 
     `games` are the documents and games looked at: a query of more than SAMPLE_DOCUMENTS gives a piece of its graph.
     Prior and judges' leanings (empirical Bayes, pooled over queries), dispersion (pooled) and tie width
-    (marginal likelihood) are found in turn until all stand. FitError: no pair has an answer, or plain maximum
+    (marginal likelihood) are fitted in turn until all converge. FitError: no pair has an answer, or plain maximum
     likelihood has no maximum.
     """
     if not games.queries:
@@ -192,7 +192,7 @@ def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
 
 @dataclass(frozen=True)
 class _Sample:
-    """What the estimates are made from."""
+    """Inputs of the estimates."""
 
     games: Games
     asked: RateConfig  # the settings as given
@@ -203,7 +203,7 @@ class _Sample:
 
 @dataclass(frozen=True)
 class _State:
-    """Where the turns between the estimates stand."""
+    """Current values of the alternating estimates."""
 
     shape: PriorShape | None
     dispersion: float
@@ -300,7 +300,7 @@ def _fit_tie_width(sample: _Sample, state: _State) -> tuple[_State, bool]:
 
 
 def _mode(sample: _Sample, state: _State) -> tuple[Posterior, Floats]:
-    """The posterior where the turns stand, and its modes, from those before."""
+    """Return the posterior at the current estimates and its modes, warm-started."""
     games = sample.games
     offset = games.offset(state.leaning)
     target = posterior(games, state.like, games.answers / state.dispersion, state.shape, offset)

@@ -109,7 +109,7 @@ class OneQuery(NamedTuple):
 
 
 class AllQueries(NamedTuple):
-    """All queries' games, offsets and priors, and where each query's stand."""
+    """Games, offsets and priors of all queries, with each query's ranges."""
 
     doc_start: NDArray[np.int64]
     game_start: NDArray[np.int64]
@@ -196,7 +196,7 @@ class Workspace(NamedTuple):
 
 @compiled
 def workspace(documents, games):
-    """Memory for queries of at most so many documents and games."""
+    """Work memory for queries of up to the given numbers of documents and games."""
     scratch = np.empty(games)
     return Workspace(
         np.empty(games),
@@ -376,7 +376,7 @@ def _norm_after(like, query, reach, games, tolerance, residual, work):
 
 @compiled
 def _residual(query, residual, work):
-    """What the last `conjugate_gradient` left of its right side, (D + L) D⁻¹ ρ."""
+    """Return the residual of the last `conjugate_gradient`, (D + L) D⁻¹ ρ."""
     rho = work.rows[6]
     for i in range(len(residual)):
         residual[i] = rho[i]

@@ -1,4 +1,4 @@
-"""What a stage costs: calls, tokens, dollars, GPU hours, and the comparisons that it hands on."""
+"""Cost of a stage: calls, tokens, dollars, GPU hours, and the comparisons that it passes on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StageCost:
     """Planned cost of one stage.
 
     work: in words; "" for a stage that costs neither calls nor GPU hours.
-    pairs: comparisons that it hands on, each in one order.
+    pairs: comparisons that it passes on, each in one order.
     calls: to language models and servers.
     tokens: of prompts and answers of these calls.
     dollars: paid to servers, and for GPUs if their price is configured.
@@ -37,12 +37,12 @@ class StageCost:
 
 @dataclass(frozen=True)
 class Workload:
-    """What the cost of a stage follows from.
+    """Inputs of the cost of a stage.
 
     experiment, config: all settings, and those of the stage.
     documents, train, dev, test: documents of the collection, and queries by split.
     dev_labelled: dev queries with a relevance grade, which judges do not rate.
-    pairs: comparisons that the stage in each role hands on.
+    pairs: comparisons that the stage in each role passes on.
     calls: cost of the language models of its panel, if known.
     manifest: of its own artifact, if that is complete.
     """
