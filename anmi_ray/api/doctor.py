@@ -1,4 +1,4 @@
-"""What is installed here, what a missing part would add, and how to install it. Imports neither torch nor ray."""
+"""List installed packages, what missing ones would add, and how to install them. Imports neither torch nor ray."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def run(
 
 
 def part(experiment: Experiment, first: str, last: str) -> tuple[str, str]:
-    """The first and the last stage of the part of the path that is wanted. Raises ConfigError where there is none."""
+    """Return the first and the last stage of the requested part. Raises ConfigError if a stage does not exist."""
     from anmi_ray.pipeline.stages import names_of, stage_name
 
     names = names_of(experiment)
@@ -100,7 +100,7 @@ def part(experiment: Experiment, first: str, last: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would do, as lines and a table for rich; `print` shows it as text.
+    """A run's plan, as lines and a table for rich; `print` shows it as text.
 
     stages: name, work, state, calls, tokens, GPU hours and dollars of each stage.
     problem: the error that it would end with, as far as that is known.

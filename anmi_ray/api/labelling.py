@@ -77,7 +77,7 @@ class Labelling:
 
     @property
     def answers(self) -> list[PersonAnswer]:
-        """All answers so far, oldest first."""
+        """Return all answers, oldest first."""
         return read_answers(self._store, self.run.name)
 
     def page(self, people: Sequence[str], port: int = 0) -> LabelPage:

@@ -1,4 +1,4 @@
-"""Preferences that somebody has already, a table or a file: rated, or audited."""
+"""Rate or audit a user's preferences, given as a table or a file."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def check(reranker: Reranker) -> None:
     if isinstance(reranker.network, LastTokenScorer | YesNoScorer):
         what = "a decoder is written as no ONNX file: it reads a prompt, and vLLM serves its folder as it is"
     elif isinstance(reranker.pairs, ColbertTokenizer):
-        what = "a ColBERT checkpoint cannot be exported to ONNX: its markers, fillers and skipped words do not fit a graph"
+        what = "a ColBERT checkpoint cannot be exported to ONNX: its markers and skipped words do not fit a graph"
     else:
         return
     raise ConfigError(what, f"model {reranker.name}", "leave out --onnx and --int8")

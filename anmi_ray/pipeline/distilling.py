@@ -32,7 +32,7 @@ class Distilled:
 
 
 def with_judge(experiment: Experiment) -> Experiment:
-    """The experiment as it is where its panel holds a distilled judge; else as `<name>-distill`, with one beside."""
+    """Return the experiment if its panel has a distilled judge, else `<name>-distill` with one added."""
     if experiment.judge.distilled:
         return experiment
     taken, name = {judge.name for judge in experiment.judge.judges}, "distilled"
@@ -44,7 +44,7 @@ def with_judge(experiment: Experiment) -> Experiment:
 
 
 def distill(experiment: Experiment, reporter: Reporter | None = None) -> Distilled:
-    """Carry out what is missing up to the stage distill. Raises AnmiError for whatever a user can mend."""
+    """Run the missing stages up to distill. Raises AnmiError for user errors."""
     experiment = with_judge(experiment)
     record = main.run(experiment, reporter, last=DISTILL)
     artifact = Artifact(Store(experiment.execution.root), DISTILL, record["stages"][DISTILL]["fingerprint"])

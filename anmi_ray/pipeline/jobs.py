@@ -86,7 +86,7 @@ class Jobs:
         return attempt, known.get(submission.id_of(attempt)) if attempt else None
 
     def submit(self, submission: Submission, attempt: int, variables: Mapping[str, str]) -> None:
-        """Submit an attempt, unless somebody else has done so at the same time."""
+        """Submit an attempt, unless another process did so at the same time."""
         driver = submission.experiment.execution.driver
         with tempfile.TemporaryDirectory(prefix="anmi-") as folder, self._errors():
             submission.write(Path(folder))

@@ -67,7 +67,7 @@ def _keys(panel: JudgeConfig) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a node found: whether it sees the driver's file, variables that it lacks, an error as `flatten` has it."""
+    """Result of a node's check: whether it sees the driver's file, missing variables, and a flattened error."""
 
     sees: bool
     lacking: tuple[str, ...]

@@ -102,7 +102,7 @@ def of_what_is_read(
 
 
 def counts_of(experiment: Experiment, most_s: float = _READING_S) -> CollectionCounts | None:
-    """What the collection holds; None if reading it takes more than `most_s` seconds.
+    """Count the collection; None if reading it takes more than `most_s` seconds.
 
     Raises DataError.
     """

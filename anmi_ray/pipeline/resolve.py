@@ -31,7 +31,7 @@ class Resolved:
     content: str
 
     def artifact(self, store: Store) -> Artifact:
-        """What it makes, complete or not."""
+        """Return its artifact, complete or not."""
         return Artifact(store, self.stage.name, self.fingerprint)
 
 

@@ -52,7 +52,7 @@ def run(artifact: Artifact, inputs: Inputs, config: Settings, context: Context) 
 
 
 def telling(artifact: Artifact, inputs: Inputs, context: Context) -> RelevanceModel | None:
-    """As `fitted`, before anybody was asked about a document; JudgeError where ratings do not tell what is relevant."""
+    """Fit without direct answers. Raises JudgeError if ratings do not separate relevant documents."""
     from anmi_ray.mining.relevance import WEAKEST
 
     model = fitted(artifact, inputs, context)
@@ -99,7 +99,7 @@ def _known(
 
 
 def _answers(inputs: Inputs, bucket: int) -> pa.Table | None:
-    """What judges said of documents that they were asked about one by one; None where they were not yet."""
+    """Return the judges' answers about single documents; None if they were not asked yet."""
     if "confirm" not in inputs:
         return None
     from anmi_ray import judging
@@ -158,7 +158,7 @@ def _likeliest(inputs: Inputs, bucket: int, documents: pa.Table, probability: Re
 
 
 def _of(stage: Stage, experiment: Experiment) -> Stage:
-    """Where judges only compare, there are no answers."""
+    """Return no answers, since the judges only compare."""
     return stage if experiment.mine.anchors == "confirmed" else replace(stage, inputs=("rate", "retrieve"))
 
 

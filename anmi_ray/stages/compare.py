@@ -90,7 +90,7 @@ def _also(config: CompareConfig, *_: Any) -> dict[str, str]:
 
 
 def _cost(load: Workload) -> StageCost:
-    """Of a file, at most its rows."""
+    """Return the number of rows of a file as an upper bound."""
     config: CompareConfig = load.config
     pairs = load.candidates * config.degree // 2
     work = f"{pairs:,} pairs, {config.degree} per document"

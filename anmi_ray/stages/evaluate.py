@@ -140,12 +140,12 @@ def _evaluate(
 
 
 def headline_of(artifact: Artifact) -> headline.Headline:
-    """What the headline of a complete artifact compares."""
+    """Return the comparison in the headline of a complete artifact."""
     return headline.from_json(artifact.read_json("headline.json"))
 
 
 def baseline_of(artifact: Artifact) -> str:
-    """What the systems of a complete artifact are compared with; before it was chosen it was the hybrid, or named."""
+    """Return the baseline of a complete artifact; older artifacts use the hybrid or a named system."""
     manifest = artifact.manifest() or {}
     return manifest.get("baseline") or manifest.get("settings", {}).get("baseline") or "hybrid"
 
@@ -177,7 +177,7 @@ def _choice(
 def _known_of_dev(
     choice: _Choice, qrels: pa.Table, queries: pa.Table, said: by_judges.Assessed | None, rated: pa.Table | None
 ) -> relevance.KnownRelevance:
-    """What is relevant to dev queries, as whoever chooses on them says."""
+    """Return the dev Qrels used for choices, by labels or judges."""
     if not choice.judges:
         return relevance.by_labels(qrels)
     if rated is not None:
@@ -189,7 +189,7 @@ def _known_of_dev(
 def _known_of_test(
     choice: _Choice, qrels: pa.Table, queries: pa.Table, said: by_judges.Assessed | None
 ) -> relevance.KnownRelevance | None:
-    """What is relevant to test queries: by labels or judges as on dev, where these say anything, else by the others."""
+    """Return the test Qrels: by labels or judges as on dev if available, else by the other."""
     found = [relevance.by_labels(qrels), *([relevance.by_answers(said.of(queries))] if said is not None else [])]
     if choice.judges:
         found.reverse()
@@ -209,7 +209,7 @@ def _headline(
     config: EvaluateConfig,
     systems: Sequence[str],
 ) -> headline.Headline:
-    """What is compared, from the dev queries' runs and grades; `systems` are those that the run has, without peers."""
+    """Return the systems to compare, from dev runs and grades; `systems` are the run's own, without peers."""
     dev: dict[str, float] = {}
     queries = 0
     if judged.tell(choice.qrels):
@@ -244,19 +244,19 @@ def control(config: EvaluateConfig) -> str:
 
 
 def _partners(reranker: str, config: EvaluateConfig) -> tuple[str, ...]:
-    """What a reranker's scores are fused with, other rerankers last; the start is fused with the first stage alone."""
+    """Return the partners for fusion, other rerankers last; the start is fused with the first stage only."""
     return (*config.first_stage, *(config.other_rerankers if reranker == "reranked" else ()))
 
 
 def _weights(reranker: str, sweeps: Sweeps, config: EvaluateConfig) -> dict[str, float]:
-    """Of the reranker and its partners: those that dev chose, or even ones where no dev query is judged."""
+    """Return the fusion weights chosen on dev, or equal ones if no dev query is judged."""
     partners = _partners(reranker, config)
     even = (0.5, *[0.5 / len(partners)] * len(partners))
     return dict(zip((reranker, *partners), sweeps[reranker].chosen if sweeps else even, strict=True))
 
 
 def _rerankers(runs: pa.Table) -> list[str]:
-    """The rerankers that stand first in fusions, as far as `runs` holds them."""
+    """Return the rerankers in `runs` that lead fusions."""
     return [name for name in _FUSIONS if name == "reranked" or _system(runs, name).num_rows]
 
 

@@ -54,14 +54,14 @@ class Round:
 
 @dataclass(frozen=True)
 class RatingSources:
-    """What a fit is made of: rounds, the first of which asked about every query that any asked about."""
+    """Inputs of a fit: rounds, the first of which covers all queries."""
 
     rounds: tuple[Round, ...]
     retrieve: Artifact
     anchor: Artifact | None = None
 
     def confirmed(self, bucket: int) -> pa.Table | None:
-        """Documents that gaps are measured from beside the best ones; None where nobody has confirmed any."""
+        """Return additional anchors of gaps; None if no document was confirmed."""
         if self.anchor is None:
             return None
         found = self.anchor.read_part("relevance", bucket, RELEVANCE)
@@ -116,7 +116,7 @@ def uneven_prior(fit: Artifact) -> float | None:
 
 
 class Rater:
-    """What an actor keeps: sources, settings, and the solver, compiled."""
+    """State of an actor: sources, settings, and the compiled solver."""
 
     def __init__(self, sources: RatingSources, config: RateConfig) -> None:
         from anmi_ray import rating

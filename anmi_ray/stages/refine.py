@@ -89,7 +89,7 @@ def _begun(experiment: Experiment, asking: str) -> dict[str, str]:
 
 
 def _before(_: CompareConfig, experiment: Experiment, content: str) -> dict[str, str]:
-    """Pairs and ratings of the run that is refined, by their roles. ConfigError where it has no model to go on from."""
+    """Return pairs and ratings of the refined run, by role. Raises ConfigError if it has no model."""
     assert experiment.refines is not None
     if experiment.refines == experiment.name:
         remedy = f"name={experiment.name}-refine-1"
@@ -108,7 +108,7 @@ def _record(experiment: Experiment) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Before:
-    """What is known before a round, by bucket: pairs and ratings of the run before, and the scores of its model."""
+    """State before a round, by bucket: pairs and ratings of the previous run, and its model's scores."""
 
     compared: tuple[Artifact, ...]
     fitted: Artifact
@@ -214,7 +214,7 @@ def _lesson(
 
 
 def _learned_from(_: SampleConfig, experiment: Experiment, content: str) -> dict[str, str]:
-    """The sample that the judge of the run before learned from, by its role. ConfigError where there was no judge."""
+    """Return the training sample of the previous run's judge, by role. Raises ConfigError without such a judge."""
     made = _record(experiment)["stages"]
     if sample.STAGE.name not in made:
         raise ConfigError(
@@ -234,7 +234,7 @@ def _most(load: Workload) -> int:
 
 
 def _cost(load: Workload) -> StageCost:
-    """Of the round's own pairs, at most: what was asked before is paid, but for a judge that learns anew."""
+    """Return an upper bound on the round's new questions; earlier ones are paid, except for a retrained judge."""
     pairs = _most(load)
     before = load.candidates * load.config.degree // 2
     asked = pairs + (before if load.experiment.judge.distilled else 0)

@@ -50,7 +50,7 @@ def names(config: CompareConfig) -> tuple[tuple[str, str, str], ...]:
 
 
 def spread(path: Iterable[Stage], config: CompareConfig) -> tuple[Stage, ...]:
-    """The path with the stages of all rounds in the place of compare, judge and rate."""
+    """Return the pipeline with all rounds' stages instead of compare, judge and rate."""
     begun = names(config)[0][0]
     found: list[Stage] = []
     for stage in path:
@@ -106,7 +106,7 @@ def run(
 
 
 class Chooser:
-    """What an actor keeps: the round before, and the solver, compiled."""
+    """State of an actor: the previous round and the compiled solver."""
 
     def __init__(self, inputs: Mapping[str, Artifact], config: CompareConfig, number: int) -> None:
         from anmi_ray import rating
@@ -119,7 +119,7 @@ class Chooser:
         rating.compile_solver(self._rated)
 
     def slopes(self, buckets: int) -> list[float]:
-        """What the first stage's order is worth, in latent units a score, by the queries that the fit took."""
+        """Return the slope of the first stage's order, in latent units per score, by the fit's queries."""
         from anmi_ray import rating
 
         return rating.worth(*self._sources.sample(buckets, self._rated), self._globals, self._rated).slopes().tolist()
@@ -138,7 +138,7 @@ class Chooser:
 
 
 def known_by(found: Iterable[QueryBeliefs]) -> dict[bytes, Known]:
-    """By query, what the design chooses by. Anchors are the known positives, else the best by what is known so far."""
+    """Return the beliefs by query. Anchors are known positives, else the currently best documents."""
     from anmi_ray import comparisons
 
     known: dict[bytes, Known] = {}
@@ -151,7 +151,7 @@ def known_by(found: Iterable[QueryBeliefs]) -> dict[bytes, Known]:
 
 
 def _cost(load: Workload, number: int) -> StageCost:
-    """Of the round's own pairs: what was asked before is paid."""
+    """Return the number of new questions; earlier pairs are paid."""
     from anmi_ray import comparisons
 
     config: CompareConfig = load.config

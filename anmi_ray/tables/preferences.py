@@ -101,7 +101,7 @@ class PreferenceRows(Refusals):
     joint: str
 
     def places(self, rows: Longs | slice = slice(None)) -> pa.Array:
-        """Where some of the rows stand, as text."""
+        """Return the places of some rows, as text."""
         return pc.binary_join_element_wise(self.place, pa.array(self.number[rows]).cast(pa.string()), self.joint)
 
     def keys(self, rows: Longs | slice = slice(None)) -> pa.Array:

@@ -37,7 +37,7 @@ Reals = NDArray[np.float64]
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: DistillConfig, context: Context) -> dict[str, Any]:
-    """What the stage's `run` does; raises as `run_training` too."""
+    """Run the stage; also raises as `run_training`."""
     sample, label, retrieve, ingest = (inputs[name] for name in ("sample", "label", "retrieve", "ingest"))
     buckets = list(range(context.buckets))
     found = over_buckets(context, buckets, _pairs_of, sample, label, retrieve, config)

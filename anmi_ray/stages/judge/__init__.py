@@ -53,12 +53,12 @@ def _of(stage: Stage, experiment: Experiment) -> Stage:
 
 
 def _of_assessors(stage: Stage, experiment: Experiment) -> Stage:
-    """The training panel, or one of its own."""
+    """Return the training panel, or a separate one."""
     return replace(stage, settings="evaluate.judge") if experiment.evaluate.judge else _of(stage, experiment)
 
 
 def _also(config: JudgeConfig, *_: Any) -> dict[str, str]:
-    """A prompt's template stands in a file."""
+    """Return the template files of prompts."""
     from anmi_ray.judging import kinds
 
     return kinds.fingerprint_inputs(config)

@@ -104,7 +104,7 @@ class JudgeActor:
 
 
 def context_of(judge: TextJudge) -> dict[str, Any]:
-    """What log lines about asking say of where they are."""
+    """Fields of log lines about asking."""
     return {**logs.context(), "judge": judge.name}
 
 

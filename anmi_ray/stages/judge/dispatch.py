@@ -61,7 +61,7 @@ def log_of(store: Store, judge: TextJudge) -> AnswerLog:
 
 
 def spend_log_of(store: Store, sources: QuestionSources, config: JudgeConfig) -> SpendLog:
-    """What was spent on a panel's answers about these comparisons, whatever the budget.
+    """Return the spend on a panel's answers about these comparisons, regardless of the budget.
 
     Later rounds are of the first one's campaign: one budget holds for all, each spends what those before it left.
     """

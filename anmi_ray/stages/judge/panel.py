@@ -45,7 +45,7 @@ def run(
     direct: bool = False,
     held_out: bool = False,
 ) -> dict[str, Any]:
-    """What the stage's `run` does; `direct`: about single documents, `held_out`: of queries that nothing trains on."""
+    """Run the stage; `direct`: about single documents, `held_out`: for queries not used in training."""
     made = inputs.get("distill")
     whole = bound(config, made)
     config = config.direct if direct else whole
@@ -145,7 +145,7 @@ def _group(stage: str) -> str:
 
 
 def _doubt(flows: list[Flow], why: str) -> str:
-    """What is wrong with answers about held-out queries, "" if nothing is; why: the failures if all failed."""
+    """Return the problem with answers about held-out queries, or ""; why: the failures if all failed."""
     if why:
         return f"no question about held-out queries was answered, so judges measure nothing; {why}"
     return confirmation.fault(_counts(flows)) or ""
@@ -196,7 +196,7 @@ def _bucket(
 
 
 def _told(candidates: pa.Table, ingest: Artifact, bucket: int) -> pa.Table:
-    """Candidates with the positives that are hidden from all but a simulated panel, who stands in for one who knows."""
+    """Return candidates including withheld positives, which only a simulated panel may see."""
     if not (ingest.manifest() or {}).get("hidden"):
         return candidates
     hidden = ingest.read_part(HIDDEN, bucket, QREL)

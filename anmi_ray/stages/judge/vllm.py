@@ -278,7 +278,7 @@ def _off_screen() -> Iterator[None]:
 
 @contextmanager
 def _engine_errors(judge: VllmJudgeConfig) -> Iterator[None]:
-    """What Ray says of engines that did not start or kept dying, as an error for the user."""
+    """Convert Ray's error about engines that failed to start or kept dying."""
     try:
         yield
     except RayError as error:

@@ -39,7 +39,7 @@ def publish(artifact: Artifact, inputs: Mapping[str, Artifact], run: str) -> Non
 
 @dataclass(frozen=True)
 class Result:
-    """What the command line prints of a finished run."""
+    """The command line's output for a finished run."""
 
     path: str
     comparisons: list[dict[str, Any]]
@@ -49,7 +49,7 @@ class Result:
 
 
 def result(experiment: Experiment, record: Mapping[str, Any]) -> Result:
-    """What there is to say of a run whose report is written."""
+    """Return the outcome of a run whose report is written."""
     store = Store(experiment.execution.root)
     evaluate = Artifact(store, "evaluate", record["stages"]["evaluate"]["fingerprint"])
     config = experiment.evaluate

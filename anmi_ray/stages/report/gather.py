@@ -1,4 +1,4 @@
-"""What the report of a run says: gathered from its artifacts, sampled by hash where there is much, and rendered.
+"""Gather and render a run's report from its artifacts, sampled by hash where they are large.
 
 Samples are of whole queries and bounded, so a large run's report is no larger.
 """
@@ -268,7 +268,7 @@ def _ensemble(run: _Run, experiment: Experiment) -> list[report.Json]:
 
 
 def _spent(run: _Run) -> tuple[str, ...]:
-    """What judges took, round by round."""
+    """Return the judges' spend by round."""
     rounds = {
         "label": "ensemble, ",
         "judge": "",

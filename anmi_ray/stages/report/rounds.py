@@ -1,4 +1,4 @@
-"""What an adaptive design's rounds asked and reached: sums over their artifacts, read bucket by bucket."""
+"""Summaries of the rounds of an adaptive design, from their artifacts, one bucket at a time."""
 
 from __future__ import annotations
 

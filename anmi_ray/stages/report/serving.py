@@ -60,7 +60,7 @@ def _of_file(store: Store, path: str) -> tuple[int, int]:
 
 
 def _timing(rerank: Artifact, peers: bool) -> dict[str, Any]:
-    """Of the scoring alone; of what older versions made, that of the stage, if no peers are in it."""
+    """Return the time of scoring alone; for older artifacts that of the stage, unless it includes peers."""
     found = rerank.store.read_json(timing_of(rerank))
     if found is None and not peers:
         found = rerank.store.read_json(f"timings/{rerank.stage}-{rerank.fingerprint}.json")
@@ -68,7 +68,7 @@ def _timing(rerank: Artifact, peers: bool) -> dict[str, Any]:
 
 
 def _documents(rerank: Artifact, buckets: Iterable[int], depth: int) -> int:
-    """How many documents stand in the top `depth` of any query."""
+    """Return the number of distinct documents in the top `depth` of all queries."""
     found = [RUN.empty()["doc_id"].combine_chunks()]
     for bucket in buckets:
         runs = rerank.read_part("runs", bucket, RUN, columns=["doc_id", "system", "rank"])

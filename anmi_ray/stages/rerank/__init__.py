@@ -69,7 +69,7 @@ def _cost(load: Workload) -> StageCost:
 
 
 def scoring_hours(load: Workload, *tokens: tuple[str, float]) -> float:
-    """GPU hours of models that read so many tokens each; 0 if scorers have no GPUs or a model's size is not known."""
+    """Return GPU hours of models that read `tokens` each; 0 without GPUs or if a model's size is unknown."""
     from anmi_ray.judging.spend import planned_hours
 
     hours = [planned_hours(load.experiment.plan, model, count) for model, count in tokens]

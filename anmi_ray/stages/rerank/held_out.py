@@ -1,4 +1,4 @@
-"""The body of rerank: a task per bucket, with the runs of the start and of peers beside the trained model's."""
+"""The body of rerank: a task per bucket, for the trained model, the start and peers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: HeldOutConfi
 
 
 def timing_of(artifact: Artifact) -> str:
-    """Where it stands how long the trained model alone took to score; the stage's own time has the others' in it."""
+    """Return the path of the trained model's own scoring time; the stage's time includes the others."""
     return f"timings/reranked-{artifact.fingerprint}.json"
 
 

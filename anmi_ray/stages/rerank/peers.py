@@ -1,4 +1,4 @@
-"""Other rerankers beside the trained one: each scores the same documents, and keeps its scores for every later run.
+"""Peer rerankers: each scores the same documents as the trained one, and its scores are kept for later runs.
 
 A peer's scores are an artifact of their own, under what it is, the first stage's runs and the depth: another training
 asks no server again and runs no model again. Dev queries are scored by the start of training, with which results are
@@ -52,7 +52,7 @@ _MAX_FAILURES = 0.1
 def artifact_of(
     peer: PeerConfig, retrieve: Artifact, ingest: Artifact, depth: int, trained: Artifact | None = None
 ) -> Artifact:
-    """Where a peer's scores stand, complete or not. Raises ConfigError where there is no model.
+    """Return the location of a peer's scores, complete or not. Raises ConfigError without a model.
 
     trained: the other run's model, where the peer is that.
     """

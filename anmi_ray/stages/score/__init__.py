@@ -1,4 +1,4 @@
-"""score: the model of the run that is gone on with scores the documents of train queries that are compared."""
+"""score: score the compared documents of train queries with the refined run's model."""
 
 from __future__ import annotations
 

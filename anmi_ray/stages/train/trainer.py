@@ -71,7 +71,7 @@ class DevInputs:
 
 @dataclass(frozen=True)
 class TrainSources:
-    """What a run reads: Example, Text and Query files of all buckets, as paths or URIs that every worker reaches.
+    """Inputs of training: Example, Text and Query files of all buckets, as paths or URIs that every worker reaches.
 
     `false_negative_rate` is the estimated share of false negatives among the examples' negatives, where it is known;
     `start` another run's model, where training goes on from that; `own` files of queries' own documents, if any.
@@ -121,7 +121,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Tools:
-    """What a worker's body uses: its device, where checkpoints go, where rows and notices are told."""
+    """Worker context: device, checkpoint folder, and reporters of rows and notices."""
 
     device: str
     checkpoints: RayCheckpoints
@@ -336,7 +336,7 @@ class Files(Sequence[pa.Table]):
 
 
 def positions(ids: pa.ChunkedArray, among: pa.ChunkedArray, place: str) -> tuple[NDArray[np.int64], pa.Array]:
-    """Every id's position among the distinct ids, and the rows of `among` where these stand; DataError: one is not."""
+    """Return each id's index among the distinct ids, and their rows in `among`. Raises DataError if one is missing."""
     index, distinct = numbered(ids)
     rows = pc.index_in(distinct, value_set=among.combine_chunks())
     if rows.null_count:
@@ -353,7 +353,7 @@ def collect(output: str) -> TrainResult:
 
 
 def interpolated(found: Trained | TrainResult) -> dict[str, Any]:
-    """What a record says of the mix with the start's weights; nothing where none was asked for."""
+    """Return the record's entries about interpolation with the start's weights; none if not requested."""
     return {"share": found.share, "shares": found.shares} if found.shares else {}
 
 
