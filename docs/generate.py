@@ -249,7 +249,7 @@ def commands() -> str:
     """Every command with its arguments and options, as `--help` has them."""
     group = get_command(app)
     blocks: list[str] = []
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
+    for name, command in _commands(group):
         written = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
         usage = " ".join(["anmi", name, *(one.metavar or one.name.upper() for one in written), "[OPTIONS]"])
         blocks += [f"## anmi {name}", f"```text\n{usage}\n```", _prose(command.help or "")]
@@ -259,6 +259,15 @@ def commands() -> str:
         if len(lines) > 2:
             blocks.append("\n".join(lines))
     return "\n\n".join(filter(None, blocks))
+
+
+def _commands(group: Any) -> Iterator[tuple[str, Any]]:
+    """(name, command) of all commands, those of a group after its name."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from ((f"{name} {inner}", one) for inner, one in _commands(command))
+        else:
+            yield name, command
 
 
 def _signature(parameter: Any) -> str:

@@ -1,4 +1,4 @@
-"""The main path as a Ray job: `anmi run` on the cluster that runs the job. `anmi submit pipeline` starts the same.
+"""The main path as a Ray job: `anmi run` on the cluster that runs the job. `anmi jobs submit pipeline` starts the same.
 
 ray job submit --working-dir . -- python jobs/pipeline.py CONFIG [key=value ...] [--root ...] [--from ...] [--until ...]
 

@@ -1,4 +1,4 @@
-"""A tuning campaign as a Ray job: `anmi tune` on the cluster that runs the job. `anmi submit tune` starts the same.
+"""A tuning campaign as a Ray job: `anmi tune` on the cluster that runs it. `anmi jobs submit tune` starts the same.
 
 ray job submit --working-dir . -- python jobs/tune.py CONFIG [key=value ...] [--root ...]
 

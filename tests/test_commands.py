@@ -1,6 +1,7 @@
-"""Every command of README.md and docs/ that needs no cluster, key, GPU or network is carried out as it stands.
+"""Every command of README.md and docs/ that needs no cluster, key, GPU or network runs as it is written, page by page.
 
-The commands run in order, in one copy of what a reader has after cloning, under the root that is theirs by default.
+All pages share one copy of what a reader has after cloning, and the default root. A command that several pages show
+runs once; a page whose commands need what another page made names those commands in REQUIRED, so it can run alone.
 Only the settings' files are read smaller: a collection of a few hundred documents, short texts, a tiny model
 that is trained for a few steps. THROUGH_RAY_TRAIN go through Ray Train, the others through one task.
 What cannot be carried out here (`test_readme.py`) has its options and settings checked.
@@ -35,7 +36,7 @@ PAGES.append(ROOT / "SKILL.md")
 
 # Programs that change nothing here: they want a cluster, a service, an account, or the reader's own shell.
 ELSEWHERE = {"aws", "cd", "curl", "docker", "export", "git", "helm", "kubectl", "make", "ray", "serve", "source", "uvx"}
-ON_A_CLUSTER = {"submit", "jobs", "cancel"}  # commands of ours
+ON_A_CLUSTER = {"jobs"}  # commands of ours
 UNTIL_STOPPED = ("anmi serve",)  # tests/serving starts a service, and asks it
 # A command of ours cannot be carried out here where it says one of these.
 NEEDS = {
@@ -59,7 +60,30 @@ NEEDS = {
 SAYS_ONLY = {"plan", "--dry-run"}  # with which no judge is asked
 STAND_IN = "kind: similarity"  # a judge in the place of the file's
 PILOT_EXITS = {0, 3, 4}
-FIRST = "anmi run jobs/configs/quickstart.yaml"  # what `make quickstart` runs
+QUICKSTART = "anmi run jobs/configs/quickstart.yaml"  # what `make quickstart` runs
+LABELS = "anmi run jobs/configs/quickstart-labels.yaml"
+TABLE2 = "anmi run jobs/configs/quickstart.yaml name=table2 mine.rule=table2"
+# By page, the commands of other pages whose results its own commands need.
+REQUIRED = {
+    "README.md": [QUICKSTART],
+    "SKILL.md": [QUICKSTART],
+    "docs/tutorials/quickstart.md": [QUICKSTART],
+    "docs/how-to/audit-judges.md": [QUICKSTART],
+    "docs/how-to/compare-with-peers.md": [QUICKSTART, TABLE2],
+    "docs/how-to/distill-a-judge.md": [LABELS],
+    "docs/how-to/export-and-rerank.md": [LABELS],
+    "docs/how-to/label.md": [QUICKSTART],
+    "docs/how-to/mine-with-another-rule.md": [QUICKSTART],
+    "docs/how-to/refine.md": [QUICKSTART],
+    "docs/how-to/retrieve-otherwise.md": [QUICKSTART],
+    "docs/how-to/watch-a-run.md": [QUICKSTART],
+}
+# By page, a file below the root that its commands make.
+MADE = {
+    "README.md": "reports/quickstart/report.html",
+    "docs/how-to/resume-and-roots.md": "runs/quickstart.json",
+    "docs/how-to/tune-a-campaign.md": "reports/tune-quickstart/campaign.html",
+}
 THROUGH_RAY_TRAIN = {"distill"}  # commands of ours that train as a reader's do
 
 SMALL: dict[str, Any] = {
@@ -73,13 +97,12 @@ SMALL: dict[str, Any] = {
 }
 
 
-def commands() -> list[str]:
-    """The commands of all pages in order, each once: continued lines joined, comments and a trailing & left out."""
+def commands_of(page: Path) -> list[str]:
+    """The commands of a page in order, each once: continued lines joined, comments and a trailing & left out."""
     found: list[str] = []
-    for page in PAGES:
-        for block in re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
-            for line in block.replace("\\\n", " ").splitlines():
-                found.append(re.sub(r"\s#.*|&\s*$", "", line).strip())
+    for block in re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            found.append(re.sub(r"\s#.*|&\s*$", "", line).strip())
     return list(dict.fromkeys(line for line in found if line))
 
 
@@ -95,6 +118,10 @@ def needs(line: str) -> str | None:
     says_only = bool(SAYS_ONLY & set(words)) or STAND_IN in line
     wanted = [what for word, what in NEEDS.items() if word in line]
     return next((what for what in wanted if not (says_only and what in ("a key", "a GPU"))), None)
+
+
+COMMANDS = {str(page.relative_to(ROOT)): commands_of(page) for page in PAGES}
+RUNNABLE = {page: runnable for page, lines in COMMANDS.items() if (runnable := [x for x in lines if needs(x) is None])}
 
 
 def smaller(content: dict[str, Any], settings: dict[str, Any]) -> None:
@@ -128,6 +155,7 @@ def workplace(ray_local: None, tmp_path_factory: pytest.TempPathFactory, small_c
     for name in ("jobs", "docs", "cluster"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "constraints.txt", folder)
+    (folder / "results").mkdir()
     model = str(write_tiny_bert(tmp_path_factory.mktemp("tiny")))
     read = load.read
 
@@ -162,43 +190,56 @@ def shell(line: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def carry_out(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run a command, and the commands that it prints as the next ones. Fails with the command and its messages."""
+    try:
+        if not line.startswith("anmi "):
+            shell(line)
+            return
+        capsys.readouterr()
+        words = shlex.split(line)[1:]
+        words += ["--offline"] * (words[0] == "plan")  # a reader's judges are there
+        anmi(words, in_one_task=words[0] not in THROUGH_RAY_TRAIN)
+        for following in re.findall(r"^next: anmi (.*)$", capsys.readouterr().out, flags=re.MULTILINE):
+            anmi(shlex.split(following), in_one_task=True)
+    except (AssertionError, pytest.fail.Exception) as error:
+        pytest.fail(f"{line}\n{error}\n{capsys.readouterr().err}")
+
+
+@pytest.fixture(scope="module")
+def done() -> set[str]:
+    """The commands that have succeeded in the workplace."""
+    return set()
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(2400)
-def test_commands_do_what_the_pages_say(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In one test, since a command may need what one before it has made."""
-    anmi(shlex.split(FIRST)[1:], in_one_task=True)
-    carried_out: list[str] = []
-    for line in commands():
-        if needs(line) is not None:
-            continue
-        try:
-            if line.startswith("anmi "):
-                words = shlex.split(line)[1:]
-                words += ["--offline"] * (words[0] == "plan")  # a reader's judges are there
-                anmi(words, in_one_task=words[0] not in THROUGH_RAY_TRAIN)
-                for following in re.findall(r"^next: anmi (.*)$", capsys.readouterr().out, flags=re.MULTILINE):
-                    anmi(shlex.split(following), in_one_task=True)
-            else:
-                shell(line)
-        except (AssertionError, pytest.fail.Exception) as error:
-            pytest.fail(f"{line}\n{error}\n{capsys.readouterr().err}")
-        carried_out.append(line.split()[0])
-    assert carried_out.count("anmi") >= 20
-    for made in ("runs/quickstart.json", "reports/quickstart/report.html", "reports/tune-quickstart/campaign.html"):
-        assert (workplace / "results" / made).exists()
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", RUNNABLE)
+def test_commands_do_what_the_page_says(
+    page: str, workplace: Path, done: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line in (*REQUIRED.get(page, ()), *RUNNABLE[page]):
+        if line not in done:
+            carry_out(line, capsys)
+            done.add(line)
+    if page in MADE:
+        assert (workplace / "results" / MADE[page]).exists()
 
 
 def test_what_is_left_out_is_known() -> None:
-    programs = {line.split()[0] for line in commands()}
+    programs = {line.split()[0] for lines in COMMANDS.values() for line in lines}
     assert programs - ELSEWHERE <= {"anmi", "printf", "python"}
-    carried_out = {line.split()[1] for line in commands() if line.startswith("anmi ") and needs(line) is None}
-    assert carried_out >= {
+    run = {line for lines in RUNNABLE.values() for line in lines}
+    assert REQUIRED.keys() | MADE.keys() <= RUNNABLE.keys()
+    assert {line for lines in REQUIRED.values() for line in lines} <= run
+    ours = [line.split()[1] for line in run if line.startswith("anmi ")]
+    assert len(ours) >= 20
+    assert set(ours) >= {
         "run",
         "tune",
         "show",
         "export",
         "mine",
-        "compare-rules",
         "judge",
         "distill",
         "plan",

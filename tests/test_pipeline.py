@@ -100,7 +100,6 @@ def test_a_report_that_is_not_what_the_name_stands_for_is_put_there_again(finish
     page = finished.reports / "report.html"
     before = page.read_bytes()
     page.write_text("of other settings")
-    (finished.reports / "made_of.json").write_text("{}")
     told = Remembering()
     run(finished.settings, told)
     assert told.computed == []

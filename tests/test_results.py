@@ -1,4 +1,4 @@
-"""The pages of results: each says how its figures were made, has them as data, and is named in the index."""
+"""The pages of results: each begins with its answer, says how its figures were made, and has them as data."""
 
 from __future__ import annotations
 
@@ -40,9 +40,17 @@ def test_its_data_are_its_tables(name: str) -> None:
             assert f"| {' | '.join(row)} |".replace("|  |", "| |").replace("|  |", "| |") in text
 
 
-def test_the_index_names_every_page_and_links_exist() -> None:
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_begins_with_its_answer_which_is_in_the_index(name: str) -> None:
+    begin = re.match(r"# .+\n\n\*\*(.+\.)\*\*\n\n> .+\?", (FOLDER / f"{name}.md").read_text(encoding="utf-8"))
+    assert begin is not None
+    assert begin[1] in (FOLDER / "index.md").read_text(encoding="utf-8")
+
+
+def test_the_index_has_ten_answers_and_every_page_once_and_links_exist() -> None:
     index = (FOLDER / "index.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"\]\((\w+)\.md\)", index)) == set(PAGES)
+    assert sorted(re.findall(r"\]\((\w+)\.md\)", index)) == PAGES
+    assert len(re.findall(r"^\| .*\.md\) \|$", index, flags=re.MULTILINE)) == 10
     for path in FOLDER.glob("*.md"):
         for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
             assert (FOLDER / link).is_file(), f"{path.name}: {link}"

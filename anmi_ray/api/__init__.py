@@ -1,4 +1,4 @@
-"""What commands and notebooks do, an action a function: it prints nothing, and what a user can mend is an AnmiError.
+"""The actions of commands and notebooks, one function each. They print nothing and raise AnmiError for user errors.
 
 Modules here import numbers, models and Ray inside their functions. `import anmi_ray` hands these names on.
 """

@@ -1,4 +1,4 @@
-"""What is given to a function in the place of what it takes: one message, in the place of what a library would say."""
+"""Check arguments of API functions, to raise one clear message instead of a library's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anmi_ray.core.errors import ConfigError, DataError, first_line
 
 
 def text(value: object, place: str) -> str:
-    """A text. Raises ConfigError where it is none, DataError where it holds what no file can."""
+    """Return a string. Raises ConfigError for other types, DataError for characters that files cannot hold."""
     if not isinstance(value, str):
         raise ConfigError(f"{type(value).__name__} is no text", place, "give a str")
     try:
@@ -32,7 +32,7 @@ def texts(values: object, place: str) -> list[str]:
 
 
 def scores(values: object, place: str) -> dict[str, NDArray[np.float64]]:
-    """Scores by system. Raises ConfigError where it is no mapping, or a system has no list of numbers."""
+    """Return scores by system. Raises ConfigError unless it is a mapping to lists of numbers."""
     if not isinstance(values, Mapping):
         remedy = 'give a list of numbers for each system, such as {"bm25": [2.5, 1.0]}'
         raise ConfigError(f"{type(values).__name__} is no mapping from systems to their scores", place, remedy)
@@ -49,18 +49,18 @@ def _numbers(values: Any, place: str) -> NDArray[np.float64]:
 
 
 def share(value: object, place: str, what: str = "share") -> None:
-    """Raise ConfigError where `value` is no number from 0 to 1."""
+    """Raise ConfigError unless `value` is a number from 0 to 1."""
     if not isinstance(value, int | float | np.number) or not 0.0 <= value <= 1.0:
         raise ConfigError(f"{value!r} is no {what}", place, "give a number from 0 to 1")
 
 
 def threads(value: object) -> None:
-    """Raise ConfigError where `value` is no number of threads."""
+    """Raise ConfigError unless `value` is a number of threads."""
     if not isinstance(value, int | np.integer) or value < 0:
         raise ConfigError(f"{value!r} is no number of threads", "threads", "give 0, all cores, or a number above")
 
 
 def one_of(value: object, known: object, place: str) -> None:
-    """Raise ConfigError where `value` is none of the Literal `known`."""
+    """Raise ConfigError unless `value` is one of the Literal `known`."""
     if value not in get_args(known):
         raise ConfigError(f"{value!r} is unknown", place, f"give one of {', '.join(get_args(known))}")

@@ -1,4 +1,4 @@
-"""What a run knows of its documents, without their texts: judgments, ratings and gaps with errors, as a dataset.
+"""Export a run's judgments, ratings and gaps with their errors as a dataset, without texts.
 
 Tables in Parquet by the collection's own ids and a README.md with the hub's metadata, so that
 `datasets.load_dataset(folder, "gaps")` and any reader of Parquet load them.

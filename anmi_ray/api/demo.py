@@ -76,7 +76,7 @@ def write_demo(to: Path) -> Path:
 def _answers(
     query: str, ids: Sequence[str], labels: Sequence[bool], score: Sequence[float]
 ) -> Iterator[dict[str, str | float]]:
-    """What every judge says of each pair of a ring of documents in both orders; the document shown first is doc_a."""
+    """Return each judge's answers about a ring of pairs in both orders; doc_a is shown first."""
     draw = rng("demo", query)
     strength_D = np.asarray(score[: len(ids)]) / max(score[0], 1e-9) + 2.0 * np.asarray(labels)
     steps = range(1, min(OPPONENTS, (len(ids) - 1) // 2) + 1)

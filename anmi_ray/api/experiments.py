@@ -68,31 +68,26 @@ def run(
     """Carry out an experiment: compute what is missing, reuse the rest, write the report where the last stage is done.
 
     `first` and `last` name the stages to begin and to end with; those before `first` must be there. `reporter` is told
-    how far it is; so does `anmi show NAME --follow`. After the last stage the model is measured on the collections of
-    `evaluate.also`. Ray is started here unless `execution.address` names a cluster. `wait`: begin when no other process
-    carries out a run under the root. What the stages need (packages, keys, servers, disk, queries) is checked before
-    Ray starts; `offline` sends no request to judges' servers for that. Raises AnmiError for whatever can be mended; the
-    same call then goes on where it was.
+    how far it is; so does `anmi show NAME --follow`. Ray is started here unless `execution.address` names a cluster.
+    `wait`: begin when no other process carries out a run under the root. What the stages need (packages, keys, servers,
+    disk, queries) is checked before Ray starts; `offline` sends no request to judges' servers for that. Raises
+    AnmiError for whatever can be mended; the same call then goes on where it was.
 
     >>> config = anmi_ray.load("jobs/configs/quickstart.yaml")
     >>> finished = anmi_ray.run(config, last="mine")
     >>> finished
     Run('quickstart', root='...results')
     """
-    from anmi_ray.pipeline import elsewhere
     from anmi_ray.pipeline.run import run as carry_out
-    from anmi_ray.pipeline.stages import names_of
 
     _check(experiment)
     first, last = part(experiment, first, last)
     carry_out(experiment, reporter, first, last, wait=wait, offline=offline)
-    if experiment.evaluate.also and last == names_of(experiment)[-1]:
-        elsewhere.carry_out(experiment, reporter)
     return Run(experiment.name, experiment.execution.root)
 
 
 def part(experiment: Experiment, first: str, last: str) -> tuple[str, str]:
-    """The first and the last stage of the part of the path that is wanted. Raises ConfigError where there is none."""
+    """Return the first and the last stage of the requested part. Raises ConfigError if a stage does not exist."""
     from anmi_ray.pipeline.stages import names_of, stage_name
 
     names = names_of(experiment)
@@ -105,9 +100,9 @@ def part(experiment: Experiment, first: str, last: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would do, as lines and a table for rich; `print` shows it as text.
+    """A run's plan, as lines and a table for rich; `print` shows it as text.
 
-    stages: of every stage its name, work and state, and about how many seconds, bytes, files, GPU hours and dollars.
+    stages: name, work, state, calls, tokens, GPU hours and dollars of each stage.
     problem: the error that it would end with, as far as that is known.
     """
 
@@ -133,14 +128,14 @@ class Plan:
 
 
 def plan(experiment: Experiment, *, offline: bool = False) -> Plan:
-    """What each stage would do, take and cost, doing nothing. Reads the collection, or its size from `plan`.
+    """What each stage would cost, doing nothing. Reads the collection, or its size from `plan`.
 
     Sends one request to each judge's server, which asks nothing; none if `offline`. Raises AnmiError for whatever can
     be mended.
 
     >>> config = anmi_ray.load("jobs/configs/quickstart.yaml", name="other", execution={"root": "elsewhere"})
     >>> print(str(anmi_ray.plan(config)).splitlines()[-1])
-    to do: about ...; nothing is sent outside this machine or cluster
+    to do: 0 calls, ...; nothing is sent outside this machine or cluster
     """
     from anmi_ray.planning import plan as planning
 

@@ -30,7 +30,7 @@ class Pushed:
 
 
 def check(repository: str) -> str:
-    """The token of the environment. Raises ConfigError where there is none, or `repository` names none."""
+    """Return the token of the environment. Raises ConfigError without one, or if `repository` is malformed."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -46,7 +46,7 @@ def check(repository: str) -> str:
 
 
 def push(folder: Path, repository: str, kind: Literal["model", "dataset"]) -> Pushed:
-    """Upload `folder` as one commit, to a repository that is made private where there is none.
+    """Upload `folder` as one commit; a new repository is created as private.
 
     A repository that is there stays as visible as it is, and the commit removes what `folder` has not. HF_ENDPOINT
     names another hub than huggingface.co. Raises ConfigError as `check`, and where the hub refuses the card's head;
@@ -78,7 +78,7 @@ def push(folder: Path, repository: str, kind: Literal["model", "dataset"]) -> Pu
 
 
 def _not_understood(error: ValueError, folder: Path, endpoint: str, kept: str) -> AnmiError:
-    """What is said where the hub refuses the head of a card, or answers what is no JSON."""
+    """Return the message if the hub rejects a card's metadata or does not answer JSON."""
     if not str(error).startswith(_REFUSED_HEAD):
         remedy = f"check HF_ENDPOINT, and what stands between here and the hub; {kept}"
         return StoreError(f"answers what is none of the hub's answers: {first_line(error)}", endpoint, remedy)

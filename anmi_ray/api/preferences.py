@@ -1,4 +1,4 @@
-"""Preferences that somebody has already, a table or a file: rated, or audited."""
+"""Rate or audit a user's preferences, given as a table or a file."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Rated:
 
 
 def _model_lines(shared: Globals) -> Iterator[str]:
-    """What all queries share: the prior, ties, lapses and leanings where the model has them, the dispersion."""
+    """What all queries share: the prior, ties and leanings where the model has them, the dispersion."""
     from anmi_ray.core.scale import to_elo
     from anmi_ray.rating.dispersion import DISPERSION_BOUNDS
 
@@ -88,8 +88,6 @@ def _model_lines(shared: Globals) -> Iterator[str]:
     yield f"model          {shared.model}, {prior}"
     if shared.ties != "half":
         yield f"ties           {shared.ties}, width {shared.tie_width:.3g}"
-    if shared.lapse_how != "none":
-        yield f"lapse          {shared.lapse:.3g} of all answers are a coin's ({shared.lapse_how})"
     for judge, leaning in sorted(shared.offsets.items(), key=lambda item: -abs(item[1]))[:_NAMED]:
         elo = float(to_elo(leaning, shared.model))
         yield f"leaning        judge {judge or '(unnamed)'}: {elo:+.0f} Elo points for the document shown first"
@@ -139,7 +137,7 @@ def rate(
 ) -> Rated:
     """Rate documents from pairwise preferences, with standard errors.
 
-    Columns: query_id, doc_a, doc_b, preference (of doc_a, 0 to 1), and, if there are, games, judge and tie, as of
+    Columns: query_id, doc_a, doc_b, preference (of doc_a, 0 to 1), and, if there are, games and judge, as of
     `anmi rate`. `anchors` (query_id, doc_id) are known positives, to which gaps are measured. `one_query`: there is no
     query_id. `rejects`: a file for the rows that cannot be used. `threads`: 0 takes all cores. `columns` says what
     columns are called that have other names, as {"query_id": "qid", "preference": "better"}. `settings` are those of

@@ -325,7 +325,7 @@ def _maskable(title: str, text: str, queries: Iterable[QueryCandidate]) -> list[
 
 
 def _passages(queries: Iterable[QueryCandidate]) -> list[str]:
-    """What is masked, the longest first: a shorter one may be a part of it."""
+    """Return the texts to mask, longest first, since a shorter one may be part of a longer one."""
     found = {passage for query in queries for passage in query.passages}
     return sorted(found, key=lambda passage: (-len(passage), passage))
 

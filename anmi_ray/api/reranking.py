@@ -1,4 +1,4 @@
-"""A trained model at work: texts or TREC runs reranked."""
+"""Rerank texts or TREC runs with a trained model."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _place(model: str | Path | Run, root: str) -> Path | Run:
 
 
 def _fusion(place: Path | Run) -> ServedFusion:
-    """The fusion of a folder or of a run. Raises ConfigError where there is none."""
+    """Return the fusion of a folder or run. Raises ConfigError if it has none."""
     from anmi_ray.api.export import fusion_of
     from anmi_ray.evaluation import served_fusion
 
@@ -128,7 +128,7 @@ def _fusion(place: Path | Run) -> ServedFusion:
 
 
 def _relevance(place: Path | Run, least: float = 0.0) -> Relevance:
-    """What a folder's or a run's scores are worth. ConfigError where it has none, or `least` is no probability."""
+    """Return P(relevant) of a model. Raises ConfigError without a curve, or if `least` is not a probability."""
     from anmi_ray.evaluation import relevance
 
     arguments.share(least, "min_relevance", "probability")
@@ -139,7 +139,7 @@ def _relevance(place: Path | Run, least: float = 0.0) -> Relevance:
 
 
 def _called(place: Path | Run) -> str:
-    """What a message calls the folder or the run of a model."""
+    """Return the name of a model's folder or run for messages."""
     return str(place) if isinstance(place, Path) else f"run {place.name}"
 
 
@@ -207,7 +207,7 @@ def load(
 
 
 def _where(device: Device, precision: Precision) -> Literal["cpu", "cuda"]:
-    """The device that `device` stands for. Raises ConfigError where there is none, or a name is unknown."""
+    """Return the torch device. Raises ConfigError if it is unknown or does not exist."""
     from anmi_ray.models import reranker
 
     arguments.one_of(device, reranker.Device, "device")
@@ -307,7 +307,7 @@ def _top(run: NamedRun, collection: Path, depth: int, rule: OwnDocument, say: Ca
 def _calibrated_for(
     place: Path | Run, least: float | None, table_file: Path | None, say: Callable[[str], None] | None
 ) -> Relevance | None:
-    """What the scores are worth, where it is asked for. Raises ConfigError where `least` needs what is not there."""
+    """Return P(relevant) if requested. Raises ConfigError if `least` needs a curve that does not exist."""
     if least is not None:
         return _relevance(place, least)
     found = None if table_file is None else _calibrated(place)
@@ -317,7 +317,7 @@ def _calibrated_for(
 
 
 def _known(run: pa.Table, queries: pa.Table, documents: pa.Table, collection: Path, run_file: Path) -> pa.Table:
-    """The rows of `run` whose query and document are there. Raises DataError where there are none."""
+    """Return the rows of `run` whose query and document exist. Raises DataError if there are none."""
     tables = {"query_id": queries, "doc_id": documents}
     there = [pc.is_in(run[name], value_set=table[name].combine_chunks()) for name, table in tables.items()]
     known = run.filter(pc.and_(*there))

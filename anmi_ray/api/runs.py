@@ -135,7 +135,7 @@ class Run:
         return elsewhere.measured(self._store, self.name)
 
     def relevance(self) -> Relevance | None:
-        """What the model's scores are worth as probabilities; None where the run is not evaluated, or fitted none."""
+        """Return P(relevant) of the model's scores; None without an evaluation or a fitted curve."""
         from anmi_ray.stages import relevance
 
         evaluate = self._recorded("evaluate")
@@ -158,7 +158,7 @@ class Run:
 
     @property
     def report(self) -> str | None:
-        """Where the report stands, or None where there is none."""
+        """Return the location of the report, or None."""
         path = f"reports/{self.name}/report.html"
         return self._store.where(path) if self._store.exists(path) else None
 
@@ -173,7 +173,7 @@ class Run:
         return local_folder(self.artifact("train", "model"), "model")
 
     def artifact(self, stage: str, what: str = "") -> Artifact:
-        """What a stage made. Raises ConfigError where the run has not come so far; it says that it has no `what`."""
+        """Return a stage artifact. Raises ConfigError if the run has not reached it (`what`: name in the message)."""
         artifact = self._recorded(stage)
         if artifact is None or artifact.manifest() is None:
             raise self._lacks(what or f"artifact of {stage}", stage)

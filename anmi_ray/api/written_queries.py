@@ -48,7 +48,7 @@ Document = tuple[str, str, str]  # external id, title, text
 
 
 class QueryWriting:
-    """What the writer of an experiment is asked: about which documents, and for what. Documents are offered first."""
+    """The questions to the query writer of an experiment. Documents must be offered first."""
 
     def __init__(self, experiment: Experiment, number: int, stop_words: frozenset[str]) -> None:
         settings = experiment.queries
@@ -71,7 +71,7 @@ class QueryWriting:
             self._sample.add(source, (source, title, text[:READ]))
 
     def candidates(self, say: Callable[[str], None]) -> list[tuple[QueryCandidate, str]]:
-        """What was written, each with why it is no query, or "". Raises ConfigError, JudgeError, StoreError."""
+        """Return written queries with rejection reasons or "". Raises ConfigError, JudgeError, StoreError."""
         documents = {row[0]: row for row in self._sample.drawn()}
         questions = self._questions(list(documents.values()))
         asker = _asker(self._experiment, self._writer, [self._writer], f"queries {self._request}", say)

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -17,7 +18,7 @@ from typing import Any, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from anmi_ray.cli.app import app
+from anmi_ray.cli.app import REPLACED, app
 from anmi_ray.cli.flags import COMMAND_LINE
 from anmi_ray.config.paths import check_address
 from anmi_ray.core import redaction
@@ -31,7 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit: 0 done, 1 a defect of ours (traceback), 2 the user's to mend, 130 interrupted.
 
     143: by SIGTERM. 141: nobody reads what it prints. 5: a budget was spent. 75: Ray lost a part of it or did not
-    start, and the same command may go on. A pilot exits with judge.PILOT_EXITS, `submit` as the job that it follows.
+    start, and the same command may go on. `judge.PILOT_EXITS`: a pilot. `jobs submit` exits as the job that it follows.
     """
     os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")  # read when ray.data is imported; a user's own is kept
     with own_stderr(), _terminable() as terminated:
@@ -47,6 +48,10 @@ def _carry_out(arguments: list[str] | None, terminated: list[int]) -> None:
             if not word.isascii() and any("\ud800" <= letter <= "\udfff" for letter in word):
                 raise ConfigError(f"{word} is not UTF-8", COMMAND_LINE, "rename the file, or write it in UTF-8")
         _check_addresses(words)
+        if words and words[0] in REPLACED:
+            new = REPLACED[words[0]]
+            remedy = shlex.join([*new.split(), *words[1:]]) if new.islower() else new
+            raise ConfigError(f"anmi {words[0]} was replaced by {new}", COMMAND_LINE, remedy)
         code = app(args=arguments, standalone_mode=False, prog_name="anmi")
         if code == 130:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
@@ -57,9 +62,10 @@ def _carry_out(arguments: list[str] | None, terminated: list[int]) -> None:
         if message := error.format_message():
             command = getattr(getattr(error, "ctx", None), "command_path", "anmi")
             short = redaction.shortened(message.replace("Value error, ", ""), 400)
+            remedy = f"{command} --help says what is allowed"
             if words[:1] == ["--json"]:
-                _tell(facts_of(ConfigError(short, COMMAND_LINE, f"{command} --help says what is allowed")))
-            _say(f"anmi: {short}\n  remedy: {command} --help says what is allowed")
+                _tell(facts_of(ConfigError(short, COMMAND_LINE, remedy)))
+            _say(f"anmi: {short}\n  remedy: {remedy}")
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         print("\nanmi: interrupted; the same command goes on from here", file=sys.stderr)

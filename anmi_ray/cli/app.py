@@ -8,8 +8,6 @@ import typer
 
 from anmi_ray import __version__
 from anmi_ray.cli.audit import audit
-from anmi_ray.cli.cancel import cancel
-from anmi_ray.cli.compare_rules import compare_rules
 from anmi_ray.cli.config import config
 from anmi_ray.cli.demo import demo
 from anmi_ray.cli.distill import distill
@@ -25,12 +23,10 @@ from anmi_ray.cli.mine import mine
 from anmi_ray.cli.plan import plan
 from anmi_ray.cli.queries import queries
 from anmi_ray.cli.rate import rate
-from anmi_ray.cli.refine import refine
 from anmi_ray.cli.rerank import rerank
 from anmi_ray.cli.run import run
 from anmi_ray.cli.serve import serve
 from anmi_ray.cli.show import show
-from anmi_ray.cli.submit import submit
 from anmi_ray.cli.tune import tune
 from anmi_ray.core.errors import ConfigError
 
@@ -42,11 +38,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (demo, init, queries, run, plan, refine, judge, distill, config, show, mine, compare_rules, export)
-COMMANDS += (submit, jobs, cancel, rate, audit, label, rerank, serve, evaluate, tune, doctor)
+COMMANDS = (demo, init, queries, run, plan, judge, distill, config, show, mine, export)
+COMMANDS += (rate, audit, label, rerank, serve, evaluate, tune, doctor)
+REPLACED = {  # former commands
+    "submit": "anmi jobs submit",
+    "cancel": "anmi jobs cancel",
+    "compare-rules": "anmi mine RUN --rule A,B",
+    "refine": "anmi run CONFIG refines=RUN name=RUN-refine-1",
+}
 TELLING = ("plan", "show", "audit", "evaluate", "doctor")  # commands whose answer is all that they do
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(jobs)
 
 
 def _version(value: bool) -> None:

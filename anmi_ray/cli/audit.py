@@ -53,7 +53,7 @@ def audit(
     - is standard input or output, as of anmi rate.
     """
     from anmi_ray.cli import console
-    from anmi_ray.cli.label import told
+    from anmi_ray.cli.label import people_blocks
     from anmi_ray.cli.output import as_json, working, write_figures
     from anmi_ray.tables import formats
 
@@ -77,7 +77,7 @@ def audit(
         return
     written = [f"{option:14} -> {path}" for option, path in outputs.items() if path is not None]
     out = console.stdout(console.beside(outputs))
-    people = told(figures["people"]) if "people" in figures else ()
+    people = people_blocks(figures["people"]) if "people" in figures else ()
     for block in (*lines, console.judges_table(figures["judges"]), *_summary(figures), *people, *written):
         out.print(block, highlight=False, markup=False)
 
@@ -124,9 +124,9 @@ def _of_run(name: str, root: str) -> tuple[list[str], Mapping[str, Any]]:
     run = Run(name, root)
     stage, figures = run.audit()
     if stage == "judge":
-        from anmi_ray.api.labelling import people_of
+        from anmi_ray.api.labelling import audit_of_people
 
-        people = people_of(run)
+        people = audit_of_people(run)
         figures |= {} if people is None else {"people": people}
     of = " of the ensemble" if stage == "label" else ""
     return [f"run {name}: its stored audit{of}, over a sample of {figures['queries']:,} queries"], figures

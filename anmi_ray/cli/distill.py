@@ -40,8 +40,6 @@ def distill(config: ConfigArg, overrides: OverrideArg = None, root: RootOption =
     output.told("judge is distilled", run=experiment.name, model=str(made.model))
     output.show(*distilled(made.summary), f"model: {made.model}")
     output.show(f"  as a judge of another run: judge.judges=[{made.judge}]")
-    if made.page is not None:
-        output.show(f"page: {made.page}")
 
 
 def distilled(summary: Mapping[str, Any]) -> Iterator[str | Table]:

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import re
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anmi_ray.cli.flags import COMMAND_LINE, FiguresOption, RunRootOption
+from anmi_ray.cli.flags import COMMAND_LINE, RunRootOption
 from anmi_ray.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from anmi_ray.api.labelling import Labelling
 
 
 def label(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="name of a run that is judged")],
-    people: Annotated[
-        str | None, typer.Option(metavar="N|NAMES", help="open the page for so many people, or for ana,ben")
-    ] = None,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="name of a judged run")],
+    people: Annotated[str, typer.Option(metavar="NAMES", help="open the page for these people: ana,ben")] = "",
     pairs: Annotated[
-        int | None, typer.Option(help="how many pairs to ask about: 200, or as many as chosen before")
+        int | None, typer.Option(min=1, help="number of pairs to ask about: 200, or as selected before")
     ] = None,
     overlap: Annotated[
-        float | None, typer.Option(help="share of the pairs that everyone answers: 0.2, or as chosen before")
+        float | None, typer.Option(min=0, max=1, help="share of the pairs that everyone answers: 0.2, or as before")
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="port of the page; 0 takes a free one")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port of the page; 0 uses a free one")] = 0,
     import_: Annotated[
-        Path | None, typer.Option("--import", help="take answers: the .csv filled in, or Label Studio's .json")
+        Path | None, typer.Option("--import", help="import answers: the filled in .csv, or Label Studio's .json")
     ] = None,
     export: Annotated[
         Path | None, typer.Option(help="write the pairs: .csv with the answers so far, or Label Studio's .json")
@@ -38,155 +36,81 @@ def label(
     preferences: Annotated[
         Path | None, typer.Option(help="write the answers as preferences: .csv, .tsv, .jsonl or .parquet")
     ] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="say how judges agree with people")] = False,
-    least: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="name judges whose agreement is surely below this share")
-    ] = 0.6,
-    json_: FiguresOption = None,
     root: RunRootOption = "results",
 ) -> None:
-    """Ask people about a share of a run's judged pairs, and say how each judge agrees with them.
+    """Ask people about some of a run's judged pairs; anmi audit RUN then shows how each judge agrees with them.
 
-    Half of the pairs are a random share, which tells the agreement over all pairs; the others are those about which
-    judges, or their two orders, contradict each other, or that decide whether a document is a negative. The page is for
-    this machine alone. Every answer is kept at once; the same command goes on. Ctrl-C ends it with the summary.
+    Half of the pairs are random, so that agreement on them estimates agreement on all pairs; on the other half judges,
+    or a judge's two orders, disagree. The page is for this machine only. Every answer is stored at once,
+    and the same command continues. Ctrl-C ends it.
     """
     from anmi_ray.api.labelling import Labelling
     from anmi_ray.api.runs import Run
     from anmi_ray.cli import console
-
-    if people is None and not summary and not any((import_, export, preferences, json_)):
-        raise ConfigError("says neither who answers nor what to do with answers", COMMAND_LINE, "add --people 2")
-    outputs = {"export": export, "preferences": preferences, "json": json_}
-    _check_outputs(outputs, import_)
-    out = console.stdout(console.beside(outputs))
-
-    def say(*lines: Any) -> None:
-        for line in lines:
-            out.print(line, highlight=False, markup=False)
-
-    labelling = Labelling(Run(run, root), pairs, overlap)
-    taken = None if import_ is None else labelling.take(import_)
-    say(*(f"note           {notice}" for notice in labelling.notices))
-    if taken is not None:
-        new, known = taken
-        say(f"import         {new:,} new answers of {import_}" + (f", {known:,} known already" if known else ""))
-    if people is not None:
-        _serve(labelling, people, port, say)
-    _write(labelling, outputs, least, say, people is not None or summary)
-
-
-def _check_outputs(outputs: Mapping[str, Path | None], read: Path | None) -> None:
-    """ConfigError for a file that cannot be written, before people have answered."""
     from anmi_ray.labelling import exchange
     from anmi_ray.tables import formats
 
-    if (export := outputs["export"]) is not None:
+    outputs = {"export": export, "preferences": preferences}
+    names = [name.strip() for name in people.split(",")] if people else []
+    if not names and not any((import_, export, preferences)):
+        raise ConfigError(
+            "expected --people, --import, --export or --preferences", COMMAND_LINE, "add --people ana,ben"
+        )
+    if len(names) == 1 and names[0].lstrip("-").isdigit():
+        raise ConfigError(f"expected names, got {people}", "--people", "write --people ana,ben")
+    if export is not None:
         exchange.kind_of(export)
-    formats.check_outputs(outputs, [] if read is None else [read], ("json", "export"))
+    formats.check_outputs(outputs, [] if import_ is None else [import_], ("export",))
+    out = console.stdout(console.beside(outputs))
+    labelling = Labelling(Run(run, root), pairs, overlap)
+    for notice in labelling.notices:
+        out.print(f"note           {notice}")
+    if import_ is not None:
+        new, known = labelling.take(import_)
+        out.print(f"import         {new:,} new answers of {import_}" + (f", {known:,} already known" if known else ""))
+    if names:
+        _serve(labelling, names, port, out)
+    if export is not None:
+        out.print(f"export         {labelling.export(export):,} pairs -> {export}")
+    if preferences is not None:
+        out.print(f"preferences    {labelling.preferences(preferences):,} answers -> {preferences}")
 
 
-def _write(labelling: Labelling, outputs: Mapping[str, Path | None], least: float, say: Any, summary: bool) -> None:
-    """Write what is asked for, and say the summary where that is."""
-    from anmi_ray.cli.output import write_figures
-
-    if (export := outputs["export"]) is not None:
-        say(f"export         {labelling.export(export):,} pairs -> {export}")
-    if (preferences := outputs["preferences"]) is not None:
-        say(f"preferences    {labelling.preferences(preferences):,} answers -> {preferences}")
-    if (figures_to := outputs["json"]) is None and not summary:
-        return
-    figures = labelling.summary(least)
-    if figures_to is not None:
-        write_figures(figures, figures_to)
-    say(*told(figures))
-
-
-def _serve(labelling: Labelling, people: str, port: int, say: Any) -> None:
+def _serve(labelling: Labelling, names: list[str], port: int, out: Console) -> None:
     """Serve the page until Ctrl-C."""
-    names = [] if re.fullmatch("-?[0-9]{1,9}", people) else [name.strip() for name in people.split(",")]
-    server = labelling.server(len(names) if names else int(people), names, port)
+    page = labelling.page(names, port)
     everyone = sum(one.everyone for one in labelling.pairs)
-    say(
-        f"pairs          {len(labelling.pairs):,}, of which everyone answers {everyone:,}",
-        f"page           {server.address}",
-        "               for this machine alone; whoever has the address may answer. Ctrl-C ends it",
-    )
+    out.print(f"pairs          {len(labelling.pairs):,}, everyone answers {everyone:,}")
+    out.print(f"page           {page.address}")
+    out.print("               for this machine only; whoever has the address may answer. Ctrl-C ends it")
     try:
-        with server.serving():
-            threading.Event().wait()
+        page.serve()
     except KeyboardInterrupt:
-        say("")
+        out.print("")
+    out.print(f"answers        {len(labelling.answers):,}; anmi audit {labelling.run.name} compares judges with people")
 
 
-def told(figures: Mapping[str, Any]) -> Iterator[Any]:
-    """The summary: who answered, how judges agree with them, and they with each other."""
-    from anmi_ray.labelling.agreement import named_below
+def people_blocks(figures: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield what `anmi audit` prints of people: their answers, agreement with judges and among them."""
+    from anmi_ray.api.labelling import EVERYONE
+    from anmi_ray.cli.console import filled_table, percent
 
-    yield f"answered       {figures['answered']:,} of {figures['chosen']:,} pairs, {figures['answers']:,} answers"
-    if figures["gone"]:
-        yield f"               {figures['gone']:,} answers are about pairs that the run has no more; they count nowhere"
-    for name, person in figures["by_person"].items():
-        unsure = f", {person['unsure']:,} unsure" if person["unsure"] else ""
-        twice = f", contradicts themselves about {person['contradictions']:,} pairs" if person["contradictions"] else ""
-        yield f"               {name}: {person['answers']:,} answers{unsure}{twice}"
-    if figures["judges"]:
-        yield from _of_judges(figures)
-    if figures["people"]["together"] is not None:
-        yield from _of_people(figures["people"])
-    for name in named_below(figures):
-        high = f"{100 * figures['judges'][name]['random']['high']:.1f} %"
-        least = f"{100 * figures['least']:.0f} %"
-        yield f"below          {name} agrees with people on at most {high} of all pairs, less than {least}"
-
-
-def _of_judges(figures: Mapping[str, Any]) -> Iterator[Any]:
-    from anmi_ray.cli.console import filled_table
-    from anmi_ray.labelling.agreement import KINDS, TERCILES
-
-    columns = {
-        "agrees, random share %": lambda judge: _share(judge["random"]),
-        "pairs": lambda judge: f"{judge['random']['n']:,}",
-        "all answered %": lambda judge: _share(judge["all"]),
-        "kappa": lambda judge: _kappa(judge["kappa"]),
-        "ties": lambda judge: f"{judge['ties']:,}" if judge["ties"] else "",
+    counts = ", ".join(f"{name} {count:,}" for name, count in figures["answers"].items())
+    gone = f"; {figures['gone']:,} to pairs that the run no longer has" if figures["gone"] else ""
+    yield f"people         answers: {counts}{gone}"
+    rows: dict[str, dict[str, str]] = {}
+    for part in ("random", "all"):
+        agreement = (figures[part] or {"panel": {}})["panel"].get("agreement_pairs", {})
+        for name, share in agreement.items():
+            persons = name.count(" (person)")
+            if share["pairs"] and (persons == 2 or (persons == 0 and EVERYONE in name)):
+                row = rows.setdefault(name, {"random": "", "random pairs": "", "all": "", "all pairs": ""})
+                row |= {part: percent(share["share"], share["interval"]), f"{part} pairs": f"{share['pairs']:,}"}
+    heads = {
+        "agree on random pairs %": "random",
+        "pairs": "random pairs",
+        "on all answered %": "all",
+        "all": "all pairs",
     }
-    gaps = figures["gaps"]
-    for name in TERCILES if gaps is not None else ():
-        columns[f"{name} gap %"] = lambda judge, name=name: _share(judge["by_gap"][name])
-    yield filled_table("judge", figures["judges"], columns)
-    yield "               The random share tells the agreement over all pairs without bias; the others were chosen for"
-    yield "               being disputed or deciding. Unsure and ties take no side. Intervals: 95 %, over queries"
-    if gaps is not None:
-        apart = f"less than {gaps[0]:.0f} points apart, less than {gaps[1]:.0f}, or more"
-        yield f"               gap: the two documents' ratings are {apart}"
-    asked = [name for name in KINDS if any(judge["by_kind"][name]["n"] for judge in figures["judges"].values())]
-    if len(asked) > 1:
-        kinds = {f"{name} %": lambda judge, name=name: _share(judge["by_kind"][name]) for name in asked}
-        yield filled_table("by kind of query", figures["judges"], kinds)
-
-
-def _of_people(figures: Mapping[str, Any]) -> Iterator[Any]:
-    from anmi_ray.cli.console import filled_table
-
-    each = figures["each"] if len(figures["each"]) > 1 else {}
-    columns = {
-        "agree %": lambda two: _share(two["share"]),
-        "pairs": lambda two: f"{two['share']['n']:,}",
-        "kappa": lambda two: _kappa(two["kappa"]),
-    }
-    yield filled_table("people", {**each, "each two, together": figures["together"]}, columns)
-
-
-def _share(estimate: Mapping[str, Any]) -> str:
-    from anmi_ray.cli.console import percent
-
-    ends = None if estimate["low"] is None else (estimate["low"], estimate["high"])
-    return percent(estimate["mean"], ends)
-
-
-def _kappa(estimate: Mapping[str, Any]) -> str:
-    if estimate["mean"] is None:
-        return ""
-    ends = "" if estimate["low"] is None else f" [{estimate['low']:.2f}, {estimate['high']:.2f}]"
-    return f"{estimate['mean']:.2f}{ends}"
+    yield filled_table("judge", rows, {head: lambda row, key=key: row[key] for head, key in heads.items()})
+    yield "               Random pairs estimate agreement on all pairs of the run; the others were selected as disputed"

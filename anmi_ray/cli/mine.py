@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +19,8 @@ def mine(
     run_name: Annotated[str, typer.Argument(metavar="RUN", help="name of a run that has ratings")],
     overrides: OverrideArg = None,
     rule: Annotated[
-        str | None, typer.Option("--rule", metavar="NAME", help="a composition by name: table2, posterior, simans, ...")
+        str | None,
+        typer.Option("--rule", metavar="A,B,...", help="compositions by name: table2, posterior, simans, ..."),
     ] = None,
     root: RunRootOption = "results",
     json_: FiguresOption = None,
@@ -27,19 +28,40 @@ def mine(
     """Choose negatives anew from a run's ratings, under another rule or other settings of mine.
 
     They become those of a run RUN-NAME; RUN itself stays what it was. Overrides are of mine, such as mine.negatives=8.
+    With several rules each has a run of its own, and a table compares them.
     """
     from anmi_ray.cli.output import output_of, write_figures
     from anmi_ray.pipeline import mining_runs
     from anmi_ray.tables import formats
 
-    experiment = mining_runs.from_run(run_name, root, rule, overrides or [])
+    experiments = mining_runs.from_run_by_rule(run_name, root, rule, overrides or [])
     formats.check_outputs({"json": json_}, [])
-    with output_of(experiment.execution) as output:
-        mined = mining_runs.mine(experiment, output.reporter)
-    output.told("examples are mined", run=mined.run, composition=mined.composition)
-    output.show(*_described(mined))
+    with output_of(experiments[0].execution) as output:
+        mined = mining_runs.mine(experiments, output.reporter)
+    for one in mined:
+        output.told("examples are mined", run=one.run, composition=one.composition)
+    output.show(*_described(mined[0])) if len(mined) == 1 else output.show("", _compared(mined))
     if json_ is not None:
-        write_figures(mined.to_json(), json_)
+        found = [one.to_json() for one in mined]
+        write_figures(found[0] if len(found) == 1 else {"runs": found}, json_)
+
+
+def _compared(mined: Sequence[Mined]) -> Table:
+    """A run a row: examples, negatives, gaps, estimated shares of false negatives in % with 95 % intervals."""
+    from anmi_ray.cli.console import filled_table, share
+
+    def number(name: str, places: int) -> Callable[[Mapping[str, Any]], str]:
+        return lambda summary: "" if summary[name] is None else f"{summary[name]:,.{places}f}"
+
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "examples": number("examples", 0),
+        "queries": number("queries", 0),
+        "negatives each": number("negatives_per_example", 1),
+        "mean gap": number("mean_gap_elo", 0),
+        "false % of weight": lambda summary: share(summary["false_negative_rate"]),
+        "false % of documents": lambda summary: share(summary["false_negative_rate_unweighted"]),
+    }
+    return filled_table("run", {one.run: one.summary for one in mined}, columns)
 
 
 def _described(mined: Mined) -> Iterator[str | Table]:

@@ -38,12 +38,11 @@ PriorOption = Annotated[
     str, typer.Option(help="empirical-bayes, none (maximum likelihood), or the ratings' SD in probits or logits")
 ]
 TiesOption = Annotated[
-    Literal["half", "davidson", "rao-kupper", "glenn-david"], typer.Option(help="what a preference of .5 is")
+    Literal["half", "davidson"], typer.Option(help="what a preference of .5 is: half a win, or a tie of its own kind")
 ]
 TieWidthOption = Annotated[
-    str, typer.Option(help="how wide ties reach: fitted, or the model's NUMBER (nu of davidson, eta of the others)")
+    str, typer.Option(help="davidson's nu, the odds of a tie between equal documents: fitted, or a NUMBER")
 ]
-LapseOption = Annotated[str, typer.Option(help="share of answers that are blind guesses: none, fitted, or a RATE")]
 JudgeOffsetsOption = Annotated[
     bool, typer.Option("--judge-offsets", help="fit each judge's leaning towards the document shown first, doc_a")
 ]
@@ -52,10 +51,6 @@ DispersionOption = Annotated[
 ]
 EstimateOption = Annotated[
     Literal["mean", "mode"], typer.Option(help="point of the posterior; without a prior always its mode")
-]
-StrengthOption = Annotated[
-    str,
-    typer.Option(help="how many games a row is worth: unit, linear, sqrt, squared (in E|C|), information, learned"),
 ]
 AnchorsOption = Annotated[
     Path | None, typer.Option(help="file of known positives (query_id, doc_id): gaps are measured to them")
@@ -77,11 +72,9 @@ def rate(
     prior: PriorOption = "empirical-bayes",
     ties: TiesOption = "half",
     tie_width: TieWidthOption = "fitted",
-    lapse: LapseOption = "none",
     judge_offsets: JudgeOffsetsOption = False,
     dispersion: DispersionOption = "pooled",
     estimate: EstimateOption = "mean",
-    strength: StrengthOption = "unit",
     anchors: AnchorsOption = None,
     fits: FitsOption = None,
     gaps: GapsOption = None,
@@ -96,11 +89,11 @@ def rate(
     """Rate documents from pairwise preferences that you have, with standard errors.
 
     Columns of FILE: query_id, doc_a, doc_b (text or integers), preference (of doc_a, 0 to 1); and, if there are, games
-    (how many games the row counts for; default 1, 0 carries nothing), judge (text), tie (a model's probability of a
-    tie), error and order as of anmi audit; without order doc_a was shown first. Every row is games of its own, so rows
-    that repeat count again. Rows that cannot be used are counted. Without --out ratings are printed. - is standard
-    input or output: read as Parquet or JSON lines where it begins like these, else as CSV; written as CSV, and what is
-    said goes to standard error.
+    (how many games the row counts for; default 1, 0 carries nothing), judge (text), error
+    and order as of anmi audit; without order doc_a was shown first. Every row is games of its own, so rows that repeat
+    count again. Rows that cannot be used are counted. Without --out ratings are printed. - is standard input or output:
+    read as Parquet or JSON lines where it begins like these, else as CSV; written as CSV, and what is said goes to
+    standard error.
     """
     from anmi_ray.api.preferences import rate_with
     from anmi_ray.cli.output import working
@@ -114,11 +107,9 @@ def rate(
             "prior": _word_or_number("prior", prior, {"none": None, "empirical-bayes": "empirical-bayes"}),
             "ties": ties,
             "tie_width": _word_or_number("tie-width", tie_width, {"fitted": "fitted"}),
-            "lapse": _word_or_number("lapse", lapse, {"none": 0.0, "fitted": "fitted"}),
             "judge_offsets": judge_offsets,
             "dispersion": _word_or_number("dispersion", dispersion, {"pooled": "pooled", "pearson": "pearson"}),
             "estimate": estimate,
-            "strength": strength,
         }
     )
     outputs = {"out": out, "fits": fits, "gaps": gaps, "rejects": rejects, "plot": plot}
@@ -156,11 +147,12 @@ def _write(rated: Rated, outputs: Mapping[str, Path | None], drawn: list[str]) -
 def _table(ratings: pa.Table) -> Iterator[Table | str]:
     """The first ratings with 95 % intervals, as a table, and how many more there are."""
     from anmi_ray.cli import console
+    from anmi_ray.core.scale import Z95
 
     shown = console.table("query", "document", "rating", "95 % interval", right=("rating", "95 % interval"))
     for row in ratings.slice(0, _PRINTED).to_pylist():
         rating = row["rating_elo"]
-        reach = 1.96 * row["std_err_elo"]
+        reach = Z95 * row["std_err_elo"]
         interval = f"[{rating - reach:+.0f}, {rating + reach:+.0f}]"
         shown.add_row(row["query_id"], row["doc_id"], f"{rating:+.0f}", interval)
     yield shown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from anmi_ray.cli.flags import (
@@ -78,7 +77,4 @@ def carry_out(experiment: Experiment, first: str, last: str, wait: bool = False,
             output.show(f"{doubt}: look at the report before you deploy it")
         if experiment.simulated is not None:
             output.show("preferences came from a simulated panel (judge.preset): figures say what the method recovers")
-        if others := finished.elsewhere():
-            output.told("measured elsewhere", collections=[asdict(one) for one in others])
-            output.show("", "on other collections, of which nothing was chosen:", console.elsewhere_table(others))
         output.show(f"report: {finished.report}")

@@ -41,7 +41,7 @@ def serve(
 ) -> None:
     """Serve a trained model over HTTP to clients of Cohere, Jina, vLLM, TEI and OpenAI; of a run, its search too.
 
-    Ctrl-C, or SIGTERM, ends it after the answers under way; again, at once. SIGHUP loads the model anew.
+    Ctrl-C, or SIGTERM, ends it after the answers under way; again, at once. SIGHUP reloads the model.
     """
     from anmi_ray.cli import console
     from anmi_ray.serving import start

@@ -13,7 +13,7 @@ from anmi_ray.cli.flags import OverrideArg, RootOption, overriding
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from anmi_ray.tuning.campaign import Trial
+    from anmi_ray.reports.campaign import Trial
     from anmi_ray.tuning.run import Finished
 
 
@@ -36,6 +36,7 @@ def tune(
 
     campaign = open_campaign(load(config, overriding(overrides, root)))
     from anmi_ray.tuning import run as campaigns  # Ray: a campaign that cannot be is refused before
+    from anmi_ray.tuning.study import Trials
 
     with output_of(campaign.base.execution) as output:
         config_ = campaign.config
@@ -45,8 +46,8 @@ def tune(
             output.make_room()
             _print_trial(output.console, trial)
 
-        for trial in campaign.read():
-            if trial.ended:
+        for trial in Trials(campaign).read():
+            if trial.status != "running":
                 _print_trial(output.console, trial, before=True)
         done = campaigns.run(campaign, output.reporter, ended, retry_failed)
     output.told("report is written", best=done.best.number, dev=done.best.dev, files=dict(done.files))
@@ -62,7 +63,7 @@ def _print_trial(out: Console, trial: Trial, before: bool = False) -> None:
     if trial.status == "complete":
         outcome = f"dev {trial.dev:.4f}"
     elif trial.status == "stopped":
-        outcome = f"stopped after {last.share:.0%} of its steps at dev {last.dev:.4f}" if last else "stopped"
+        outcome = f"stopped after {last[0]:.0%} of its steps at dev {last[1]:.4f}" if last else "stopped"
     else:
         outcome = f"failed: {trial.message}"
     values = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in trial.params.items()}

@@ -4,7 +4,7 @@ from anmi_ray.comparisons.adaptive import Beliefs
 from anmi_ray.comparisons.compare import compare
 from anmi_ray.comparisons.graph import k_regular
 from anmi_ray.comparisons.imported import imported
-from anmi_ray.comparisons.refine import PAIRS, ScoreLine, calibrated, moments, refined, scored, turned
+from anmi_ray.comparisons.refine import PAIRS, ScoreLine, calibrated, moments, refined, scored
 from anmi_ray.comparisons.rounds import Known, first_round, next_round, pairs_after, pairs_in_all
 from anmi_ray.comparisons.sample import Salt, salt_of, some_of_each
 
@@ -27,5 +27,4 @@ __all__ = [
     "salt_of",
     "scored",
     "some_of_each",
-    "turned",
 ]

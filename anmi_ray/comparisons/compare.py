@@ -1,4 +1,4 @@
-"""The compare stage for one bucket: candidates in, the pairs to judge out. Random negatives are never compared."""
+"""The compare stage for one bucket: choose the pairs to judge among candidates, excluding random negatives."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ TOO_FEW = "fewer than two documents to compare"
 
 
 def compare(candidates: pa.Table, config: CompareConfig, seed: int) -> tuple[pa.Table, pa.Table]:
-    """Comparison table (round 0) of one bucket's Candidates, sorted by (query_id, doc_a, doc_b), and the Rejects.
+    """Return the Comparisons (round 0) of one bucket's Candidates, sorted by (query_id, doc_a, doc_b), and the Rejects.
 
-    Each query's graph is drawn from (seed, query_id) by its documents' ids, so neither the order of candidates nor the
-    bucket matters. A query with fewer than two documents that are not random is a Reject.
+    Each query's graph is drawn by (seed, query_id) and document ids, so neither the order of candidates nor the bucket
+    matters. A query with fewer than two non-random candidates is a Reject.
     Raises DataError if a query lists a document twice.
     """
     documents = {query: sorted(rows["doc_id"].to_pylist()) for query, rows in by_query(retrieved(candidates))}
@@ -33,7 +33,7 @@ def compare(candidates: pa.Table, config: CompareConfig, seed: int) -> tuple[pa.
     for query in sorted(pc.unique(candidates["query_id"]).to_pylist()):
         docs: list[bytes] = documents.get(query, [])
         if len(docs) < 2:
-            refused.append((query.hex(), TOO_FEW, f"{len(docs)} candidates that are not random"))
+            refused.append((query.hex(), TOO_FEW, f"{len(docs)} non-random candidates"))
             continue
         if len(set(docs)) < len(docs):
             raise DataError(f"query {query.hex()} lists a candidate twice", PLACE, "recompute the retrieve stage")
@@ -46,14 +46,14 @@ def compare(candidates: pa.Table, config: CompareConfig, seed: int) -> tuple[pa.
 
 
 def retrieved(candidates: pa.Table) -> pa.Table:
-    """The Candidates that are compared: all but random negatives."""
+    """Return the Candidates without random negatives."""
     return candidates.filter(pc.not_equal(candidates["source"], "random"))
 
 
 def rows(
     asked: Sequence[bytes], first: Sequence[bytes], second: Sequence[bytes], design: str, round_: int = 0
 ) -> pa.Table:
-    """Comparison rows of the pairs (first[i], second[i]) under query asked[i], the smaller id first."""
+    """Return Comparisons of documents first[i] and second[i] for query asked[i], the smaller id first."""
     return COMPARISON.table(
         {
             "comparison_id": identity.id_array(map(identity.comparison_id, asked, first, second)),

@@ -1,9 +1,9 @@
 """Random k-regular comparison graphs on n documents.
 
-A union of k/2 random Hamiltonian cycles (report, eq. 32) shares edges, so it is neither k-regular nor worth its price;
-here a cycle that shares one with those before takes it out by 2-opt moves (Croes 1958), which leave it a cycle.
-A run's cycles go through the documents in order of hashes: a document that comes or goes changes its own neighbours
-alone, so most pairs of a list that changes have been asked about before.
+A union of k/2 independent random Hamiltonian cycles (report, eq. 32) repeats edges, so it is not k-regular and wastes
+answers; here a cycle removes edges that it shares with earlier ones by 2-opt moves (Croes 1958), which keep it a cycle.
+Cycles visit documents in hash order: adding or removing a document changes only its own neighbors, so most pairs of a
+changed candidate list have been judged already.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ ATTEMPTS = 1000
 
 
 def regular(ids: NDArray[np.uint8], degree: int, *salt: str | bytes | int) -> Edges:
-    """The pairs int64[m, 2] (i < j, sorted) of documents `ids` uint8[n, 16] that `salt` draws, as `k_regular` does.
+    """Return a k-regular graph drawn by hashes of document `ids` uint8[n, 16] and `salt`: int64[m, 2], i < j, sorted.
 
-    The pairs of an even degree are among those of a greater one, unless either is half of the documents or more.
+    A graph of even degree contains that of any smaller even degree, as long as both degrees are below n/2.
     """
     return _drawn(len(ids), degree, lambda *draw: np.argsort(identity.uniforms(ids, *salt, *draw)))
 
 
 def k_regular(documents: int, degree: int, rng: np.random.Generator) -> Edges:
-    """Edges int64[m, 2] (i < j, sorted) of a random simple connected graph in which every document has `degree` others.
+    """Return the edges int64[m, 2] (i < j, sorted) of a random simple connected graph of the given degree.
 
-    At most degree + 1 documents give the complete graph. An odd degree on an odd number of documents is impossible;
-    then one random document has degree - 1. With degree >= n/2 the complement is drawn instead: such a graph is
-    connected by its degree alone (Dirac), else by its first cycle.
+    With at most degree + 1 documents the graph is complete. If degree and documents are both odd, one random document
+    has degree - 1. With degree >= n/2 the complement is drawn: such a graph is connected by Dirac's theorem, others by
+    their first cycle.
 
     >>> k_regular(4, 3, np.random.default_rng(0)).tolist()
     [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]
@@ -52,7 +52,7 @@ def _drawn(documents: int, degree: int, order: Callable[[int, int], Order]) -> E
     for attempt in range(ATTEMPTS):
         adjacency = np.zeros((documents, documents), dtype=np.bool_)
         orders = (order(attempt, number) for number in range(cycles))
-        simple = all(_add_cycle(adjacency, one) for one in orders)
+        simple = all(_add_cycle(adjacency, cycle) for cycle in orders)
         if simple and (not odd or _add_matching(adjacency, order(attempt, cycles), dense)):
             upper = np.triu(~adjacency if dense else adjacency, 1)
             return np.argwhere(upper).astype(np.int64)
@@ -61,19 +61,18 @@ def _drawn(documents: int, degree: int, order: Callable[[int, int], Order]) -> E
 
 @njit(cache=True)
 def _add_cycle(adjacency: NDArray[np.bool_], order: Order) -> bool:  # pragma: no cover - compiled
-    """Join the documents in a ring, and say whether that was possible with new edges alone.
+    """Add a cycle in the given order; return False if that needs an edge that exists already.
 
-    Where the edge (a, b) is there, the nearest (c, d) behind it for which (a, c) and (b, d) are not is taken, and the
-    way from b to c is turned round.
+    If edge (a, b) exists, find the next edge (c, d) such that (a, c) and (b, d) do not, and reverse the path b to c.
     """
     n = len(order)
     ring = order.copy()
-    seen = 0
-    while seen < n:
+    checked = 0
+    while checked < n:
         a, b = ring[0], ring[1]
         if not adjacency[a, b]:
             ring = np.roll(ring, -1)
-            seen += 1
+            checked += 1
             continue
         last = 2
         while last < n - 1 and (adjacency[a, ring[last]] or adjacency[b, ring[last + 1]]):
@@ -81,7 +80,7 @@ def _add_cycle(adjacency: NDArray[np.bool_], order: Order) -> bool:  # pragma: n
         if last == n - 1:
             return False
         ring[1 : last + 1] = ring[1 : last + 1][::-1].copy()
-        seen = 0  # what was turned may hold edges that were not looked at
+        checked = 0  # the reversed path may contain unchecked edges
     for i in range(n):
         adjacency[ring[i - 1], ring[i]] = adjacency[ring[i], ring[i - 1]] = True
     return True
@@ -89,9 +88,9 @@ def _add_cycle(adjacency: NDArray[np.bool_], order: Order) -> bool:  # pragma: n
 
 @njit(cache=True)
 def _add_matching(adjacency: NDArray[np.bool_], order: Order, surplus: bool) -> bool:  # pragma: no cover - compiled
-    """Join the documents two by two, and say whether that was possible with new edges alone.
+    """Add a perfect matching; return False if that needs an edge that exists already.
 
-    Of an odd number one is left out, or with `surplus` one is taken twice (for a complement).
+    If the number is odd, one document is left out, or with `surplus` one is matched twice (for a complement).
     """
     n = len(order)
     pairs = order[: n - n % 2].copy().reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""Comparisons from somebody's own file: the pairs of a query that are both among its candidates."""
+"""Comparisons imported from a user's file: pairs of which both documents are candidates of the query."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ NO_PAIR = "no pair of the file is among its candidates"
 
 
 def imported(candidates: pa.Table, preferences: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """(Comparisons of one bucket, sorted by (query_id, comparison_id), Imported rows left out, Rejects of queries).
+    """Return (Comparisons of one bucket sorted by (query_id, comparison_id), unused Imported rows, Rejects of queries).
 
-    A pair of several rows is one comparison a round. `preferences` are the bucket's Imported rows, left out are those
-    of which a document is not a candidate (a random negative is none); a query without any comparison is a Reject.
+    Several rows about a pair are one comparison per round. `preferences` are the bucket's Imported rows; a row is
+    unused if one of its documents is not a non-random candidate. A query without any comparison is a Reject.
     """
     known = retrieved(candidates)
     sides = [

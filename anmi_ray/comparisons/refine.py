@@ -30,7 +30,7 @@ from anmi_ray.comparisons.graph import Edges
 from anmi_ray.comparisons.rounds import among
 from anmi_ray.core.arrays import Flags, Reals
 from anmi_ray.core.identity import id_matrix, id_order
-from anmi_ray.core.records import COMPARISON, by_query, find_rows
+from anmi_ray.core.records import COMPARISON, by_query
 
 DESIGN = "refined"
 PAIRS = 10  # of a query at most, a fortieth of what a graph of degree 8 asks about 100 documents
@@ -136,15 +136,3 @@ def refined(
     table = pa.concat_tables([before, rows(asked, first, second, DESIGN, round_)])
     order = id_order(*(id_matrix(table[name]) for name in ("query_id", "doc_a", "doc_b")))
     return COMPARISON.check(table.take(pa.array(order)), "compare")
-
-
-def turned(pairs: pa.Table, before: pa.Table, after: pa.Table) -> int:
-    """Of so many Comparisons the better document is the other one by the ratings `after` than by those `before`."""
-    signs = [np.sign(_rating(pairs, "doc_a", table) - _rating(pairs, "doc_b", table)) for table in (before, after)]
-    return int(np.count_nonzero(signs[0] * signs[1] < 0))
-
-
-def _rating(pairs: pa.Table, end: str, ratings: pa.Table) -> Reals:
-    """The rating of every pair's document, NaN where it has none."""
-    row = find_rows(ratings, {"query_id": pairs["query_id"], "doc_id": pairs[end]})
-    return np.where(row >= 0, np.append(ratings["rating_elo"].to_numpy(), np.nan)[row], np.nan)

@@ -1,6 +1,6 @@
-"""An adaptive design's rounds for one bucket: a cycle through each query's documents, then what its beliefs ask for.
+"""Rounds of an adaptive design for one bucket: first a cycle through a query's documents, then the most useful pairs.
 
-Every round's table holds all pairs so far, so that whoever reads the last one reads the design.
+The table of a round holds all pairs so far, so the last one is the whole design.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from anmi_ray.core.identity import id_column, id_matrix, id_order
 from anmi_ray.core.records import COMPARISON, by_query
 from anmi_ray.core.scale import Model, to_latent
 
-CYCLE = 2  # the degree of the first round's graph, the sparsest that is connected whatever pair stays unanswered
+CYCLE = 2  # degree of the first round: the sparsest graph that stays connected if any one pair has no answer
 
 
 class Known(NamedTuple):
-    """A query's rated documents, uint8[n, 16] sorted, and what is known of them."""
+    """A query's rated documents (uint8[n, 16], sorted) and the posterior of their ratings."""
 
     doc_ids: NDArray[np.uint8]
     beliefs: Beliefs
 
 
 def first_round(candidates: pa.Table, config: CompareConfig, seed: int) -> tuple[pa.Table, pa.Table]:
-    """Comparisons and rejects, as `compare` gives them."""
+    """Return the first round's Comparisons and the Rejects."""
     return compare(candidates, config.model_copy(update={"degree": CYCLE}), seed)
 
 
 def next_round(
     before: pa.Table, known: Mapping[bytes, Known], config: CompareConfig, round_: int, model: Model
 ) -> pa.Table:
-    """The Comparisons `before` and those of round `round_` (1, 2, ...), sorted by (query_id, doc_a, doc_b).
+    """Return the Comparisons `before` plus those of round `round_` (1, 2, ...), sorted by (query_id, doc_a, doc_b).
 
-    A query of which nothing is known, because nobody answered, gets no more pairs, nor one that is known well enough.
+    A query gets no more pairs if none of its pairs was answered, or if its target error is reached.
     """
     target = float(to_latent(config.target_error or 0.0, model))
     asked: list[bytes] = []
@@ -54,17 +54,17 @@ def next_round(
         chosen = next_pairs(beliefs, among(doc_ids, pairs), more, config.objective, model, target)
         asked += [query] * len(chosen)
         ends.append(doc_ids[chosen])
-    found = np.concatenate([np.empty((0, 2, 16), np.uint8), *ends])
-    first, second = ([row.tobytes() for row in found[:, end]] for end in (0, 1))
+    pairs_of_ids = np.concatenate([np.empty((0, 2, 16), np.uint8), *ends])
+    first, second = ([row.tobytes() for row in pairs_of_ids[:, end]] for end in (0, 1))
     table = pa.concat_tables([before, rows(asked, first, second, config.design, round_)])
     order = id_order(*(id_matrix(table[name]) for name in ("query_id", "doc_a", "doc_b")))
     return COMPARISON.check(table.take(pa.array(order)), "compare")
 
 
 def pairs_after(documents: int, config: CompareConfig, round_: int) -> int:
-    """Pairs of a query when `round_` (0, 1, ...) has been chosen: the first has a cycle, the others even parts.
+    """Return a query's number of pairs after `round_` (0, 1, ...): a cycle, then equal parts per round.
 
-    With a target error it may have fewer.
+    With a target error there may be fewer.
 
     >>> [pairs_after(100, CompareConfig(design="adaptive", degree=4, rounds=5), r) for r in range(5)]
     [100, 125, 150, 175, 200]
@@ -76,19 +76,19 @@ def pairs_after(documents: int, config: CompareConfig, round_: int) -> int:
 
 
 def pairs_in_all(first: pa.Table, config: CompareConfig) -> int:
-    """Pairs that there are, at most, after the last round whose first round's Comparisons these are."""
+    """Return the largest possible number of pairs after the last round, given the first round's Comparisons."""
     return sum(pairs_after(_documents(pairs), config, config.rounds - 1) for _, pairs in by_query(first))
 
 
 def _documents(pairs: pa.Table) -> int:
-    """Documents of a query's Comparisons."""
+    """Return the number of documents in a query's Comparisons."""
     return len(np.unique(np.concatenate([id_matrix(pairs[end]) for end in ("doc_a", "doc_b")]), axis=0))
 
 
 def among(doc_ids: NDArray[np.uint8], pairs: pa.Table) -> Edges:
-    """The pairs of which both documents are rated, as places in `doc_ids`: int64[P, 2]."""
+    """Return the pairs of which both documents are rated, as indices into `doc_ids`, int64[P, 2]."""
     places = [
         pc.fill_null(pc.index_in(pairs[end], value_set=id_column(doc_ids)), -1).to_numpy() for end in ("doc_a", "doc_b")
     ]
-    found = np.stack(places, axis=1).astype(np.int64)
-    return found[(found >= 0).all(axis=1)]
+    indices = np.stack(places, axis=1).astype(np.int64)
+    return indices[(indices >= 0).all(axis=1)]

@@ -1,9 +1,9 @@
-"""Pairs for a judge to learn from: queries alike, two random candidates a pair, and no document in two pairs.
+"""Sample training pairs for a distilled judge: equal numbers per query, random candidates, no document in two pairs.
 
-Pairs that share nothing but their query are as independent as a query's pairs can be, and no text is learned by heart.
-A query's documents stand in the order of a hash, so who gets which document follows from the seed alone: queries take
-theirs one after another, in the order of a hash too, and pass by what another has. What a query that runs dry cannot
-take is given to those that have fewest pairs. Nothing is held but the sample's queries and what they may take.
+Pairs that share only their query are as independent as possible, and no document's text can be memorized.
+Queries, in hash order, take their documents in hash order and skip those already used, so the sample depends on the
+seed alone. If a query runs out of documents, its missing pairs go to the queries that have fewest. Only the sample's
+queries and their proposed documents are held in memory.
 Letters: Q queries, D documents.
 """
 
@@ -24,37 +24,37 @@ from anmi_ray.core.records import rejects
 
 PLACE = "sample"
 DESIGN = "sample"
-DRY = "no two candidates that are in no other pair"
-RESERVE = 2  # times as many queries as pairs are kept, where there are so many: some run dry
+DRY = "fewer than two unused candidates left"
+RESERVE = 2  # queries kept per wanted pair, since some run out of documents
 
 Salt = tuple[str | int, ...]
 Propose = Callable[[pa.Table], pa.Table]  # rows of (query_id, bucket, start, stop) -> rows of (query_id, doc_id)
 
 
 def salt_of(seed: int, own: int) -> Salt:
-    """What every hash of a sample is salted with: the run's seed and the sample's."""
+    """Return the salt of a sample's hashes: the run's seed and the sample's own."""
     return "sample", seed, own
 
 
 def queries(candidates: pa.Table, salt: Salt) -> tuple[pa.Table, pa.Table]:
-    """(query_id, documents, chance of every query of at least two documents that are not random; Rejects of others).
+    """Return (query_id, documents, chance) of queries with two or more non-random candidates, and Rejects of the rest.
 
-    Needs of the Candidates the columns query_id and source.
+    Reads the columns query_id and source of Candidates.
     """
     compared = retrieved(candidates.select(["query_id", "source"]))
     known = compared.group_by("query_id", use_threads=False).aggregate([([], "count_all")])
-    found = known.filter(pc.greater_equal(known["count_all"], 2))
-    chance = identity.uniforms(identity.id_matrix(found["query_id"]), *salt, "query")
-    columns = {"query_id": found["query_id"], "documents": found["count_all"], "chance": pa.array(chance)}
+    eligible = known.filter(pc.greater_equal(known["count_all"], 2))
+    chance = identity.uniforms(identity.id_matrix(eligible["query_id"]), *salt, "query")
+    columns = {"query_id": eligible["query_id"], "documents": eligible["count_all"], "chance": pa.array(chance)}
     ids = pc.unique(candidates["query_id"])
-    left = sorted(ids.filter(pc.invert(pc.is_in(ids, value_set=found["query_id"].combine_chunks()))).to_pylist())
+    left = sorted(ids.filter(pc.invert(pc.is_in(ids, value_set=eligible["query_id"].combine_chunks()))).to_pylist())
     counts = dict(zip(known["query_id"].to_pylist(), known["count_all"].to_pylist(), strict=True))
-    why = [(query.hex(), TOO_FEW, f"{counts.get(query, 0)} candidates that are not random") for query in left]
+    why = [(query.hex(), TOO_FEW, f"{counts.get(query, 0)} non-random candidates") for query in left]
     return pa.table(columns), rejects(PLACE, why)
 
 
 def first(tables: Iterable[pa.Table], pairs: int) -> pa.Table:
-    """Of several buckets' queries those that a sample may be of, in the order in which they take documents."""
+    """Return the queries that a sample may use, over all buckets, in the order in which they take documents."""
     table = pa.concat_tables(list(tables)).combine_chunks()
     words = identity.id_matrix(table["query_id"]).view(">u8").astype(np.uint64)
     order = np.lexsort((words[:, 1], words[:, 0], table["chance"].to_numpy()))
@@ -62,9 +62,9 @@ def first(tables: Iterable[pa.Table], pairs: int) -> pa.Table:
 
 
 def propose(candidates: pa.Table, wanted: pa.Table, salt: Salt) -> pa.Table:
-    """(query_id, doc_id): of every query of `wanted` its documents `start` to `stop` in the order of their hash.
+    """Return (query_id, doc_id): documents `start` to `stop`, in hash order, of each query in `wanted`.
 
-    Needs of the Candidates the columns query_id, doc_id and source.
+    Reads the columns query_id, doc_id and source of Candidates.
     """
     ids = wanted["query_id"].combine_chunks()
     known = retrieved(candidates).select(["query_id", "doc_id"])
@@ -80,7 +80,7 @@ def propose(candidates: pa.Table, wanted: pa.Table, salt: Salt) -> pa.Table:
 
 
 def some_of_each(pairs: pa.Table, share: float, salt: Salt) -> pa.Table:
-    """Of every query's Comparisons `share` on average at most, by hash: 1.5 are two of half the queries, one of others.
+    """Keep at most `share` Comparisons per query on average, by hash: 1.5 keeps two for half the queries, else state.
 
     Their order is kept.
     """
@@ -92,7 +92,7 @@ def some_of_each(pairs: pa.Table, share: float, salt: Salt) -> pa.Table:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A sample: Comparison rows with their `bucket`, and of queries that ran dry how many pairs are missing."""
+    """A sample: Comparisons with their `bucket`, and how many pairs exhausted queries are missing."""
 
     pairs: pa.Table
     dry: pa.Table  # query_id, bucket, missing
@@ -100,7 +100,13 @@ class Drawn:
 
 @dataclass(slots=True)
 class _Query:
-    """A query while pairs are drawn: its documents and those seen, its share of pairs, a document without another."""
+    """A query's state while pairs are drawn.
+
+    documents: candidates it has.
+    share: pairs it should get.
+    seen: candidates read so far.
+    held: an unused document that waits for a partner.
+    """
 
     query: bytes
     bucket: int
@@ -120,11 +126,11 @@ class _Query:
 
     @property
     def window(self) -> int:
-        """Where its next proposal ends: some documents more than it needs, ever more where others have them."""
+        """End of its next proposal: more documents than needed, growing while others have taken them."""
         return min(self.documents, self.seen + max(4 * self.missing + 8, self.seen))
 
     def take(self, proposed: list[bytes], used: set[bytes]) -> None:
-        """Pair documents that are free, as many as are missing, and mark them as used."""
+        """Pair unused documents until no pair is missing, and mark them as used."""
         if self.held in used:
             self.held = None
         for doc in proposed:
@@ -142,69 +148,69 @@ class _Query:
 
 
 def draw(known: pa.Table, total: int, pairs: int, ask: Propose) -> Drawn:
-    """A sample of `pairs` pairs of `total` queries, of which `known` (query_id, bucket, documents) are the first.
+    """Draw `pairs` pairs from `total` queries, of which `known` (query_id, bucket, documents) are the first.
 
-    Queries get pairs // total each, the first ones one more; `ask` proposes documents (`propose`, bucket by bucket).
+    Each query gets pairs // total, the first ones one more; `ask` proposes documents (`propose`, per bucket).
     """
     share, more = divmod(pairs, total)
     rows = zip(*(known[name].to_pylist() for name in ("query_id", "bucket", "documents")), strict=True)
-    found = [_Query(query, at, size, share + (place < more)) for place, (query, at, size) in enumerate(rows)]
+    states = [_Query(query, at, size, share + (place < more)) for place, (query, at, size) in enumerate(rows)]
     used: set[bytes] = set()
     while True:
-        if short := [one for one in found if one.missing and not one.dry]:
+        if short := [state for state in states if state.missing and not state.dry]:
             _settle(short, ask, used)
-        elif not _give_away(found):
-            return _drawn(found)
+        elif not _give_away(states):
+            return _drawn(states)
 
 
 def _settle(short: list[_Query], ask: Propose, used: set[bytes]) -> None:
     wanted = {
-        "query_id": identity.id_array(one.query for one in short),
-        "bucket": [one.bucket for one in short],
-        "start": [one.seen for one in short],
-        "stop": [one.window for one in short],
+        "query_id": identity.id_array(state.query for state in short),
+        "bucket": [state.bucket for state in short],
+        "start": [state.seen for state in short],
+        "stop": [state.window for state in short],
     }
-    proposed: dict[bytes, list[bytes]] = {one.query: [] for one in short}
+    proposed: dict[bytes, list[bytes]] = {state.query: [] for state in short}
     answer = ask(pa.table(wanted))
     for query, doc in zip(answer["query_id"].to_pylist(), answer["doc_id"].to_pylist(), strict=True):
         proposed[query].append(doc)
-    for one in short:
-        one.take(proposed[one.query], used)
+    for state in short:
+        state.take(proposed[state.query], used)
 
 
-def _give_away(found: list[_Query]) -> bool:
-    """Give what queries that ran dry are missing to those that have least to draw; False where nobody can take it."""
-    dry = [one for one in found if one.missing]
-    takers = [(one.share, place) for place, one in enumerate(found) if not one.dry]
+def _give_away(states: list[_Query]) -> bool:
+    """Reassign missing pairs of exhausted queries to those with the smallest share; False if none is left."""
+    dry = [state for state in states if state.missing]
+    takers = [(state.share, place) for place, state in enumerate(states) if not state.dry]
     if not dry or not takers:
         return False
-    missing = sum(one.missing for one in dry)
-    for one in dry:
-        one.share = len(one.pairs)
+    missing = sum(state.missing for state in dry)
+    for state in dry:
+        state.share = len(state.pairs)
     heapq.heapify(takers)
     for _ in range(missing):
         share, place = takers[0]
-        found[place].share = share + 1
+        states[place].share = share + 1
         heapq.heapreplace(takers, (share + 1, place))
     return True
 
 
-def _drawn(found: list[_Query]) -> Drawn:
-    asked = [one.query for one in found for _ in one.pairs]
-    a, b = ([pair[side] for one in found for pair in one.pairs] for side in (0, 1))
+def _drawn(states: list[_Query]) -> Drawn:
+    asked = [state.query for state in states for _ in state.pairs]
+    a, b = ([pair[side] for state in states for pair in state.pairs] for side in (0, 1))
     table = rows(asked, a, b, DESIGN)
-    table = table.append_column("bucket", pa.array([one.bucket for one in found for _ in one.pairs], pa.int64()))
+    table = table.append_column("bucket", pa.array([state.bucket for state in states for _ in state.pairs], pa.int64()))
     order = identity.id_order(*(identity.id_matrix(table[name]) for name in ("query_id", "doc_a", "doc_b")))
-    dry = [one for one in found if one.missing]
+    dry = [state for state in states if state.missing]
     short = {
-        "query_id": identity.id_array(one.query for one in dry),
-        "bucket": pa.array([one.bucket for one in dry], pa.int64()),
-        "missing": pa.array([one.missing for one in dry], pa.int64()),
+        "query_id": identity.id_array(state.query for state in dry),
+        "bucket": pa.array([state.bucket for state in dry], pa.int64()),
+        "missing": pa.array([state.missing for state in dry], pa.int64()),
     }
     return Drawn(table.take(pa.array(order)).combine_chunks(), pa.table(short))
 
 
 def dry_rejects(dry: pa.Table) -> pa.Table:
-    """A Reject row for every pair that is missing."""
+    """Return a Reject for every missing pair."""
     rows = zip(dry["query_id"].to_pylist(), dry["missing"].to_pylist(), strict=True)
     return rejects(PLACE, [(query.hex(), DRY, "") for query, missing in rows for _ in range(missing)])

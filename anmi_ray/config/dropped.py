@@ -29,6 +29,9 @@ _INDEX = "retrieve.dense.index."
 # By dotted name, as the reference writes it: N for a place in a list. What is dropped of `train` was one of `distill`
 # too, and of `judge` one of `distill.judge`.
 DROPPED: dict[str, Dropped] = {
+    "retrieve.lucene.rm3": Dropped(
+        None, "retrieve.retrievers: [lucene, dense] finds documents without the query's words"
+    ),
     "retrieve.fusion.normalisation": Dropped("minmax"),
     f"{_INDEX}lists": Dropped(None, "lists of a shard are four times the root of its documents"),
     f"{_INDEX}sample": Dropped(65_536),
@@ -54,6 +57,8 @@ DROPPED: dict[str, Dropped] = {
     "distill.dev_share": Dropped(0.15),
     "distill.test_share": Dropped(0.2),
     "rate.sample_queries": Dropped(5000),
+    "rate.strength": Dropped("unit", "judge_weights sets how much a judge's answers count"),
+    "rate.lapse": Dropped(0.0, "dispersion: pooled widens the errors of answers that are less reliable"),
     "rate.max_iterations": Dropped(100),
     "rate.tolerance": Dropped(1e-8),
     "mine.random_weight": Dropped(1.0, "mine.random_negatives says how many there are"),
@@ -89,8 +94,10 @@ DROPPED: dict[str, Dropped] = {
     "train.curriculum.moves": Dropped(4),
     "rerank.peers.N.max_failures": Dropped(0.1),
     "evaluate.level": Dropped(0.95),
+    "evaluate.also": Dropped((), "a run with trained_by measures the model on another collection"),
     "evaluate.normalisation": Dropped("zscore"),
     "evaluate.weight_steps": Dropped(10),
+    "execution.core_dollars_hour": Dropped(None, "anmi plan counts GPU hours: gpu_dollars_hour prices them"),
     "execution.task_retries": Dropped(3),
     "execution.no_progress_s": Dropped(7200),
     "execution.pool_start_s": Dropped(120.0),

@@ -208,12 +208,6 @@ class EvaluateConfig(Settings):
         description="the panel that is asked, of one's own, with its own budget; null: the training panel (judge), of "
         "whose errors a model that it trained may have made a habit, and what its budget has left",
     )
-    also: tuple[FolderOrName, ...] = Field(
-        default=(),
-        max_length=50,
-        description="other collections on whose test queries the model is measured when the run is complete, never to "
-        "choose anything: folders in BEIR's layout, ids of ir_datasets (nano-beir: all thirteen of NanoBEIR)",
-    )
 
     @property
     def first_stage(self) -> tuple[str, ...]:

@@ -76,8 +76,7 @@ class ExecutionConfig(ExecutionSettings):
         default=0,
         ge=0,
         description="CPUs of the cluster at its largest, not counting nodes that are there for their GPUs; 0: as many "
-        "as its autoscaler reports, else those that it has now. A Ray started here ignores it; `anmi plan` divides "
-        "work among as many cores",
+        "as its autoscaler reports, else those that it has now. A Ray started here ignores it",
     )
     logical_cpus: int = Field(
         default=0, ge=0, le=1024, description="logical CPUs of a Ray started here; 0: twice the cores, at least 4"
@@ -107,7 +106,6 @@ class ExecutionConfig(ExecutionSettings):
         default=0, ge=0, description="actors that rate, a core each; 0: the number of cores, on a cluster that of tasks"
     )
     gpu_dollars_hour: float | None = Field(default=None, gt=0, description="price of a GPU for an hour")
-    core_dollars_hour: float | None = Field(default=None, gt=0, description="price of a CPU core for an hour")
     chunk: int = Field(default=8192, ge=1, description="questions that an actor takes at once, in whole queries")
     embed: EmbedExecution = Field(default=EmbedExecution(), description="with what vectors of documents are computed")
     score: ScoreExecution = Field(default=ScoreExecution(), description="with what rerankers score")
@@ -118,7 +116,7 @@ class ExecutionConfig(ExecutionSettings):
         "none: any node",
     )
     driver: DriverExecution = Field(
-        default=DriverExecution(), description="the driver of a job that `anmi submit` starts"
+        default=DriverExecution(), description="the driver of a job that `anmi jobs submit` starts"
     )
     log_format: Literal["text", "json"] = Field(
         default="text",

@@ -41,13 +41,13 @@ class Experiment(Settings):
         default=None,
         min_length=1,
         description="another run under the same root, which is gone on with: its pairs are judged again with those "
-        "where its model and its ratings disagree, and training starts from its model; see anmi refine",
+        "where its model and its ratings disagree, and training starts from its model",
     )
     trained_by: str | None = Field(
         default=None,
         min_length=1,
         description="another run under the same root, whose model is measured over this collection: nothing is judged "
-        "or trained; evaluate.also makes such runs",
+        "or trained",
     )
     corpus: CorpusConfig = CorpusConfig()
     queries: QueriesConfig = QueriesConfig()

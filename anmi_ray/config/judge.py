@@ -300,13 +300,13 @@ class JudgeConfig(Settings):
         ge=0,
         le=1,
         description="share of queries that a spent budget may leave out, else the run ends; above 0 any number may be "
-        "left out of a later round (compare.rounds, anmi refine), for they keep the answers that they have",
+        "left out of a later round (compare.rounds, refines), for they keep the answers that they have",
     )
     target_hours: float | None = Field(
         default=None,
         gt=0,
         description="hours in which the panel should have answered, from the start of each run and of each round "
-        "that asks (compare.rounds, anmi refine): pools are as large as that needs, within their limits "
+        "that asks (compare.rounds, refines): pools are as large as that needs, within their limits "
         "(execution.askers, a vllm judge's execution.engines); null: their limits",
     )
     target_dollars: float | None = Field(

@@ -46,7 +46,7 @@ def read_experiment(path: str | Path) -> dict[str, Any]:
     if "space" in content:
         message = "this file is a campaign's (it has space), and what is wanted is an experiment's"
         file = shlex.quote(str(path))
-        remedy = f"carry it out with anmi tune {file} (on a cluster: anmi submit tune {file})"
+        remedy = f"carry it out with anmi tune {file} (on a cluster: anmi jobs submit tune {file})"
         raise ConfigError(message, str(path), remedy)
     return {"name": run_name(path)} | content
 
@@ -65,7 +65,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 def run_name(path: str | Path) -> str:
     """The name of a run whose file does not give one: the file's, as far as a run may be called so."""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", Path(path).stem).lstrip("._-")[:80] or "experiment"
+    return re.sub(r"[^A-Za-z0-9._-]", "-", Path(path).stem).lstrip("._-") or "experiment"
 
 
 def validate(
@@ -154,18 +154,15 @@ def put(content: dict[str, Any], key: str, value: Any) -> None:
 
 def check_setting(name: str, place: str) -> None:
     """Raise ConfigError where no setting of an experiment has this dotted name; it says the nearest that are."""
-    parts = name.split(".")
-    for depth, part in enumerate(parts):
-        if part in _fields_at(parts[:depth]) or (part.isdecimal() and depth):
-            continue
-        if gone := dropped(name):
-            raise ConfigError(is_fixed(name, gone), place, "leave it out")
-        known = list(_dotted(Experiment, ""))
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-        near = list(dict.fromkeys([*near, *(one for one in known if one.endswith(f".{parts[-1]}"))]))
-        hint = f"did you mean {' or '.join(near[:3])}?" if near else "`anmi config` prints every setting"
-        said = redaction.shortened(redaction.scrub_given(name))
-        raise ConfigError(f"no setting is called {said}", place, hint)
+    known = list(_dotted(Experiment, ""))
+    if re.sub(r"\.\d+(?=\.|$)", "", name) in known:  # without numbers of places in lists
+        return
+    if gone := dropped(name):
+        raise ConfigError(is_fixed(name, gone), place, "leave it out")
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    near = list(dict.fromkeys([*near, *(one for one in known if one.endswith(f".{name.rpartition('.')[2]}"))]))
+    hint = f"did you mean {' or '.join(near[:3])}?" if near else "`anmi config` prints every setting"
+    raise ConfigError(f"no setting is called {redaction.shortened(redaction.scrub(name))}", place, hint)
 
 
 def _dotted(model: type[BaseModel], prefix: str) -> Iterator[str]:
@@ -193,7 +190,7 @@ def _refuse_credentials(content: Any, place: str) -> None:
     if found is None:
         return
     name, value = found
-    shown = redaction.shortened(redaction.scrub_given(name))
+    shown = redaction.shortened(redaction.scrub(name))
     check_address(value, f"{place}, {shown}")
     before, is_endpoint, _ = shown.partition("endpoint.")
     if is_endpoint:
@@ -205,15 +202,3 @@ def _refuse_credentials(content: Any, place: str) -> None:
         )
     message = f"{shown} holds a credential, and settings are recorded (runs, reports, model cards)"
     raise ConfigError(message, place, remedy)
-
-
-def _fields_at(location: list[str], model: type[BaseModel] = Experiment) -> set[str]:
-    """Names of the settings in the group at `location`; for a choice of groups, those of all its forms."""
-    models: list[type[BaseModel]] = [model]
-    for part in location:
-        models = (
-            [found for model in models for found in models_in(model.model_fields[part].annotation)]
-            if all(part in model.model_fields for model in models)
-            else models
-        )
-    return {field for model in models for field in model.model_fields}

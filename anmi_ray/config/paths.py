@@ -16,7 +16,7 @@ from pydantic import PlainSerializer, ValidationInfo, ValidatorFunctionWrapHandl
 from anmi_ray.core import redaction
 from anmi_ray.core.errors import ConfigError
 
-RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$"  # what a run may be called: its record is a file of that name
+RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # what a run may be called: its record is a file of that name
 FOLDER = "folder"  # the key of a validation's context that says to what relative paths are relative
 
 # Names that are not looked for among files: the packaged model, the prompt templates that are shipped.

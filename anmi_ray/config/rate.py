@@ -49,22 +49,13 @@ class RateConfig(Settings):
     judge_weights: dict[str, Annotated[float, Field(ge=0.0, le=1000.0)]] = Field(
         default={}, description="by judge, how many answers one of its answers counts for; 1 where it is not named"
     )
-    strength: Literal["unit", "linear", "sqrt", "squared", "information", "learned"] = Field(
-        default="unit",
-        description="how many games an answer counts for: unit weighs all alike; linear, sqrt and squared by the "
-        "consensus E|C| that the judge foretells, |2p - 1| of one that does not; information by p(1 - p) at the gap of "
-        "a first fit; learned by p(1 - p)/v there, v fitted to how far answers lie from what the other pairs foretell",
-    )
-    ties: Literal["half", "davidson", "rao-kupper", "glenn-david"] = Field(
+    ties: Literal["half", "davidson"] = Field(
         default="half",
-        description="what a preference of one half says: half a win, or a tie of its own probability: davidson and "
-        "rao-kupper with bradley-terry, glenn-david with thurstone",
+        description="what a preference of one half means: half a win, or a tie, an outcome with a probability of its "
+        "own (davidson, with model: bradley-terry)",
     )
     tie_width: Literal["fitted"] | LatentSd = Field(
-        default="fitted", description="how wide ties reach: davidson's nu, else eta in latent units; needs ties"
-    )
-    lapse: Literal["fitted"] | Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
-        default=0.0, description="share of answers that are a coin's, whatever the documents; with ties: half only"
+        default="fitted", description="davidson's nu, the odds of a tie between equal documents; needs ties"
     )
     judge_offsets: Literal["both-orders"] | bool = Field(
         default="both-orders",
@@ -83,14 +74,6 @@ class RateConfig(Settings):
 
     @model_validator(mode="after")
     def _combination(self) -> RateConfig:
-        wanted = {"davidson": "bradley-terry", "rao-kupper": "bradley-terry", "glenn-david": "thurstone"}
-        if self.ties != "half" and wanted[self.ties] != self.model:
-            raise ValueError(f"ties: {self.ties} is a model of {wanted[self.ties]}, and model is {self.model}")
-        if self.ties != "half" and self.lapse:
-            raise ValueError(f"ties: {self.ties} has no form with a lapse rate; set lapse to 0 or ties to half")
-        if self.strength in ("information", "learned") and self.prior is None:
-            raise ValueError(
-                f"strength: {self.strength} asks a first fit how sure it is of every pair, and without a prior that is "
-                "too sure; set prior to empirical-bayes or strength to unit"
-            )
+        if self.ties == "davidson" and self.model != "bradley-terry":
+            raise ValueError(f"ties: davidson needs model: bradley-terry, got {self.model}")
         return self

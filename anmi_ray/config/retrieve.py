@@ -29,14 +29,6 @@ class Bm25Config(TermWeights):
     )
 
 
-class Rm3Config(Settings):
-    """RM3: a query takes on words of its first documents, and is asked again."""
-
-    documents: int = Field(default=10, ge=1, le=1000, description="first documents that words are taken from")
-    terms: int = Field(default=10, ge=1, le=1000, description="words that are taken")
-    original_weight: float = Field(default=0.5, ge=0.0, le=1.0, description="weight of the words that were asked")
-
-
 class LuceneConfig(TermWeights):
     """BM25 by Lucene itself, through pyserini."""
 
@@ -47,7 +39,6 @@ class LuceneConfig(TermWeights):
         default="porter", description="English only: how words are stemmed; null does not stem"
     )
     stopwords: bool = Field(default=True, description="English only: leave stop words out")
-    rm3: Rm3Config | None = Field(default=None, description="expand queries by feedback; null: ask as they are")
 
 
 class FlatIndex(Kind[Literal["flat"]]):

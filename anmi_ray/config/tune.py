@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -28,11 +27,13 @@ _SHARED = {
     "train.dev_points": "trials are compared there",
     "train.dev_depth": "trials are compared on these documents",
 }
-_LARGEST = 2**53  # of whole numbers up to it, floating point holds every one
 _REMEDY = "`anmi init --example tune-quickstart` writes an example"
 
 
 Number = TypeVar("Number", int, float)
+_LIMIT = 2**53  # samplers compute in floating point
+Whole = Annotated[int, Field(ge=-_LIMIT, le=_LIMIT)]
+Real = Annotated[float, Field(ge=-_LIMIT, le=_LIMIT)]
 
 
 class Bounds(Kind[Word], Generic[Word, Number]):
@@ -45,16 +46,14 @@ class Bounds(Kind[Word], Generic[Word, Number]):
     def _ascends(self) -> Self:
         if self.low >= self.high:
             raise ValueError(f"low is {self.low} and high {self.high}: low must be smaller")
-        if self.high - self.low > sys.float_info.max:
-            raise ValueError(f"low is {self.low} and high {self.high}: they are too far apart to draw between them")
         return self
 
 
-class Uniform(Bounds[Literal["uniform"], float]):
+class Uniform(Bounds[Literal["uniform"], Real]):
     """A number between two, all alike."""
 
 
-class LogUniform(Bounds[Literal["loguniform"], float]):
+class LogUniform(Bounds[Literal["loguniform"], Real]):
     """A number between two, alike in its logarithm."""
 
     @field_validator("low")
@@ -65,17 +64,10 @@ class LogUniform(Bounds[Literal["loguniform"], float]):
         return low
 
 
-class Integer(Bounds[Literal["integer"], int]):
+class Integer(Bounds[Literal["integer"], Whole]):
     """A whole number between two, both included."""
 
     log: bool = Field(default=False, description="alike in its logarithm")
-
-    @field_validator("low", "high")
-    @classmethod
-    def _is_exact(cls, value: int) -> int:
-        if abs(value) > _LARGEST:
-            raise ValueError(f"must lie within {_LARGEST:,} of 0: samplers reckon in floating point")
-        return value
 
     @model_validator(mode="after")
     def _has_a_logarithm(self) -> Integer:
@@ -112,6 +104,7 @@ def label(value: Any) -> str:
 
 
 Domain = Uniform | LogUniform | Integer | Choice
+_DOMAINS = (Uniform, LogUniform, Integer, Choice)
 KINDS: dict[str, type[Domain]] = {"uniform": Uniform, "loguniform": LogUniform, "integer": Integer, "choice": Choice}
 
 
@@ -185,64 +178,55 @@ class CampaignConfig(Settings):
     )
 
     def drawn(self, ask: Ask) -> tuple[dict[str, Any], dict[str, Any]]:
-        """One point of the space: (parameters by name, settings by dotted name), what `ask` says put in."""
+        """Return one point of the space: (parameters by name, settings by dotted name), with the answers of `ask`."""
         params: dict[str, Any] = {}
         settings: dict[str, Any] = {}
-
-        def value(name: str, domain: Domain) -> Any:
-            params[name] = ask(name, domain)
-            return domain.labels[params[name]] if isinstance(domain, Choice) else params[name]
-
-        for name, dimension in self.space.items():
-            if not isinstance(dimension, Options):
-                settings[name] = value(name, dimension)
+        for name, setting, given, option in self._parts():
+            if not params.items() >= option.items():
                 continue
-            chosen = value(name, Choice(kind="choice", values=tuple(dimension.options)))
-            for setting, given in dimension.options[chosen].items():
-                searched = isinstance(given, Uniform | LogUniform | Integer | Choice)
-                settings[setting] = value(f"{name}={chosen}: {setting}", given) if searched else given
+            if isinstance(given, _DOMAINS):
+                params[name] = ask(name, given)
+                given = given.labels[params[name]] if isinstance(given, Choice) else params[name]
+            if setting:
+                settings[setting] = given
         return params, settings
 
     def dimensions(self) -> dict[str, Domain]:
-        """Every parameter with its domain, in the space's order; those of options that need not be chosen too."""
-        found: dict[str, Domain] = {}
-        for name, dimension in self.space.items():
-            if not isinstance(dimension, Options):
-                found[name] = dimension
-                continue
-            found[name] = Choice(kind="choice", values=tuple(dimension.options))
-            for chosen, settings in dimension.options.items():
-                for setting, given in settings.items():
-                    if isinstance(given, Uniform | LogUniform | Integer | Choice):
-                        found[f"{name}={chosen}: {setting}"] = given
-        return found
+        """Return the domain of every parameter, in the space's order, including those that only some options have."""
+        return {name: domain for name, _, domain, _ in self._parts() if isinstance(domain, _DOMAINS)}
 
-    def corners(self) -> Iterator[tuple[str, Any]]:
-        """(name of a parameter, a value of it): the ends of every interval, all values of every choice."""
-        for name, domain in self.dimensions().items():
-            yield from ((name, value) for value in _ends(domain))
+    def corners(self) -> Iterator[dict[str, Any]]:
+        """Yield points of one parameter: both ends of each interval, each value of each choice, by parameter name.
+
+        A parameter of an option comes with that option.
+        """
+        for name, _, domain, option in self._parts():
+            if isinstance(domain, _DOMAINS):
+                ends = domain.labels if isinstance(domain, Choice) else (domain.low, domain.high)
+                yield from ({**option, name: value} for value in ends)
 
     def values(self) -> Iterator[tuple[str, Any]]:
-        """(dotted name of a setting, a value that the space gives it), but for what lies in intervals."""
-        for name, dimension in self.space.items():
-            options = dimension.options.values() if isinstance(dimension, Options) else [{name: dimension}]
-            for setting, given in (item for option in options for item in option.items()):
-                if isinstance(given, Choice):
-                    yield from ((setting, value) for value in given.values)
-                elif not isinstance(given, Uniform | LogUniform | Integer):
-                    yield setting, given
+        """Yield (dotted name of a setting, a value that the space gives it), except values of intervals."""
+        for _, setting, given, _ in self._parts():
+            if isinstance(given, Choice):
+                yield from ((setting, value) for value in given.values if setting)
+            elif setting and not isinstance(given, _DOMAINS):
+                yield setting, given
 
     def tuned(self) -> Iterator[str]:
-        """The dotted names of all settings that a trial may change."""
+        """Yield the dotted names of all settings that a trial may change."""
+        yield from (setting for _, setting, _, _ in self._parts() if setting)
+
+    def _parts(self) -> Iterator[tuple[str, str, Any, dict[str, str]]]:
+        """Yield (parameter, its setting, its domain or value, the option that has it); options have no setting."""
         for name, dimension in self.space.items():
-            if isinstance(dimension, Options):
-                yield from (setting for settings in dimension.options.values() for setting in settings)
-            else:
-                yield name
-
-
-def _ends(domain: Domain) -> tuple[Any, ...]:
-    return tuple(domain.labels) if isinstance(domain, Choice) else (domain.low, domain.high)
+            if not isinstance(dimension, Options):
+                yield name, name, dimension, {}
+                continue
+            yield name, "", Choice(kind="choice", values=tuple(dimension.options)), {}
+            for option, settings in dimension.options.items():
+                for setting, given in settings.items():
+                    yield f"{name}={option}: {setting}", setting, given, {name: option}
 
 
 @dataclass(frozen=True)

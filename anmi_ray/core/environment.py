@@ -1,4 +1,4 @@
-"""What a run is carried out with: versions, git revision, hardware, what Ray's workers start with, what is kept out.
+"""The environment of a run: versions, git revision, hardware, and the environment of Ray's workers.
 
 Imports none of the packages it names.
 """
@@ -56,7 +56,7 @@ WORKERS = {
 
 @contextmanager
 def without(package: str) -> Iterator[None]:
-    """What is imported meanwhile finds no such package, installed or not."""
+    """Hide a package from imports inside the context."""
     loaded = sys.modules.pop(package, None)
     sys.modules[package] = None  # type: ignore[assignment]
     try:

@@ -40,7 +40,7 @@ class AnmiError(Exception):
 
 
 def _without_middle(text: str, most: int) -> str:
-    """At most so many characters of a text; 0: all of them."""
+    """Truncate a text to a number of characters; 0: no limit."""
     return f"{text[: most - 50]} … {text[-50:]}" if most and len(text) > most else text
 
 
@@ -137,7 +137,7 @@ class BudgetError(JudgeError):
 
 
 class TrainingError(AnmiError):
-    """Training cannot go on (loss not finite, scores constant, out of memory)."""
+    """Training cannot continue (non-finite loss, constant scores, out of memory)."""
 
 
 def caught(check: Callable[..., object], *args: object) -> Iterator[AnmiError]:
@@ -192,9 +192,9 @@ _BY_ERRNO = {
     errno.EPERM: ("operation not permitted", f"grant write permission or {_OTHER_ROOT}"),
     errno.EROFS: ("read-only filesystem", "give a writable root with --root"),
     errno.ENOENT: ("no such file or folder", "check the path"),
-    errno.ENOTDIR: ("a file stands where a folder must be", f"remove that file or {_OTHER_ROOT}"),
-    errno.EEXIST: ("a file stands where a folder must be", f"remove that file or {_OTHER_ROOT}"),
-    errno.EISDIR: ("a folder stands where a file must be", f"remove that folder or {_OTHER_ROOT}"),
+    errno.ENOTDIR: ("expected a folder, got a file", f"remove that file or {_OTHER_ROOT}"),
+    errno.EEXIST: ("expected a folder, got a file", f"remove that file or {_OTHER_ROOT}"),
+    errno.EISDIR: ("expected a file, got a folder", f"remove that folder or {_OTHER_ROOT}"),
     errno.ENAMETOOLONG: ("path too long", "give a shorter root with --root"),
 }
 # What object storage says in words (pyarrow names the AWS error and gives no errno).
@@ -231,7 +231,7 @@ def disk_is_full(error: BaseException | None, place: str | None = None) -> bool:
 
 
 def from_file_error(error: OSError, place: str) -> StoreError:
-    """The same of a single file that a command was given, which stands under no root."""
+    """Convert an error about a single file given to a command."""
     made = from_os_error(error, place)
     remedy = (made.remedy or "").replace(_OTHER_ROOT, "give another path").replace("root with --root", "path")
     return StoreError(made.message, place, remedy.replace("write permission", "permission").removesuffix(f"; {_AGAIN}"))

@@ -66,8 +66,6 @@ def copy_hash(*parts: str) -> bytes:
 
 def comparison_id(query: bytes, doc_a: bytes, doc_b: bytes, again: int = 0) -> bytes:
     """Id of an unordered pair of documents under a query; needs doc_a < doc_b. `again` tells repeated askings apart."""
-    if not doc_a < doc_b:
-        raise AssertionError("a comparison is stored with doc_a < doc_b")
     return digest("comparison", query, doc_a, doc_b, *([again] if again else []))
 
 
@@ -76,8 +74,6 @@ def bucket_of(text_hash_value: bytes, buckets: int) -> int:
 
     Equal query texts land in one bucket, whatever their ids.
     """
-    if buckets < 1 or buckets & (buckets - 1):
-        raise AssertionError(f"buckets must be a power of two, not {buckets}")
     return int.from_bytes(text_hash_value[:4], "big") * buckets >> 32
 
 
@@ -106,8 +102,6 @@ def id_matrix(column: pa.ChunkedArray | pa.Array) -> NDArray[np.uint8]:
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):  # combine_chunks of an empty column
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], type=ID)
-    if array.null_count:
-        raise AssertionError("a column of ids holds nulls")
     data = array.buffers()[1]
     if data is None or len(array) == 0:
         return np.zeros((0, ID_BYTES), dtype=np.uint8)

@@ -103,7 +103,7 @@ def one_forecast(table: pa.Table) -> pa.ChunkedArray:
 
 
 def split_by_text(table: pa.Table) -> str | None:
-    """A query text stands in one split alone."""
+    """A query text belongs to one split only."""
     counts = table.select(["text_hash", "split"]).group_by("text_hash").aggregate([("split", "count_distinct")])
     bad = pc.sum(pc.greater(counts["split_count_distinct"], 1)).as_py() or 0
-    return f"{bad} query texts stand in more than one split" if bad else None
+    return f"{bad} query texts are in more than one split" if bad else None

@@ -22,7 +22,7 @@ from structlog.contextvars import bound_contextvars, get_contextvars, merge_cont
 
 from anmi_ray.core.redaction import scrub
 
-OURS = "anmi_ray"  # the logger below which all of this package stand
+OURS = "anmi_ray"  # parent of all loggers of this package
 logging.getLogger(OURS).addHandler(logging.NullHandler())  # else Python writes warnings of a library's to the screen
 _FIRST = ("time", "level", "logger", "message", "run", "stage", "bucket")
 

@@ -96,7 +96,7 @@ COMPARISON = Record(
     schema_of({"comparison_id": ID, "query_id": ID, "doc_a": ID, "doc_b": ID, "round": INT, "design": TEXT}),
     (invariants.ordered_pair,),
 )
-# What one judge said of a pair in one order (ab: doc_a was shown first), or why it failed. Never a default vote.
+# One judge's answer about a pair in one order (ab: doc_a was shown first), or the reason of failure; never a default.
 JUDGMENT = Record(
     "Judgment",
     1,
@@ -111,7 +111,7 @@ JUDGMENT = Record(
         every(lambda t: pc.xor(pc.is_null(t["p_a"]), pc.is_null(t["error"])), "must have exactly one of p_a and error"),
     ),
 )
-# A preference of somebody's own file: `place` names file and line, `key` the query and documents as they stand there.
+# A preference of a user's file: `place` is file and line, `key` the query and documents as written there.
 IMPORTED = Record(
     "Imported",
     1,
@@ -139,7 +139,7 @@ IMPORTED = Record(
         every(lambda t: pc.xor(pc.is_null(t["p_a"]), pc.is_null(t["error"])), "must have exactly one of p_a and error"),
     ),
 )
-# What was bought from a judge, as it came: the question is named by the hashes of its three texts, so runs share it.
+# An answer of a judge, unprocessed; a question is identified by the hashes of its three texts, so runs share it.
 # Either the judge's words, or log probabilities of its answers (the first document, the second, a tie), or an error.
 # A transient error may go away when asked again; every other row is final. p_a is derived on reading.
 ANSWER = Record(
@@ -178,7 +178,7 @@ ANSWER = Record(
         finite("dollars", "seconds"),
     ),
 )
-# What a simulated panel was told, in probit units; written only where judges are simulated.
+# Latent relevance in probits, as seen by a simulated panel; only with simulated judges.
 TRUTH = Record(
     "Truth", 1, ("query_id", "doc_id"), schema_of({"query_id": ID, "doc_id": ID, "latent": REAL}), (finite("latent"),)
 )
@@ -241,7 +241,7 @@ FIT = Record(
         every(lambda t: pc.equal(pc.is_null(t["cycle_rate"]), pc.equal(t["triads"], 0)), "a cycle rate without triads"),
     ),
 )
-# How far a document stands below an anchor (anchor minus document, Elo points), with the error of the difference.
+# Gap of a document to an anchor (anchor minus document, Elo points), with its standard error.
 # Anchors are known positives; in a query without one its four top-rated documents, which mining may or may not take.
 GAP = Record(
     "Gap",
@@ -373,7 +373,7 @@ def by_query(table: pa.Table) -> Iterator[tuple[bytes, pa.Table]]:
 
 
 def find_rows(table: pa.Table, keys: Mapping[str, pa.ChunkedArray | pa.Array]) -> NDArray[np.int64]:
-    """Row of `table` that holds each tuple of `keys` (id columns by name), -1 where there is none.
+    """Row of `table` with each tuple of `keys` (id columns by name), or -1.
 
     The columns named in `keys` are together a key of `table`. Joins on a 64-bit mix of the ids and compares them whole.
     """
@@ -386,7 +386,7 @@ def find_rows(table: pa.Table, keys: Mapping[str, pa.ChunkedArray | pa.Array]) -
     order = np.argsort(held_key, kind="stable")
     held_key = held_key[order]
     if (held_key[1:] == held_key[:-1]).any():
-        raise AssertionError(f"{', '.join(keys)} are not a key: a tuple stands twice in the table")
+        raise AssertionError(f"{', '.join(keys)} are not a key: the table contains a tuple twice")
     rows = order[np.minimum(np.searchsorted(held_key, wanted_key), len(order) - 1)]
     same = np.ones(len(rows), dtype=bool)
     for a, b in zip(held, wanted, strict=True):

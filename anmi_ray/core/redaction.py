@@ -1,8 +1,7 @@
-"""What must not be shown: keys that a process has read, secrets of its environment, credentials in addresses.
+"""Credentials: what is refused in settings, by its name, and what is replaced by *** in text that leaves a process.
 
-Whoever reads a key tells it here (`keep`), and what leaves a process as text (log lines, snapshots) passes `scrub`;
-`shown` makes a line for a screen of a message, and `quoted` one of a value that a user gave. What is recorded is not
-scrubbed: settings that carry a credential are refused, by what `in_address` and `in_value` find.
+`keep` registers the value of a key that was read; `scrub` hides it, secrets of the environment, users in addresses, and
+values of options named like secrets. No value is taken for a key by its shape.
 """
 
 from __future__ import annotations
@@ -42,16 +41,6 @@ _ONE_SLASH = re.compile(r"^(s3[an]?|gc?s|abfss?|hdfs|https?|ftp):/(?!/)", re.IGN
 _OPTION = re.compile(
     rf"(?<![A-Za-z])((?:[A-Za-z]+[_-]){{0,4}}?{_WORDS.replace('_?', '[_-]?')})=[^&\s\"',}}]+", re.IGNORECASE
 )
-_KEY = re.compile(
-    r"(?<![A-Za-z0-9])(?:sk-[\w-]{8,}|A[KS]IA[0-9A-Z]{12,}|hf_[A-Za-z0-9]{16,}|gh[opsur]_\w{16,}|github_pat_\w{16,}"
-    r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{8,}|AIza[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*)"
-    r"|(?<=Bearer )[^\s\"']{8,}|(?<=Basic )[A-Za-z0-9+/=]{8,}"
-)
-# a name may begin with sk- too: what settings are refused for is longer, and looks random
-_SURELY = re.compile(
-    _KEY.pattern.replace(r"sk-[\w-]{8,}", r"sk-(?:(?=\S{0,200}\d)(?=\S{0,200}[A-Z])\S{20}|[0-9a-f]{20})"),
-)
-_OPAQUE = re.compile(r"(?<![\w+/=.-])(?=[A-Za-z+/]*\d)[A-Za-z0-9+][A-Za-z0-9+/]{31,}={0,2}(?![\w+/.-])")
 _known: set[str] = set()
 
 
@@ -79,7 +68,8 @@ def scrub(text: str) -> str:
     """
     for form in sorted(_known.union(*map(forms, _of_environment())), key=len, reverse=True):
         text = text.replace(form, HIDDEN)
-    return _KEY.sub(HIDDEN, _OPTION.sub(rf"\1={HIDDEN}", _USER.sub(_hide_user, text)))
+    text = _USER.sub(lambda found: f"{found[1] or found[2]}{HIDDEN}@", text)
+    return _OPTION.sub(rf"\1={HIDDEN}", text)
 
 
 def shown(text: str) -> str:
@@ -93,21 +83,14 @@ def shown(text: str) -> str:
 
 
 def quoted(value: object, places: Iterable[str] = ()) -> str:
-    """A value that a user gave, for a message: *** where it may be a credential, and no longer than 80 characters.
+    """A value that a user gave, for a message: *** where a name in `places` says that it is a secret, and shortened.
 
-    `places`: the names of the settings that it stands in.
-
-    >>> quoted("many"), quoted("sk-0123456789"), quoted("word", ["endpoint", "api_key"])
-    ("'many'", "'***'", "'***'")
+    >>> quoted("many"), quoted("word", ["endpoint", "api_key"])
+    ("'many'", "'***'")
     """
     if any(map(is_secret_name, places)):
         return repr(HIDDEN)
-    return shortened(repr(scrub_given(value) if isinstance(value, str) else value))
-
-
-def scrub_given(text: str) -> str:
-    """`scrub` for words that a user gave: long runs of letters and digits may be keys, where ours are fingerprints."""
-    return _OPAQUE.sub(HIDDEN, scrub(text))
+    return shortened(repr(scrub(value) if isinstance(value, str) else value))
 
 
 def shortened(text: str, longest: int = LONGEST) -> str:
@@ -127,11 +110,6 @@ def is_secret_name(name: str) -> bool:
     return _NAME.fullmatch(words) is not None and _OF_TEXT.fullmatch(words) is None
 
 
-def is_key(value: str) -> bool:
-    """Whether a text holds what must be a key, by how those of services begin."""
-    return _SURELY.search(value) is not None
-
-
 def in_address(address: str) -> str | None:
     """Which part of an address carries a credential, in words; None where none does, and for a local path.
 
@@ -141,27 +119,27 @@ def in_address(address: str) -> str | None:
     (None, None)
     """
     scheme, sign, rest = _ONE_SLASH.sub(r"\1://", address).partition("://")
-    if not sign or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
+    scheme = scheme.lower()
+    if not sign or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
         return None
-    if _has_user(scheme.lower(), rest) or _has_user(scheme.lower(), unquote(rest)):
+    if _has_user(scheme, rest) or _has_user(scheme, unquote(rest)):
         return "the user before the @"
-    for option in re.split(r"[&;]", re.split(r"[?#;]", f"{rest};", maxsplit=1)[1]):
+    for option in re.split(r"[?#;&]", rest)[1:]:
         name, _, value = option.partition("=")
         name, value = unquote(name), unquote(value)
         if value and (is_secret_name(name) or name.lower() in _IN_ADDRESS):
             return f"the option {shortened(name)}"
-        if is_key(value) or ("@" in value and (in_address(value) or "://" not in value)):
+        if "@" in value and (in_address(value) or "://" not in value):
             return f"the value of the option {shortened(name)}"
-    return "a part of its path" if is_key(unquote(rest)) else None
+    return None
 
 
 def _has_user(scheme: str, rest: str) -> bool:
-    """Whether a user with a password, or a key as user, stands before the host. A password may hold any character."""
+    """Whether a user with a password, or a key as user, precedes the host. A password may hold any character."""
     if scheme == "file" or rest.startswith("["):
         return False
-    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    user, at, _ = authority.rpartition("@")
-    if at and (":" in user or scheme in ("http", "https", "s3", "s3a", "s3n", "ftp") or is_key(user)):
+    user, at, _ = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")
+    if at and (":" in user or scheme in ("http", "https", "s3", "s3a", "s3n", "ftp")):
         return True
     before = rest.partition("?")[0] if not at else ""
     port = r"(?!\d+(?:/|$))" if not scheme.startswith("s3") else ""  # a bucket has none
@@ -169,27 +147,21 @@ def _has_user(scheme: str, rest: str) -> bool:
 
 
 def in_value(value: object, name: str = "") -> tuple[str, str] | None:
-    """What in settings of any shape is a credential, by its name or its look: dotted name and value; None: nothing.
+    """The dotted name and value of a credential in settings: text under a name of secrets, or such an address.
 
     >>> in_value({"headers": {"x-api-key": "abc"}}), in_value({"stop": ["sk-"], "max_tokens": 8, "token": None})
     (('headers.x-api-key', 'abc'), None)
     """
     if isinstance(value, str):
         last = next((part for part in reversed(name.split(".")) if not part.isdecimal()), "")
-        is_credential = value and (is_secret_name(last) or is_key(value) or is_key(last) or in_address(value))
-        return (name, value) if is_credential else None
+        return (name, value) if value and (is_secret_name(last) or in_address(value)) else None
+    inner: Iterable[tuple[object, object]] = ()
     if isinstance(value, Mapping):
         inner = cast(Mapping[object, object], value).items()
     elif isinstance(value, list | tuple):
         inner = enumerate(cast(list[object], value))
-    else:
-        return None
     found = (in_value(one, f"{name}.{key}" if name else str(key)) for key, one in inner)
     return next((one for one in found if one is not None), None)
-
-
-def _hide_user(found: re.Match[str]) -> str:
-    return f"{found[1] or found[2]}{HIDDEN}@"
 
 
 def _of_environment() -> list[str]:

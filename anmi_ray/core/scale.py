@@ -18,6 +18,7 @@ Floats = NDArray[np.float64]
 
 ELO_PER_LOGIT = 400.0 / math.log(10.0)  # 173.718: a gap of 400 points is odds of ten to one
 ELO_PER_PROBIT = ELO_PER_LOGIT * 4.0 / math.sqrt(2.0 * math.pi)  # 277.21: equal slope of the win curve at gap zero
+Z95 = 1.959963984540054  # Φ⁻¹(.975): half a 95 % interval in standard errors
 
 
 def elo_per_latent(model: Model) -> float:
@@ -54,14 +55,16 @@ def normal_quantile(p: ArrayLike) -> Floats:
     return special.ndtri(np.asarray(p, dtype=np.float64))
 
 
+def wilson(share: float, size: float) -> tuple[float, float]:
+    """Return Wilson's 95 % interval (1927) of a share of `size` independent units."""
+    middle = (share + Z95**2 / (2 * size)) / (1 + Z95**2 / size)
+    half = Z95 / (1 + Z95**2 / size) * math.sqrt(share * (1 - share) / size + Z95**2 / (4 * size**2))
+    return max(middle - half, 0.0) if share else 0.0, min(middle + half, 1.0) if share < 1 else 1.0
+
+
 def sigmoid(x: ArrayLike) -> Floats:
     """σ(x) = 1 / (1 + exp(-x))."""
     return special.expit(np.asarray(x, dtype=np.float64))
-
-
-def logit(p: ArrayLike) -> Floats:
-    """σ⁻¹(p) = log(p / (1 - p)); ±inf at 0 and 1."""
-    return special.logit(np.asarray(p, dtype=np.float64))
 
 
 def log_sigmoid(x: ArrayLike) -> Floats:
@@ -72,11 +75,6 @@ def log_sigmoid(x: ArrayLike) -> Floats:
 def link(x: ArrayLike, model: Model) -> Floats:
     """F(x), the probability that a document better by x latent units wins."""
     return normal_cdf(x) if model == "thurstone" else sigmoid(x)
-
-
-def link_inverse(p: ArrayLike, model: Model) -> Floats:
-    """F⁻¹(p): the latent gap at which the better document wins with probability p."""
-    return normal_quantile(p) if model == "thurstone" else logit(p)
 
 
 def win_probability(gap_elo: ArrayLike, model: Model) -> Floats:

@@ -117,27 +117,6 @@ class CatalogueReader(JudgedReader):
             ) from error
 
 
-def datasets_under(name: str, place: str) -> list[str]:
-    """The id itself where it has documents, queries and relevance grades; of a benchmark, the ids right below it.
-
-    Raises ConfigError where these are not there, or not of all; `place` is the setting that names it.
-    """
-    registry = _library(place).registry
-    if name in registry and _complete(registry[name]):
-        return [name]
-    below = _below(registry, name)
-    found = [one for one in below if one.count("/") == name.count("/") + 1]
-    benchmark = name not in registry or not registry[name].has("docs")
-    if found and benchmark and all(_complete(registry[one]) for one in found):
-        return found
-    near = _near(registry, name)
-    raise ConfigError(
-        f"no folder is called {name}, and ir_datasets knows no dataset of that name with relevance grades",
-        place,
-        f"did you mean {' or '.join(below[:12] or near)}?" if below or near else "see https://ir-datasets.com",
-    )
-
-
 def _below(registry: Any, name: str) -> list[str]:
     return sorted(one for one in registry if one.startswith(f"{name}/"))
 
@@ -146,17 +125,13 @@ def _near(registry: Any, name: str) -> list[str]:
     return difflib.get_close_matches(name, list(registry), n=3, cutoff=0.6)
 
 
-def _complete(dataset: Any) -> bool:
-    return all(dataset.has(part) for part in ("docs", "queries", "qrels"))
-
-
-def _library(place: str = "corpus.reader: ir_datasets") -> Any:
+def _library() -> Any:
     try:
         import ir_datasets  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"needs ir_datasets, which is not installed here ({error})",
-            place,
+            "corpus.reader: ir_datasets",
             f"{environment.install('ir-datasets')}, on every node where the driver or ingest may run",
         ) from None
     return ir_datasets

@@ -41,7 +41,7 @@ class Headline:
     by_judges: str = ""
 
     def how(self) -> str:
-        """What the baseline is, in words."""
+        """Description of the baseline."""
         if self.chosen == BY_SETTINGS:
             return "named by evaluate.baseline"
         if self.chosen == BY_DEV:

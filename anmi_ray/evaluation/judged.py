@@ -2,7 +2,7 @@
 
 The gain of a document is P(it answers the query): the mean of the judges who answered, on the scale of the labels where
 some of these queries have labels too. Gains are kept in thousandths, since the library of measures wants whole grades;
-nDCG is the same for grades and any multiple of them. A document that nobody was asked about gains nothing.
+nDCG is the same for grades and any multiple of them. Unjudged documents have no gain.
 Letters: N pooled documents, S systems.
 """
 
@@ -75,7 +75,7 @@ class ByJudges:
 
     def said(self) -> str:
         """Whose figures these are, in a sentence."""
-        whose = "a panel of its own" if self.own_panel else "the panel that the model was trained by"
+        whose = "a separate panel" if self.own_panel else "the panel that the model was trained by"
         simulated = ", simulated" if self.simulated else ""
         names = ", ".join(self.judges)
         return f"judges, not people, gave these gains: {names}, {whose}{simulated}; {self.calibration}"
@@ -286,7 +286,7 @@ def _tau(by_labels: pa.Table, by_judges: pa.Table, names: tuple[str, str]) -> fl
         return None
     from scipy.stats import kendalltau
 
-    found: Any = kendalltau(*means)  # a result type of its own that scipy leaves untyped
+    found: Any = kendalltau(*means)  # scipy leaves the result type untyped
     return float(found.statistic)
 
 

@@ -84,7 +84,7 @@ def depth_of(name: str, otherwise: int = 10) -> int:
 
 
 def mean(metrics: pa.Table, system: str, measure: str) -> float:
-    """Mean over the queries of one system under one measure; DataError if there are none."""
+    """Return the mean over queries of a system's measure. Raises DataError without queries."""
     rows = metrics.filter(pc.and_(pc.equal(metrics["system"], system), pc.equal(metrics["measure"], measure)))
     if not rows.num_rows:
         raise DataError(f"no {measure} of {system}", "metrics", "evaluate that system under that measure")

@@ -13,14 +13,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from anmi_ray.core import scale
 from anmi_ray.core.arrays import Ints, Reals
+from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
-from anmi_ray.evaluation.pairwise import Pairs, buckets, folded, kinds, radius, shares
+from anmi_ray.evaluation.pairwise import Pairs, buckets, read
 from anmi_ray.evaluation.significance import Estimate, blocks
 
-Z95 = 1.959963984540054
 BUCKETS = 20
 ROUNDS = 2000
 _KEPT = 64  # blocks kept between statistics of the same queries, a megabyte each
@@ -98,7 +100,7 @@ def ratio(sums: Reals) -> Reals:
 
 def hits(pairs: Pairs) -> tuple[Reals, NDArray[np.bool_]]:
     """Whether each prediction names the side that the judges agree on (½ where it names none), and where they do."""
-    consensus = np.isin(kinds(pairs.score_P), (0, 4))
+    consensus = np.abs(2 * pairs.score_P - 1) >= 1.0 - 1e-9
     lean = pairs.mean_P - 0.5
     right = np.where(np.abs(lean) < 1e-12, 0.5, (lean > 0) == (pairs.score_P > 0.5))
     return right.astype(np.float64), consensus
@@ -127,9 +129,7 @@ def wilson(values_P: Reals, query_P: Ints) -> Estimate:
     else:
         variance = float((error_Q**2).sum()) / n**2 * drawn / max(drawn - 1, 1)
         size = n / max(variance * (n - 1) / (p * (1 - p)), 1.0)
-    middle = (p + Z95**2 / (2 * size)) / (1 + Z95**2 / size)
-    half = Z95 / (1 + Z95**2 / size) * math.sqrt(p * (1 - p) / size + Z95**2 / (4 * size**2))
-    return Estimate(p, max(middle - half, 0.0), min(middle + half, 1.0), n)
+    return Estimate(p, *scale.wilson(p, size), n)
 
 
 def brier(pairs: Pairs, draws: Draws | None = None) -> Estimate:
@@ -194,7 +194,7 @@ def _parts(sums: Reals) -> tuple[Reals, Reals, Reals, Reals]:
 
 
 def _gaps(sums: Reals) -> tuple[Reals, Reals, Reals]:
-    """Of every bucket: pairs, mean of score − μ, and its sample variance."""
+    """Return, per bucket, the number of pairs, the mean of score − μ, and its sample variance."""
     n, predicted, observed, squares = _parts(sums)
     gap = (observed - predicted) / np.maximum(n, 1)
     variance = np.maximum(squares - n * gap**2, 0.0) / np.maximum(n - 1, 1)
@@ -240,37 +240,17 @@ def _estimate(value: float, drawn: Reals, n: int) -> Estimate:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Pairs of neighbouring rank: `low` to `high` are the values ranked by; predicted and observed are mean scores.
-
-    kinds: the share of each kind of score. In folded buckets scores are *for the preferred document*, 1 − C and 1 − μ.
-    """
+    """Pairs of neighbouring μ: how many, the predicted mean score and the observed one."""
 
     n: int
-    low: float
-    high: float
     predicted: float
     observed: Estimate
-    kinds: tuple[float, ...]
 
 
 def mean_buckets(pairs: Pairs, count: int = BUCKETS, draws: Draws | None = None) -> tuple[Bucket, ...]:
-    """Equal-population buckets of μ: the calibration curve."""
-    return _rows(pairs, pairs.mean_P, pairs.mean_P, pairs.score_P, count, draws)
-
-
-def radius_buckets(pairs: Pairs, count: int = BUCKETS, draws: Draws | None = None) -> tuple[Bucket, ...]:
-    """Figure 7: the folded points by radius, in equal-population buckets from the surest to the least sure."""
-    fold = folded(pairs)
-    return _rows(fold, radius(fold), 1.0 - fold.mean_P, 1.0 - fold.score_P, count, draws)
-
-
-def _rows(
-    pairs: Pairs, ranked_P: Reals, predicted_P: Reals, observed_P: Reals, count: int, draws: Draws | None
-) -> tuple[Bucket, ...]:
+    """Equal-population buckets of μ: the reliability curve."""
     count = min(count, len(pairs))
-    bucket = buckets(ranked_P, count)
-    held = shares(kinds(pairs.score_P), bucket, count)
-    sums = by_query(pairs, bucket_values(predicted_P, observed_P, bucket, count))
+    sums = by_query(pairs, bucket_values(pairs.mean_P, pairs.score_P, buckets(pairs.mean_P, count), count))
     n, predicted, observed, _ = _parts(sums.sum(axis=0))
     drawn_n, _, drawn, _ = _parts((draws or Draws(pairs.queries)).sums(sums))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -278,11 +258,8 @@ def _rows(
     return tuple(
         Bucket(
             int(n[b]),
-            float(ranked_P[bucket == b].min()),
-            float(ranked_P[bucket == b].max()),
             float(predicted[b] / n[b]),
             Estimate(float(observed[b] / n[b]), *percentiles(means[:, b]), int(n[b])),
-            tuple(float(share) for share in held[b]),
         )
         for b in range(count)
     )
@@ -321,49 +298,25 @@ def predictor(name: str, pairs: Pairs, model: Pairs | None = None, draws: Draws 
 
 def constant(pairs: Pairs, mean: float) -> Pairs:
     """The same pairs under a predictor that says `mean` of every one."""
-    return Pairs(np.full(len(pairs), 1.0 - mean), np.full(len(pairs), mean), pairs.score_P, pairs.query_P, "binary")
+    return Pairs(np.full(len(pairs), 1.0 - mean), np.full(len(pairs), mean), pairs.score_P, pairs.query_P)
 
 
-def confidence_of_agreement(pairs: Pairs, count: int = BUCKETS, draws: Draws | None = None) -> Estimate:
-    """Whether E|C| tells ties from hard pairs: at equal μ, is it higher where judges agree than where they are even?
+def compare(predictions: pa.Table, model: str, others: Sequence[str] = ()) -> tuple[Predictor, ...]:
+    """Measure `model` at its last step; compare `others` on the same pairs, the constant ½, and the best constant.
 
-    The concordance of E|C| over all (consensus, even) pairs of predictions in the same one of `count` buckets of
-    folded μ: the chance that the consensus has the higher E|C|, ties counted half. ½ says that E|C| knows nothing that
-    μ does not. A consensus at the same μ as a tie is a pair that was too hard for the model. None where E|C| does not
-    vary, or no bucket holds both.
+    predictions: a Prediction table in which all of them predicted the same pairs. The best constant is the mean score
+    of these pairs, known only afterwards. Raises DataError if a model is missing or there are fewer than two queries.
     """
-    if not pairs.two_dimensional:
-        return NOTHING
-    fold = folded(pairs)
-    kind = kinds(fold.score_P)
-    bucket = buckets(fold.mean_P, count)
-    order: list[tuple[Ints, Ints, Reals]] = []
-    for b in range(count):
-        agreed = np.flatnonzero((bucket == b) & np.isin(kind, (0, 4)))
-        tied = np.flatnonzero((bucket == b) & (kind == 2))
-        if agreed.size and tied.size:
-            order.append((agreed, tied, _order(fold.decided_P[agreed], fold.decided_P[tied])))
-    if not order:
-        return NOTHING
-    value = sum(float(won.sum()) for _, _, won in order) / sum(won.size for _, _, won in order)
-    drawn = [_concordance(counts[:, pairs.query_P], order) for counts in (draws or Draws(pairs.queries)).blocks()]
-    low, high = percentiles(np.concatenate(drawn))
-    return Estimate(value, low, high, sum(len(agreed) + len(tied) for agreed, tied, _ in order))
-
-
-def _order(agreed: Reals, tied: Reals) -> Reals:
-    """1 where the agreed is higher, ½ where they are equal (to 1e-9), else 0."""
-    gap = agreed[:, None] - tied[None, :]
-    return np.where(np.abs(gap) < 1e-9, 0.5, (gap > 0).astype(np.float64))
-
-
-def _concordance(weight_RP: Reals, order: Sequence[tuple[Ints, Ints, Reals]]) -> Reals:
-    """The concordance of every resample, NaN where it has no such pairs."""
-    won = np.zeros(len(weight_RP))
-    total = np.zeros(len(weight_RP))
-    for agreed, tied, matrix in order:
-        of_agreed = weight_RP[:, agreed]
-        of_tied = weight_RP[:, tied]
-        won += ((of_agreed @ matrix) * of_tied).sum(axis=1)
-        total += of_agreed.sum(axis=1) * of_tied.sum(axis=1)
-    return ratio(np.stack([won, total], axis=-1))
+    pairs = read(predictions, model)
+    if pairs.queries < 2:
+        raise DataError(
+            f"pairs of {pairs.queries} query", "predictions", "predict held-out pairs of two queries or more"
+        )
+    draws = Draws(pairs.queries)
+    beside = {name: read(predictions, name) for name in others}
+    beside |= {
+        "always ½": constant(pairs, 0.5),
+        "base rate of these pairs": constant(pairs, float(pairs.score_P.mean())),
+    }
+    compared = (predictor(name, other, pairs, draws) for name, other in beside.items())
+    return (predictor(model, pairs, draws=draws), *compared)

@@ -78,7 +78,7 @@ class RelevanceThreshold:
     documents: float = 0.0
 
     def said(self) -> str:
-        """What it keeps, where it was reached."""
+        """Threshold and precision, if reached."""
         return (
             f"{self.probability:.2f} or more: precision {interval(self.precision)}, {self.recall:.0%} of what is "
             f"relevant, {self.documents:.1f} documents a query"
@@ -165,12 +165,12 @@ def find(folder: Path) -> Relevance | None:
         place = ".".join(map(str, first["loc"]))
         raise DataError(f"is damaged: {place} {first['msg']}".replace(":  ", ": "), str(path), _ANEW) from None
     if not made.curve.is_sound:
-        raise DataError("is damaged: its curve is none that rises", str(path), _ANEW)
+        raise DataError("is damaged: its curve is not increasing", str(path), _ANEW)
     return made
 
 
 def missing(place: str) -> ConfigError:
-    """What is said where P(relevant) is asked for and a model has none."""
+    """Message if P(relevant) is requested from a model without a curve."""
     return ConfigError(
         "the model has no calibrated P(relevant)",
         place,

@@ -25,7 +25,7 @@ PRECISIONS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LIKELY = 0.1  # from here on a document is one that a threshold may keep
 _FOLDS = 5
 _BUCKETS = 10
-_FEWEST = 20  # documents of which a figure is told
+_FEWEST = 20  # documents needed to report a figure
 _GROUP = 20  # neighbouring documents that the isotonic curve takes as one: a single one says 0 or 1
 _GRID = np.arange(1, 100) / 100.0
 
@@ -43,12 +43,12 @@ class ScoredPairs:
 
     def under(self, probability: Reals) -> Pairs:
         """The pairs with `probability` float64[N] as what is predicted."""
-        return Pairs(1.0 - probability, probability, self.truth, self.query, "binary")
+        return Pairs(1.0 - probability, probability, self.truth, self.query)
 
 
 @dataclass(frozen=True)
 class FittedRelevance:
-    """A curve and, for every pair, the probability by a curve of the other folds; or in words why there is none."""
+    """A curve and out-of-fold probabilities of all pairs, or the reason why there is no curve."""
 
     curve: RelevanceCurve | None
     out_of_fold: Reals
@@ -172,7 +172,7 @@ def check(known: ScoredPairs, probability: Reals, at: Sequence[float | None], tr
 
 def _some(pairs: Pairs, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Pairs:
     first, second, score = (part[chosen] for part in (pairs.first_P, pairs.second_P, pairs.score_P))
-    return Pairs(first, second, score, pairs.query_P[chosen], "binary")
+    return Pairs(first, second, score, pairs.query_P[chosen])
 
 
 def _kept(known: ScoredPairs, probability: Reals, wanted: float, least: float | None) -> RelevanceThreshold:

@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
 
-LEVEL = 0.95  # confidence level of the intervals, as nearly all papers give them
 BLOCK = 1 << 20  # numbers drawn at once
+LEVEL = 0.95  # confidence level of the intervals, as nearly all papers give them
 EXACT_QUERIES = 16  # up to 2^16 sign patterns are enumerated whatever the rounds
 
 

@@ -1,4 +1,4 @@
-"""A judge asked in this process, without Ray: what a command asks by itself. The same answer log and spend log as runs.
+"""Ask a judge in this process, without Ray, with the same answer log and spend log as runs.
 
 Letters: N questions.
 """
@@ -25,9 +25,15 @@ _CHUNK = "questions"
 
 @dataclass(frozen=True)
 class LocalAsker:
-    """Asks `judge` what its log does not hold. buckets: of queries, as a run under the same root has them.
+    """Asks a judge the questions that its log does not answer yet.
 
-    passes: times that failures which may go away are asked again; max_failures: share of them that may be left.
+    judge: the judge to ask.
+    log: its answers.
+    session: its budget.
+    buckets: number of buckets of queries, as in runs under the same root.
+    passes: number of retries of temporary failures.
+    max_failures: largest share of questions that may end with a temporary failure.
+    say: receives progress messages.
     """
 
     judge: TextJudge
@@ -39,12 +45,12 @@ class LocalAsker:
     say: Callable[[str], None]
 
     def ask(self, questions: TextQuestions) -> Held:
-        """What is known of the questions when all are asked, or the budget is spent.
+        """Ask until all questions are answered or the budget is spent, and return the answers.
 
-        Raises ConfigError or JudgeError for what the user has to mend; what arrived before is in the log.
+        Raises ConfigError or JudgeError for problems that the user can fix; earlier answers are in the log.
         """
-        if self.judge.asked_through != "actors":
-            what = f"judge {self.judge.name} is asked by runs alone (kind {self.judge.config.kind})"
+        if self.judge.asked_by != "actors":
+            what = f"judge {self.judge.name} can only be asked by runs (kind {self.judge.config.kind})"
             raise ConfigError(what, "queries.check", "serve its model, as with vllm serve, and name it by kind: api")
         held = self.known(questions)
         missing = self._missing(held, questions)
@@ -53,7 +59,9 @@ class LocalAsker:
             if not len(missing):
                 return held
             failed = report.spent.failed
-            self.say(f"asking {self.judge.name} {len(missing):,} of {len(questions.ids):,} questions; others are known")
+            self.say(
+                f"asking {self.judge.name} {len(missing):,} of {len(questions.ids):,} questions; the rest are answered"
+            )
             report = self._pass(questions, missing, held.answered)
             held = self.known(questions)
             missing = self._missing(held, questions)
@@ -61,16 +69,16 @@ class LocalAsker:
                 raise rebuild(report.problem)
             if report.spent_out or report.spent.failed == failed:
                 return held
-        left = int(np.sum(held.rows(questions.ids[missing]) >= 0))  # the others were not asked
+        left = int(np.sum(held.rows(questions.ids[missing]) >= 0))  # excludes questions that were not asked
         if left > self.max_failures * len(questions.ids):
             why = by_frequency(report.failures)
-            what = f"{left:,} of {len(questions.ids):,} questions have no answer, for reasons that may go away ({why})"
-            remedy = "run the same command again to ask them once more; `judge.max_failures` says how many may be left"
+            what = f"{left:,} of {len(questions.ids):,} questions have no answer because of temporary failures ({why})"
+            remedy = "run the same command again to retry them, or raise `judge.max_failures`"
             raise JudgeError(what, f"judge {self.judge.name}", remedy)
         return held
 
     def known(self, questions: TextQuestions) -> Held:
-        """What the log holds of their queries' buckets."""
+        """Return the logged answers in the buckets of the questions' queries."""
         return known(self.log, questions, self.buckets)
 
     def _missing(self, held: Held, questions: TextQuestions) -> Rows:
@@ -79,19 +87,19 @@ class LocalAsker:
     def _pass(self, questions: TextQuestions, missing: Rows, answered: bool) -> BudgetReport:
         answered = self.session.begin(_CHUNK) or answered
         engine: JudgeEngine = self.judge.engine(answered=answered)
-        dollars = self.judge.likely_dollars(questions)
+        dollars = self.judge.estimated_dollars(questions)
         bucket = np.array(_buckets(questions, self.buckets))[questions.query]
         spent = engine.spend
-        turn = threading.Lock()  # answers are handed over in one thread, questions are let through in another
+        lock = threading.Lock()  # answers arrive in one thread, questions are admitted in another
 
         def settle(count: int, failures: dict[str, int]) -> None:
             nonlocal spent
-            with turn:
+            with lock:
                 now = engine.spend
                 self.session.settle(_CHUNK, count, failures, now - spent)
                 spent = now
 
-        def hand_over(answers: pa.Table) -> None:
+        def publish(answers: pa.Table) -> None:
             of_row = np.array([bucket_of(key, self.buckets) for key in answers["query_hash"].to_pylist()])
             for number in np.unique(of_row).tolist():
                 self.log.publish(number, answers.filter(pa.array(of_row == number)))
@@ -99,24 +107,24 @@ class LocalAsker:
 
         def admit(group: list[Rows], patient: bool) -> Admission:
             costs = [(len(which), float(dollars[which].sum())) for which in group]
-            with turn:
+            with lock:
                 return self.session.admit(_CHUNK, costs, patient)
 
-        order = missing[np.argsort(bucket[missing], kind="stable")]  # segments of few buckets each
+        order = missing[np.argsort(bucket[missing], kind="stable")]  # so that a segment of the log covers few buckets
         try:
-            engine.ask(questions, slices([np.array([q]) for q in order], engine.at_once, admit), hand_over)
+            engine.ask(questions, slices([np.array([q]) for q in order], engine.at_once, admit), publish)
         finally:
-            settle(0, {})  # what was sent for nothing
+            settle(0, {})  # spend of requests without an answer
             self.session.close(_CHUNK)
             report = self.session.finish()
         return report
 
 
 def known(log: AnswerLog, questions: TextQuestions, buckets: int) -> Held:
-    """What a log holds of the buckets of the questions' queries."""
+    """Return a log's answers in the buckets of the questions' queries."""
     return hold(log.read(bucket).table for bucket in sorted(set(_buckets(questions, buckets))))
 
 
 def _buckets(questions: TextQuestions, buckets: int) -> list[int]:
-    """The bucket of each query."""
+    """Return the bucket of each query."""
     return [bucket_of(key, buckets) for key in questions.queries["text_hash"].to_pylist()]

@@ -1,9 +1,8 @@
-"""How many actors ask a judge, and for how much of the backlog before that is decided again.
+"""Choose the number of actors that ask a judge, and how much of the backlog to ask before choosing again.
 
-Ray Data scales a pool between two sizes while it works on a dataset, by how much waits; it has no hook for a deadline
-or a price. So a backlog is asked in waves, each a dataset with a pool of its own, and between two waves the sizes
-follow what the last one achieved: engines that a spot market took away show as a low rate, and the next wave has more.
-Numbers in, numbers out: no clock and no cluster in here.
+Ray Data scales a pool between two sizes by its queue; it has no hook for a deadline or a price. So a backlog is asked
+in waves, each a dataset with its own pool, and the sizes of the next wave follow the rate of the last one: if spot
+instances were lost, the rate is low and the next wave is larger. Pure functions, without clock or cluster.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.judging import kinds
 from anmi_ray.judging.kinds import TextJudge
 
-# Seconds from asking for an actor to its first answer, with its node, image and weights: with a target, none is started
-# for less work.
+# Seconds from requesting an actor to its first answer (node, image, weights). With a target, no actor is started for
+# less work than this.
 START_S = 120.0
-_SHARE = 1 / 3  # of the time left that a wave takes, so that decisions are more frequent towards the deadline
-_PAYS = 10.0  # times its start-up that a wave takes at least: starting pools costs a tenth of the time at most
-_TRIAL = 2  # chunks that an actor of the first wave gets, where its rate is not known
-_SPARE = 1.25  # actors of a wave over those that the deadline needs: some start late, some are taken away
-_SLOWEST = 1e-6  # questions a second: what a wave without an answer is taken for
+_SHARE = 1 / 3  # fraction of the remaining work in a wave, so that waves get shorter towards the deadline
+_PAYS = 10.0  # minimum length of a wave in start-up times, so that start-up takes at most a tenth of it
+_TRIAL = 2  # chunks per actor in the first wave, while the rate is unknown
+_SPARE = 1.25  # extra actors relative to what the deadline needs, for late starts and lost nodes
+_SLOWEST = 1e-6  # questions per second assumed after a wave without answers
 
 
 @dataclass(frozen=True)
 class Target:
-    """In how many seconds the backlog should be answered, and how many seconds of actors' time it may take."""
+    """Targets for a backlog: seconds until it is answered, and total actor seconds. None: no target."""
 
     seconds: float | None = None
     actor_seconds: float | None = None
 
     def after(self, passed: float, actors: int) -> Target:
-        """What is left of it when so many seconds passed with so many actors."""
+        """Return the remaining target after `passed` seconds with `actors` actors."""
         return Target(
             None if self.seconds is None else self.seconds - passed,
             None if self.actor_seconds is None else self.actor_seconds - passed * actors,
@@ -45,7 +44,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Limits:
-    """Fewest and most actors, and the seconds from asking for one until it answers (node, image, weights)."""
+    """Minimum and maximum number of actors, and seconds from requesting one to its first answer."""
 
     least: int
     most: int
@@ -54,7 +53,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Wave:
-    """The next `chunks` chunks of a backlog, asked by a pool of `least` to `most` actors."""
+    """The next `chunks` chunks of a backlog, and the pool's minimum and maximum size."""
 
     chunks: int
     least: int
@@ -62,14 +61,14 @@ class Wave:
 
 
 def limits_of(judge: TextJudge, execution: ExecutionConfig) -> Limits:
-    """Fewest and most actors that may ask a judge."""
+    """Return the limits on the actors of a judge."""
     return Limits(*judge.actors(execution), START_S)
 
 
 def target_of(config: JudgeConfig, judge: TextJudge, execution: ExecutionConfig, passed: float) -> Target:
-    """A judge's part of a panel's target, `passed` seconds after the panel was first asked.
+    """Return a judge's part of the panel's target, `passed` seconds after the panel was first asked.
 
-    What is left is shared evenly with the judges after it, as a budget is; money only with those that use GPUs.
+    The remaining time is split evenly among this judge and those after it; money only among judges with GPUs.
     """
     panel = kinds.reading(config)
     seconds = None
@@ -78,17 +77,17 @@ def target_of(config: JudgeConfig, judge: TextJudge, execution: ExecutionConfig,
         seconds = max(config.target_hours * 3600 - passed, 0.0) / waiting
     actor_seconds = None
     if config.target_dollars is not None and execution.gpu_dollars_hour and judge.gpus:
-        using = sum(one.gpus > 0 for one in panel)
+        using = sum(member.gpus > 0 for member in panel)
         hours = config.target_dollars / using / execution.gpu_dollars_hour / judge.gpus
         actor_seconds = hours * 3600
     return Target(seconds, actor_seconds)
 
 
 def size(backlog: float, rate: float, target: Target, limits: Limits) -> tuple[int, int]:
-    """Fewest and most actors for so many questions, at `rate` questions a second of one actor.
+    """Return the pool's minimum and maximum size for `backlog` questions at `rate` questions per second and actor.
 
-    No actor that would work for less time than it takes to start; with a deadline as many as it needs (`most`: a
-    quarter more), with a price as many as can be started of what the work itself leaves of it. Always in the limits.
+    No actor is started for less work than its start-up time. With a deadline, the minimum is what it needs and the
+    maximum a quarter more; with a price, the maximum is what the price allows to start. Always within the limits.
 
     >>> size(360_000, 25.0, Target(seconds=3600), Limits(1, 16, 120))
     (5, 6)
@@ -108,16 +107,11 @@ def size(backlog: float, rate: float, target: Target, limits: Limits) -> tuple[i
     return max(math.ceil(min(needed, largest)), limits.least), largest
 
 
-def seconds(backlog: float, rate: float, actors: int, limits: Limits) -> float:
-    """How long a pool of so many actors takes, their start included."""
-    return limits.start + backlog / (rate * actors) if backlog else 0.0
-
-
 def next_wave(chunks: Sequence[int], rate: float | None, left: Target, limits: Limits) -> Wave:
-    """What to ask next of a backlog of `chunks` (questions of each, at least one), and with how many actors.
+    """Return the next wave of a backlog of `chunks` (numbers of questions, at least one).
 
-    Without a target all of it. With one, a trial of the fewest actors where `rate` is not known; else a third of the
-    time left, or ten times what a pool takes to start where that is more, and all where no such wave would be left.
+    Without a target, everything. With a target, a trial with the fewest actors while `rate` is unknown; then a third of
+    the backlog, or ten start-up times if that is more, or everything if less than such a wave would remain.
     """
     if left == Target():
         return Wave(len(chunks), limits.least, limits.most)
@@ -134,5 +128,5 @@ def next_wave(chunks: Sequence[int], rate: float | None, left: Target, limits: L
 
 
 def achieved(answered: int, passed: float, wave: Wave, limits: Limits) -> float:
-    """Questions a second of one actor in a wave that took so many seconds; actors that never came count as slow."""
+    """Return questions per second and actor in a wave; actors that never started count as slow."""
     return max(answered / (max(passed - limits.start, 1.0) * wave.most), _SLOWEST)

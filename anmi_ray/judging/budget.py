@@ -1,10 +1,10 @@
-"""What may be spent on a judge: whole queries are let through one after another, as long as a budget holds.
+"""Budget of a judge: admit whole queries, in order, while the budget lasts.
 
-What is under way is held back from the budget at an estimate, which learns from what questions really took. A query
-that was let through is asked to its end, so a budget is overrun at most by what retries cost beyond the estimate. What
-is held when all is killed counts as spent, so no more is held at once than a quarter of what is left.
-No clock and no store in here: `stages/judge/budget_actor.py` is the one actor of a run that keeps such a budget and
-writes its record.
+Questions in flight are reserved at an estimated cost, which is corrected by actual costs. An admitted query is always
+completed, so a budget is exceeded at most by retries beyond the estimate. If a run is killed, reservations count as
+spent, so at most a quarter of the remaining budget is reserved at a time.
+Pure bookkeeping, without clock or store: `stages/judge/budget_actor.py` is the one actor of a run that keeps the budget
+and writes its record.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 from anmi_ray.store.spend_log import Spend, SpendRecord
 
-QueryCost = tuple[int, float]  # questions of a query, and dollars that they may cost
-HELD = 0.25  # of what is left of a budget, at most, is under way
-FEW = 64  # questions that are under way however little is left: with fewer, asking would wait for every answer
+QueryCost = tuple[int, float]  # (questions of a query, their estimated dollars)
+MAX_RESERVED = 0.25  # fraction of the remaining budget that may be reserved
+MIN_RESERVED = 64  # questions that may always be in flight; with fewer, asking would wait for each answer
 
 
 class Admission(NamedTuple):
-    """How many of some queries may be asked now; whether the next may never be, rather than when others are settled."""
+    """Number of queries admitted, and whether the budget is exhausted (`over`) rather than temporarily reserved."""
 
     queries: int
     over: bool
@@ -29,7 +29,7 @@ class Admission(NamedTuple):
 
 @dataclass(frozen=True)
 class BudgetShare:
-    """What may still be spent; None: no limit."""
+    """Remaining budget; None: no limit."""
 
     dollars: float | None = None
     calls: float | None = None
@@ -39,11 +39,11 @@ class BudgetShare:
 def share_of(
     budget: BudgetShare, weights: Sequence[tuple[str, float]], judge: str, records: Sequence[SpendRecord]
 ) -> BudgetShare:
-    """What `judge` may spend of a panel's budget, after `records`.
+    """Return `judge`'s share of a panel's budget, given the spend in `records`.
 
-    `weights` are the judges in the order in which they are asked, each with the dollars that one of its questions may
-    cost. What the judges before it left is shared with those after it: dollars by weight, calls and hours evenly. So
-    every judge of a panel hears about the same queries.
+    weights: the judges in the order in which they are asked, each with its estimated dollars per question. What is left
+    by earlier judges is split among this judge and those after it: dollars by weight, calls and hours evenly. So all
+    judges of a panel are asked about the same queries.
     """
     names = [name for name, _ in weights]
     place = names.index(judge)
@@ -62,7 +62,7 @@ def share_of(
 
 
 def total(records: Sequence[SpendRecord]) -> dict[str, dict[str, float]]:
-    """By judge, what all sessions spent, with what those that died may have spent beyond what they counted."""
+    """Return total spend per judge over all sessions, including the possible uncounted spend of killed ones."""
     totals: dict[str, dict[str, float]] = {}
     for record in records:
         spend = record.spend
@@ -87,7 +87,7 @@ def total(records: Sequence[SpendRecord]) -> dict[str, dict[str, float]]:
 
 @dataclass
 class _UnderWay:
-    """Questions of a chunk that were let through and not settled."""
+    """Admitted questions of a chunk that are not settled."""
 
     questions: int = 0
     dollars: float = 0.0
@@ -95,10 +95,12 @@ class _UnderWay:
 
 @dataclass
 class Budget:
-    """What one judge may spend in one session. Chunks are named by a key; the caller says how late it is, in hours.
+    """The budget of one judge in one session. Chunks are identified by a key; the caller passes elapsed hours.
 
-    Estimates learn from `past`, the judge's records of earlier sessions, too. `spent_out` is set when a query had to be
-    refused.
+    judge: name of the judge.
+    share: its budget.
+    past: its records of earlier sessions, which also inform the estimates.
+    spent_out: True once a query was refused.
     """
 
     judge: str
@@ -113,62 +115,62 @@ class Budget:
 
     @property
     def record(self) -> SpendRecord:
-        """What was bought so far."""
+        """Spend so far."""
         held = self._under_way.values()
         return replace(
             self._record,
             calls_under_way=sum(chunk.questions for chunk in held) * self._calls_each,
-            dollars_under_way=sum(chunk.dollars for chunk in held) * self._dearer,
+            dollars_under_way=sum(chunk.dollars for chunk in held) * self._cost_ratio,
         )
 
     @property
     def _calls_each(self) -> float:
-        """Calls that a question takes."""
+        """Estimated calls per question."""
         records = (*self.past, self._record)
         questions = sum(record.questions for record in records)
         return max(1.0, sum(record.spend.requests for record in records) / questions) if questions else 1.0
 
     @property
-    def _dearer(self) -> float:
-        """What a question costs, of what it was thought to."""
-        # failures that cost nothing say nothing of what answers cost
+    def _cost_ratio(self) -> float:
+        """Ratio of actual to estimated cost per question."""
+        # failures without cost carry no information about the cost of answers
         records = [record for record in (*self.past, self._record) if record.spend.cost]
         estimated = sum(record.estimated for record in records)
         return sum(record.spend.cost for record in records) / estimated if estimated else 1.0
 
     def begin(self, key: str) -> None:
-        """A chunk starts. Starts it anew, its last actor has died: what was under way may have been bought."""
-        gone = self._under_way.pop(key, _UnderWay())
+        """Start a chunk. If it was started before, its actor has died, and its reservations count as spent."""
+        lost = self._under_way.pop(key, _UnderWay())
         self._record = replace(
             self._record,
-            calls_lost=self._record.calls_lost + gone.questions * self._calls_each,
-            dollars_lost=self._record.dollars_lost + gone.dollars * self._dearer,
+            calls_lost=self._record.calls_lost + lost.questions * self._calls_each,
+            dollars_lost=self._record.dollars_lost + lost.dollars * self._cost_ratio,
         )
 
     def admit(self, key: str, queries: Sequence[QueryCost], hours: float, patient: bool = True) -> Admission:
-        """How many of a chunk's next `queries` may be asked: all, or as many as the budget holds.
+        """Admit as many of a chunk's next `queries` as the budget allows.
 
-        patient: who asks can wait until others are settled, so that no more is held than HELD of what is left, or FEW
-        questions, or one query.
+        patient: the caller can wait until others are settled. Then at most MAX_RESERVED of the remaining budget is
+        reserved, or MIN_RESERVED questions, or one query.
         """
         limits = self.share
-        late = limits.hours is not None and hours >= limits.hours
+        out_of_time = limits.hours is not None and hours >= limits.hours
         before = self.record
         calls = before.calls
         dollars = before.dollars
-        most_calls, most_dollars = (spent + HELD * (limit - spent) for spent, limit in self._settled(before))
+        most_calls, most_dollars = (spent + MAX_RESERVED * (limit - spent) for spent, limit in self._settled(before))
         questions_held = sum(chunk.questions for chunk in self._under_way.values())
         own = self._under_way.setdefault(key, _UnderWay())
         admitted = 0
         over = False
         for questions, cost in queries:
             calls += questions * self._calls_each
-            dollars += cost * self._dearer
-            if late or calls > _limit(limits.calls) or dollars > _limit(limits.dollars):
+            dollars += cost * self._cost_ratio
+            if out_of_time or calls > _limit(limits.calls) or dollars > _limit(limits.dollars):
                 self.spent_out = over = True
                 break
-            many = questions_held + questions > FEW and (calls > most_calls or dollars > most_dollars)
-            if patient and questions_held and many:
+            too_many = questions_held + questions > MIN_RESERVED and (calls > most_calls or dollars > most_dollars)
+            if patient and questions_held and too_many:
                 break
             own.questions += questions
             own.dollars += cost
@@ -178,17 +180,17 @@ class Budget:
         return Admission(admitted, over)
 
     def _settled(self, record: SpendRecord) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Calls and dollars that are spent for good, each with its limit."""
+        """Return (settled calls, limit) and (settled dollars, limit)."""
         calls = record.calls - record.calls_under_way
         dollars = record.dollars - record.dollars_under_way
         return (calls, _limit(self.share.calls)), (dollars, _limit(self.share.dollars))
 
     def pass_time(self, hours: float) -> None:
-        """It is so late, though nothing may have happened."""
+        """Update the elapsed time."""
         self._record = replace(self._record, hours=hours)
 
     def settle(self, key: str, questions: int, failed: int, spend: Spend, hours: float) -> None:
-        """So many questions of a chunk were handed over, and this is what was spent since the last time."""
+        """Record `questions` finished questions of a chunk, and the spend since the last call."""
         own = self._under_way.setdefault(key, _UnderWay())
         freed = 0.0
         if own.questions:
@@ -205,7 +207,7 @@ class Budget:
         )
 
     def close(self, key: str) -> None:
-        """A chunk is over; nothing of it is under way."""
+        """End a chunk and release its reservations."""
         self._under_way.pop(key, None)
 
 

@@ -1,8 +1,8 @@
-"""A budget while one process asks: what it lets through is written to the spend log first, what came back is settled.
+"""A budget during one session of asking: admissions are written to the spend log before questions are sent.
 
-Of a run it stands in the one actor that all asking goes through (`stages/judge/budget_actor.py`); where a command asks
-by itself, in its own process (`asking.py`). Runs of one campaign that are at work at once see what the others let
-through when they read the log again, every few seconds; a log that cannot be written ends the asking.
+In a run it lives in the one actor through which all questions go (`stages/judge/budget_actor.py`); a command that asks
+directly holds it in its own process (`asking.py`). Concurrent runs of a campaign see each other's admissions when they
+read the log again, every few seconds. If the log cannot be written, asking stops.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from anmi_ray.judging.budget import Admission, Budget, BudgetShare, QueryCost, s
 from anmi_ray.judging.kinds.base import TextJudge, by_frequency
 from anmi_ray.store.spend_log import Spend, SpendLog, SpendRecord
 
-_HOPELESS = 200  # questions
-_WRITE_S = 5.0  # what was settled since is still under way to the log
-_READ_S = 2.0  # what another session let through since is not known
+_HOPELESS = 200  # questions without any answer after which asking stops
+_WRITE_S = 5.0  # seconds between writes of settled spend
+_READ_S = 2.0  # seconds between reads of other sessions' spend
 
 
 @dataclass(frozen=True)
 class BudgetReport:
-    """How far a judge is.
+    """Progress of a judge.
 
-    spent: by this session
-    spent_out: the budget is spent
-    problem: an error that stopped it, "" if none did
-    failures: this session's failures by reason
+    spent: spend of this session.
+    spent_out: True if the budget is exhausted.
+    problem: the error that stopped asking, or "".
+    failures: failures of this session by reason.
     """
 
     spent: SpendRecord
@@ -42,9 +42,9 @@ class BudgetReport:
 
 
 class BudgetSession:
-    """What `judge` may spend of the budget that the judges of `panel` share, in one session of asking.
+    """The share of `judge` in the panel's budget, in one session of asking.
 
-    `remedy`: what its user can do where it never answers.
+    `remedy`: what the user can do if the judge never answers.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class BudgetSession:
         self._remedy = remedy
         self._session = f"{time.time_ns():016x}-{uuid.uuid4().hex[:12]}"
         self._whole = BudgetShare(**budget.model_dump())
-        self._weights = [(one.name, one.dearest) for one in panel]
+        self._weights = [(member.name, member.max_dollars) for member in panel]
         self._budget = Budget(judge.name, BudgetShare())
         self._problem = ""
         self._failures: Counter[str] = Counter()
@@ -64,23 +64,25 @@ class BudgetSession:
         self._read_others()
 
     def begin(self, key: str) -> bool:
-        """A chunk starts. Whether the judge has ever answered, in this session or an earlier one."""
+        """Start a chunk. Return whether the judge has ever answered, in this session or an earlier one."""
         self._began = self._began or time.monotonic()
         self._budget.begin(key)
         return self._answered()
 
     def admit(self, key: str, queries: Sequence[QueryCost], patient: bool = True) -> Admission:
-        """How many of the next queries may be asked, see Budget; none after a problem."""
+        """Admit queries as `Budget.admit` does; none after a problem."""
         self._read_others()
         if not self._problem:
             admitted = self._budget.admit(key, queries, self._hours(), patient)
-            self._write(now=admitted.queries > 0)  # before it is asked: what is under way when all dies counts as spent
+            self._write(
+                now=admitted.queries > 0
+            )  # before asking: if the process is killed, questions in flight count as spent
             if not self._problem:
                 return admitted
         return Admission(0, over=True)
 
     def settle(self, key: str, questions: int, failures: Mapping[str, int], spend: Spend) -> None:
-        """So much of a chunk is done, and of it failed, by reason. A judge that never answers is stopped."""
+        """Record finished questions of a chunk, with failures by reason. Stop a judge that never answers."""
         failed = sum(failures.values())
         self._failures.update(failures)
         self._budget.settle(key, questions, failed, spend, self._hours())
@@ -90,29 +92,29 @@ class BudgetSession:
             self.stop(flatten(self._hopeless(record)))
 
     def close(self, key: str) -> None:
-        """A chunk is over."""
+        """End a chunk."""
         self._budget.close(key)
 
     def stop(self, problem: str) -> None:
-        """Let nothing through any more; the first problem is kept."""
+        """Stop admitting questions; the first problem is kept."""
         self._problem = self._problem or problem
 
     def report(self) -> BudgetReport:
-        """How far it is. The log hears that time passes, too: a session that is killed has spent its hours."""
+        """Return the progress, and log the elapsed time, so that a killed session has spent its hours."""
         if self._began:
             self._budget.pass_time(self._hours())
             self._write()
         return BudgetReport(self._budget.record, self._budget.spent_out, self._problem, Counter(self._failures))
 
     def finish(self) -> BudgetReport:
-        """Write the record for the last time."""
+        """Write the final record."""
         if self._began:
             self._budget.pass_time(self._hours())
             self._write(now=True)
         return self.report()
 
     def _answered(self) -> bool:
-        return any(one.questions > one.failed for one in (*self._budget.past, self._budget.record))
+        return any(record.questions > record.failed for record in (*self._budget.past, self._budget.record))
 
     def _hours(self) -> float:
         return (time.monotonic() - self._began) / 3600 if self._began else 0.0
@@ -124,7 +126,7 @@ class BudgetSession:
                 self._log.write(self._session, self._budget.record)
 
     def _read_others(self) -> None:
-        """What other sessions have spent, and let through, by now."""
+        """Read the spend and admissions of other sessions."""
         if time.monotonic() - self._read < _READ_S:
             return
         with self._stopping():
@@ -135,7 +137,7 @@ class BudgetSession:
 
     @contextmanager
     def _stopping(self) -> Iterator[None]:
-        """A log that cannot be used is a problem: what was bought is in the answer log, and nothing more is."""
+        """Treat an unusable log as a problem that stops asking; paid answers are in the answer log."""
         try:
             yield
         except StoreError as error:

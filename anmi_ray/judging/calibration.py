@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import isotonic_regression
-from scipy.special import softmax
+from scipy.optimize import isotonic_regression, root_scalar
+from scipy.special import expit
 
 from anmi_ray.core.errors import DataError, FitError
 
 Reals = NDArray[np.float64]
-_DOUBLINGS = 200
-_STEPS = 100
+_SHARPEST = 1e30  # inverse temperature at which a search ends
 
 
 @dataclass(frozen=True)
@@ -31,25 +30,27 @@ class Temperature:
 
     def __call__(self, logits: ArrayLike) -> Reals:
         """Probabilities float[P] of the second document, of its logits float[P]."""
-        return softmax(_two(self.beta * np.asarray(logits, dtype=np.float64)), axis=1)[:, 1]
+        return expit(self.beta * np.asarray(logits, dtype=np.float64))
 
 
 def fit_temperature(logits: ArrayLike, scores: ArrayLike, most: float | None = None) -> Temperature:
     """The inverse temperature with the least mean cross-entropy against soft labels (Guo et al. 2017, Eq. 9).
 
-    Both float[P]: the logit of the second document and its score C. The loss is convex in beta: Newton, kept inside a
-    bracket. DataError for shapes or scores that do not fit; FitError where no finite temperature is best, because every
-    pair is already on the right side, unless `most` is given, which is taken then.
+    Both float[P]: the logit of the second document and its score C. The loss is convex in beta: its slope has one root.
+    DataError for shapes or scores that do not fit; FitError where no finite temperature is best, because every pair is
+    already on the right side, unless `most` is given, which is taken then.
     """
     logit_P = np.asarray(logits, dtype=np.float64)
     score_P = np.asarray(scores, dtype=np.float64)
     _check(logit_P, score_P)
-    raw = _two(logit_P)
-    target = np.stack([1.0 - score_P, score_P], axis=1)
-    raw = raw - raw.max(axis=1, keepdims=True)  # the softmax knows differences only
-    if _slope(raw, target, 0.0)[0] >= 0:
+
+    def slope(beta: float) -> float:
+        return float(np.mean((expit(beta * logit_P) - score_P) * logit_P))
+
+    if slope(0.0) >= 0.0:
         return Temperature(0.0)
-    if not (target * raw).any():  # all that a label holds is on the largest logit
+    wrong = np.where(logit_P > 0.0, 1.0 - score_P, score_P)  # what a label holds on the side of the smaller logit
+    if not (wrong * logit_P).any():
         if most is not None:
             return Temperature(most)
         raise FitError(
@@ -57,40 +58,13 @@ def fit_temperature(logits: ArrayLike, scores: ArrayLike, most: float | None = N
             "calibration",
             "calibrate on more held-out pairs, some of which the judges do not agree on",
         )
-    return Temperature(_newton(raw, target))
-
-
-def _newton(raw: Reals, target: Reals) -> float:
-    """The root of the slope, which is negative at 0; a step that leaves the bracket becomes a bisection."""
-    low = 0.0
     high = 1.0
-    for _ in range(_DOUBLINGS):
-        if _slope(raw, target, high)[0] >= 0:
-            break
-        low = high
-        high = 2 * high
-    beta = (low + high) / 2
-    for _ in range(_STEPS):
-        slope, curvature = _slope(raw, target, beta)
-        low, high = (beta, high) if slope < 0 else (low, beta)
-        step = beta - slope / curvature if curvature > 0 else np.inf
-        new = step if low < step < high else (low + high) / 2
-        if abs(new - beta) <= 1e-12 * max(beta, 1e-3):
-            return float(new)
-        beta = new
-    return float(beta)
-
-
-def _slope(raw: Reals, target: Reals, beta: float) -> tuple[float, float]:
-    """First and second derivative of the mean loss by beta: mean of E_p[z] − E_y[z], and of Var_p[z]."""
-    p = softmax(beta * raw, axis=1)
-    mean = (p * raw).sum(axis=1)
-    variance = (p * (raw - mean[:, None]) ** 2).sum(axis=1)
-    return float(np.mean(mean - (target * raw).sum(axis=1))), float(np.mean(variance))
-
-
-def _two(logit_P: Reals) -> Reals:
-    return np.stack([np.zeros_like(logit_P), logit_P], axis=1)
+    while slope(high) < 0.0 and high < _SHARPEST:
+        high *= 2.0
+    if high >= _SHARPEST:
+        return Temperature(high)
+    found: Any = root_scalar(slope, bracket=(0.0, high), xtol=1e-15, rtol=1e-13)
+    return Temperature(float(found.root))
 
 
 def _check(logit_P: Reals, score_P: Reals) -> None:

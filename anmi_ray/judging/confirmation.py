@@ -1,4 +1,4 @@
-"""Which documents judges confirm: what they say of each by itself, and the figures of a round of such questions."""
+"""Documents that judges confirm as relevant when asked about each alone, and statistics of such a round."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import pyarrow.compute as pc
 from anmi_ray.core.records import find_rows
 from anmi_ray.judging.ensemble import scores
 
-_CONFIRMED = 0.5  # above it the judges' mean answer is a yes; whether the document anchors, `mining.relevance` weighs
-_TELLING = 50  # queries with an answer from which on all or none confirmed is no chance
+_CONFIRMED = 0.5  # mean answer above which a document is confirmed; `mining.relevance` decides whether it is an anchor
+_TELLING = 50  # queries with an answer from which "all confirmed" or "none confirmed" is not due to chance
 ANSWERED, CONFIRMED = "documents with an answer", "documents confirmed"
 QUERIES, WITH_ONE, WITH_SEVERAL = "queries with an answer", "queries confirmed", "queries with several"
 UNITS = (ANSWERED, CONFIRMED, QUERIES, WITH_ONE, WITH_SEVERAL)
 
 
 def confirmations(judgments: pa.Table, comparisons: pa.Table) -> pa.Table:
-    """By (query_id, doc_id), of Comparisons with nothing: probability (NaN where nobody answered), and confirmed.
+    """Return probability and confirmed by (query_id, doc_id), for Comparisons with nothing.
 
-    The probability that the document answers the query is the mean of the judges that answered: a failure is no vote.
+    The probability that the document answers the query is the mean over judges that answered; failures are ignored, and
+    it is NaN without any answer.
     """
     voted = scores(judgments)
     row = find_rows(voted, {"comparison_id": comparisons["comparison_id"]})
@@ -38,7 +39,7 @@ def confirmations(judgments: pa.Table, comparisons: pa.Table) -> pa.Table:
 
 
 def counts(found: pa.Table) -> dict[str, int]:
-    """By UNITS, how many queries and documents of `confirmations` had an answer and were confirmed."""
+    """Return the numbers (UNITS) of queries and documents of `confirmations` with an answer and confirmed."""
     asked = found.filter(pc.is_finite(found["probability"]))
     flags = asked["confirmed"].to_numpy()
     query = pc.dictionary_encode(asked["query_id"].combine_chunks()).indices.to_numpy()
@@ -48,17 +49,17 @@ def counts(found: pa.Table) -> dict[str, int]:
 
 
 def fault(counts: Mapping[str, int]) -> str | None:
-    """What is wrong with a round of these `counts`: judges confirm no document, or every one; None where nothing is."""
+    """Return the problem of a round with these `counts` (no document or every document confirmed), or None."""
     documents, queries = counts[ANSWERED], counts[QUERIES]
     if queries < _TELLING or 0 < counts[CONFIRMED] < documents:
         return None
     if counts[CONFIRMED]:
-        return f"judges confirm all {documents:,} documents of {queries:,} queries: their yes says nothing"
+        return f"judges confirm all {documents:,} documents of {queries:,} queries: so a yes carries no information"
     return f"judges confirm none of {documents:,} documents of {queries:,} queries"
 
 
 def audit(judgments: pa.Table) -> dict[str, Any]:
-    """By judge: how many questions it was asked, and the shares that failed, and of yes among those that did not."""
+    """Return, per judge, the number of questions, the failure rate and the rate of yes among answers."""
     found: dict[str, Any] = {}
     for name in sorted(pc.unique(judgments["judge"]).to_pylist()):
         answers = judgments.filter(pc.equal(judgments["judge"], name))["p_a"]

@@ -1,4 +1,4 @@
-"""An ensemble's score of a pair: the mean vote of its judges, 0 where all prefer doc_a and 1 where all prefer doc_b."""
+"""An ensemble's score of a pair: the mean vote of its judges, 0 if all prefer doc_a and 1 if all prefer doc_b."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 
 
 def scores(judgments: pa.Table, votes: Literal["graded", "three"] = "graded") -> pa.Table:
-    """By comparison_id, `score` float64 in [0, 1] and `judges`, how many answered; of a Judgment table.
+    """Return `score` (float64 in [0, 1]) and `judges` (number of answers) by comparison_id, for Judgments.
 
-    A judge's vote is the mean of its answers in both orders, or the one that it gave; a comparison that no judge
-    answered is left out. votes: an answer as it is, or as 0, 1/2 or 1 (three, as in the note on learning pairwise
-    comparisons, which takes a failure for a tie: here it is no vote).
+    A judge's vote is the mean of its answers over orders; comparisons without an answer are left out.
+    votes: graded uses answers as they are; three rounds them to 0, 1/2 or 1 (as the note on learning pairwise
+    comparisons does, except that it counts failures as ties, while they are ignored here).
     """
     answered = judgments.filter(pc.is_valid(judgments["p_a"]))
     p_b = 1.0 - answered["p_a"].to_numpy()

@@ -1,8 +1,7 @@
-"""Both orders of a pair as one answer of a pairwise model, and the calibration of that answer on held-out pairs.
+"""Average a pairwise model's answers over both orders, and calibrate the average on held-out pairs.
 
-Of pair p the logits stand in rows 2p (a shown first) and 2p + 1 (b shown first). The judge reads each order by itself
-and the two answers are averaged, so the temperature is the one that makes the average right, not each order.
-Letters: P pairs, R = 2P rows, L labels.
+The logits of pair p are in rows 2p (a shown first) and 2p + 1 (b shown first). The temperature is fitted to the
+averaged answer, not to each order. Letters: P pairs, R = 2P rows, L labels.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from anmi_ray.judging.kinds.distilled import DistilledForm, log_probabilities
 
 Reals = NDArray[np.float64]
 Logits = NDArray[np.floating[Any]]
-SHARPEST = 100.0  # largest factor on logits: pairs that are all on the right side would ask for any
+SHARPEST = 100.0  # largest factor on logits; with pairs that are all correct the optimum is unbounded
 _GRID = 41
 
 
 @dataclass(frozen=True)
 class Averaged:
-    """Probabilities float[P] that the first document (a) is better, the second, and neither, over both orders."""
+    """Probabilities over both orders that the first document (a) is better, the second, or neither; float[P]."""
 
     first_P: Reals
     second_P: Reals
@@ -35,15 +34,18 @@ class Averaged:
 
     @property
     def mean_P(self) -> Reals:
-        """E[C], for the second document."""
+        """E[C], the preference for the second document."""
         return 0.5 + 0.5 * (self.second_P - self.first_P)
 
 
 @dataclass(frozen=True)
 class OrderCalibration:
-    """A calibration: `beta` multiplies the logits of `columns`; isotonic is applied to E[C] afterwards, if any.
+    """A calibration of a pairwise model.
 
-    loss and loss_before: mean cross-entropy (nats) of the averaged answer against the scores, with and without beta.
+    beta: factor on the logits of `columns`.
+    columns: the labels that beta applies to.
+    loss, loss_before: mean cross-entropy (nats) of the averaged answer against the scores, with and without it.
+    isotonic: curve applied to E[C], if any.
     """
 
     beta: float
@@ -53,14 +55,14 @@ class OrderCalibration:
     isotonic: Isotonic | None = None
 
     def sharpened(self, logits_RL: Logits) -> Reals:
-        """Logits with beta in them."""
-        found = np.array(logits_RL, dtype=np.float64)
-        found[:, self.columns] *= self.beta
-        return found
+        """Return the logits scaled by beta."""
+        scaled = np.array(logits_RL, dtype=np.float64)
+        scaled[:, self.columns] *= self.beta
+        return scaled
 
 
 def averaged(logits_RL: Logits, target: Target, isotonic: Isotonic | None = None) -> Averaged:
-    """The mean answer over both orders: exchanging a and b exchanges first_P and second_P."""
+    """Average the answers over both orders; swapping a and b swaps first_P and second_P."""
     logs = log_probabilities(DistilledForm(target, calibration=isotonic), np.asarray(logits_RL, dtype=np.float64))
     first = np.exp(logs["log_first"])
     second = np.exp(logs["log_second"])
@@ -69,22 +71,22 @@ def averaged(logits_RL: Logits, target: Target, isotonic: Isotonic | None = None
     return Averaged(first_P, second_P, np.maximum(1.0 - first_P - second_P, 0.0))
 
 
-def cross_entropy(found: Averaged, score_P: Reals, target: Target) -> float:
-    """Mean cross-entropy, nats, of averaged answers against scores C: of E[C], and of ties where they are learned.
+def cross_entropy(answers: Averaged, score_P: Reals, target: Target) -> float:
+    """Return the mean cross-entropy (nats) of averaged answers against scores C.
 
     binary and two-head: −C log μ − (1 − C) log(1 − μ) (a two-head's E|2C − 1| has no temperature); ternary: over A, B
     and tie with P(tie) = 1 − |2C − 1|.
     """
     tiny = np.finfo(np.float64).tiny
     if target != "ternary":
-        mean = np.clip(found.mean_P, tiny, 1.0)
-        other = np.clip(1.0 - found.mean_P, tiny, 1.0)
+        mean = np.clip(answers.mean_P, tiny, 1.0)
+        other = np.clip(1.0 - answers.mean_P, tiny, 1.0)
         return float(-np.mean(score_P * np.log(mean) + (1.0 - score_P) * np.log(other)))
     lean = 2.0 * score_P - 1.0
     parts = (
-        (np.maximum(-lean, 0.0), found.first_P),
-        (np.maximum(lean, 0.0), found.second_P),
-        (1.0 - np.abs(lean), found.tie_P),
+        (np.maximum(-lean, 0.0), answers.first_P),
+        (np.maximum(lean, 0.0), answers.second_P),
+        (1.0 - np.abs(lean), answers.tie_P),
     )
     return float(-np.mean(sum(label * np.log(np.clip(p, tiny, 1.0)) for label, p in parts)))
 
@@ -92,9 +94,9 @@ def cross_entropy(found: Averaged, score_P: Reals, target: Target) -> float:
 def fit(
     logits_RL: Logits, score_P: Reals, target: Target, kind: Literal["temperature", "isotonic", "none"]
 ) -> OrderCalibration:
-    """The calibration of `kind` that suits held-out pairs best; beta lies in [0, SHARPEST].
+    """Fit the calibration of `kind` to held-out pairs; beta is in [0, SHARPEST].
 
-    isotonic: a monotone curve of each order's E[C], with beta 1. DataError where there is no pair.
+    isotonic: a monotone curve of each order's E[C], with beta 1. Raises DataError without pairs.
     """
     if not len(score_P):
         raise DataError("no pairs to calibrate on", "distill", "raise distill.sample.pairs")
@@ -116,7 +118,7 @@ def fit(
         return OrderCalibration(
             1.0, columns, cross_entropy(averaged(logits_RL, target, curve), score_P, target), before, curve
         )
-    # not convex once two orders are averaged: look everywhere first
+    # not convex after averaging two orders, so search a grid first
     grid = np.concatenate([[0.0], np.geomspace(1e-2, SHARPEST, _GRID)])
     losses = [loss(beta) for beta in grid]
     best = int(np.argmin(losses))

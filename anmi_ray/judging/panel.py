@@ -1,4 +1,4 @@
-"""The judge stage for judges that answer in process: every judge of the panel, one bucket."""
+"""Judgments of all judges of a panel for one bucket."""
 
 from __future__ import annotations
 
@@ -30,29 +30,30 @@ def judge(
     given: Mapping[str, AnswerSource] | None = None,
     direct: bool = False,
 ) -> pa.Table:
-    """Judgment table of one bucket, sorted by (query_id, comparison_id, judge, order); every judge, `config.orders`.
+    """Return the Judgments of one bucket, sorted by (query_id, comparison_id, judge, order).
 
-    `given`: by name, the judges whose answers were bought or stand in files. `direct`: comparisons are with nothing,
-    and asked in one order. A failure is a row with an error and no p_a. Raises DataError if a compared document is not
-    a candidate.
+    given: answers of judges that are not computed in process, by name.
+    direct: comparisons are with nothing, and asked in one order.
+    A failure is a row with an error and without p_a. Raises DataError if a compared document is not a candidate.
     """
     asked = questions(comparisons, candidates, direct, config.orders)
     difference = np.zeros(len(asked.ids))
     if config.simulated:
         difference = simulated.perceived(asked, config.truth, config.shared_noise, seed)
 
-    def in_process(one: kinds.Judge) -> AnswerSource:
+    def in_process(judge: kinds.Judge) -> AnswerSource:
         def ask(asked: Questions, order: Order) -> Answers:
-            return one.ask(asked, order, difference, seed)
+            return judge.ask(asked, order, difference, seed)
 
         return ask
 
-    judges = [kinds.of(one) for one in config.judges]
-    return answer(asked, [(one.name, (given or {}).get(one.name) or in_process(one)) for one in judges])
+    judges = [kinds.of(settings) for settings in config.judges]
+    sources = [(judge.name, (given or {}).get(judge.name) or in_process(judge)) for judge in judges]
+    return answer(asked, sources)
 
 
 def truth(candidates: pa.Table, config: JudgeConfig, seed: int) -> pa.Table:
-    """Truth table (latent relevance in probits) of the candidates that may be compared; empty without simulation."""
+    """Return Truth (latent relevance in probits) of the non-random candidates; empty without simulation."""
     if not config.simulated:
         return TRUTH.empty()
     known = documents(candidates)

@@ -1,4 +1,4 @@
-"""Preferences in [0, 1]: of a perceived difference, and of raw answers, which become preferences when they are read.
+"""Preferences in [0, 1] from perceived differences and from logged answers.
 
 Letters: N answers, P comparisons.
 """
@@ -19,11 +19,11 @@ from anmi_ray.judging.protocol import Answers, AnswerSource, Order, Questions
 from anmi_ray.judging.questions import TextQuestions
 
 Reals = NDArray[np.float64]
-ReadReply = Callable[[str], float | str]  # preference for the first document in [0, 1], or why there is none
+ReadReply = Callable[[str], float | str]  # preference for the first document in [0, 1], or the reason of failure
 
 
 def of_difference(difference: Reals, readout: Readout, tie_width: float = 0.0) -> Reals:
-    """Preference for a document perceived `difference` probits above the other; within `tie_width` it is 1/2.
+    """Return the preference for a document perceived `difference` probits above the other; 1/2 within `tie_width`.
 
     sign: 0, 1/2 or 1 (zELO); soft: Φ(difference), that is (1 + s)/2 of the signed preference s = 2Φ − 1.
     """
@@ -33,7 +33,7 @@ def of_difference(difference: Reals, readout: Readout, tie_width: float = 0.0) -
 
 
 def vote(p_first: Reals, readout: PromptReadout) -> Reals:
-    """What preferences p_first float[N] count as: sign 0, 1/2 or 1 (zELO); soft and logprob themselves.
+    """Return the votes of preferences p_first float[N]: sign rounds to 0, 1/2 or 1 (zELO); others keep them.
 
     >>> vote(np.array([0.4, 0.5, 0.7]), "sign")
     array([0. , 0.5, 1. ])
@@ -42,18 +42,18 @@ def vote(p_first: Reals, readout: PromptReadout) -> Reals:
 
 
 def of_answers(answers: pa.Table, read: ReadReply | None) -> tuple[Reals, pa.Array]:
-    """(p_first float64[N], error text[N] or null) of Answer rows; exactly one of both in every row.
+    """Return (p_first float64[N], error text[N]) of Answer rows; each row has exactly one of the two.
 
-    Words are read by `read`; without it log probabilities are, renormalised over the first document, the second and,
-    where there is one, a tie, which is half of either. An answer in the other form is an error.
+    Replies are parsed by `read`. Without it, log-probabilities of the first document, the second and, if present, a tie
+    (half a vote for each) are renormalized. An answer in the other form is an error.
     """
-    p_first, why = _of_words(answers, read) if read else _of_logs(answers)
+    p_first, why = _from_replies(answers, read) if read else _from_logprobs(answers)
     failed = pc.is_valid(answers["error"]).combine_chunks()
     error = pc.if_else(failed, answers["error"].combine_chunks(), why)
     return np.where(failed.to_numpy(zero_copy_only=False), np.nan, p_first), error
 
 
-def _of_logs(answers: pa.Table) -> tuple[Reals, pa.Array]:
+def _from_logprobs(answers: pa.Table) -> tuple[Reals, pa.Array]:
     logs = np.stack([answers[name].to_numpy() for name in ("log_first", "log_second", "log_tie")])
     logs = np.where(np.isnan(logs), -np.inf, logs)
     with np.errstate(invalid="ignore"):
@@ -63,8 +63,8 @@ def _of_logs(answers: pa.Table) -> tuple[Reals, pa.Array]:
     return p_first, pa.array(np.full(len(silent), "no probabilities", object), pa.string(), mask=~silent)
 
 
-def _of_words(answers: pa.Table, read: ReadReply) -> tuple[Reals, pa.Array]:
-    """Words are read once, however often they were said."""
+def _from_replies(answers: pa.Table, read: ReadReply) -> tuple[Reals, pa.Array]:
+    """Parse each distinct reply once."""
     texts = answers["text"].combine_chunks().dictionary_encode()
     readings = [*(read(words) for words in texts.dictionary.to_pylist()), "no words"]
     row = pc.fill_null(texts.indices, len(readings) - 1).to_numpy(zero_copy_only=False)
@@ -76,9 +76,9 @@ def _of_words(answers: pa.Table, read: ReadReply) -> tuple[Reals, pa.Array]:
 def answer_source(
     questions: TextQuestions, answers: pa.Table, rows: NDArray[np.int64], read: ReadReply | None, not_asked: str
 ) -> AnswerSource:
-    """Answers of a judge from Answer rows: `rows` int64[N] is the answer of every question, -1 where none is.
+    """Return a judge's answers from Answer rows: `rows` int64[N] has the row of each question, or -1.
 
-    `not_asked` is the failure of those.
+    `not_asked` is the failure reason of questions without a row.
     """
     p_first, error = of_answers(answers, read)
     p_first = np.append(p_first, np.nan)

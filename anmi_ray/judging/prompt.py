@@ -1,16 +1,15 @@
-"""Prompts of judges: templates in files, rendered with the query first, then the document shown first, then the second.
+"""Judge prompts: templates in files, rendered with the query, the first document and the second, in this order.
 
 A template is Jinja with front matter (name, version, form) and the blocks `system`, `user` and, for engines without
-chat messages, `cue`, which ends the text. It places {{ query }}, {{ first }} and {{ second }}, once each and in this
-order, so that prompts with the same query and first document share all up to the end of that document, which engines
-compute once. The three arrive neutralised and fenced; a template cannot forget to.
+chat messages, `cue`, which ends the text. It contains {{ query }}, {{ first }} and {{ second }}, once each and
+in this order, so that prompts with the same query and first document share a prefix, which engines cache. The three
+texts are already neutralized and fenced.
 
-A template of form yes-no asks about one document: it places {{ query }} and {{ first }}, and yes is for that document.
-One of form queries asks for queries that a document answers: it places {{ wanted }}, which kinds and how many, and
-{{ document }}.
+A template of form yes-no asks about one document: it contains {{ query }} and {{ first }}. A template of form queries
+asks for queries that a document answers: it contains {{ wanted }} (the kinds and how many) and {{ document }}.
 
-Signs: an answer s in [-1, 1], or a letter, speaks of the document shown first, which the judge knows as document A.
-1 and A are for it, -1 and B against it, whatever the two are called elsewhere.
+Signs: an answer is a number s in [-1, 1] or a letter. 1 and A prefer the document shown first, which the judge knows as
+document A; -1 and B prefer the other.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SHIPPED = ("scale", "letters")
 RELEVANCE = "relevance"  # the shipped template about one document
 WRITING = "queries"  # the shipped template that asks for queries
 _LAYOUT_WITHOUT_SYSTEM = 2  # an empty block system sends no message
-LAYOUT = 1  # of what is around a template: neutralising, fences, the joints of the text; part of every content hash
+LAYOUT = 1  # version of the layout around a template: neutralizing, fences, joints; part of every content hash
 
 _BLOCKS = ("system", "user", "cue")
 _NAMES = ("query", "first", "second")
@@ -50,7 +49,7 @@ _REMEDY = (
     "see the shipped templates scale.jinja, letters.jinja, relevance.jinja and queries.jinja in "
     "anmi_ray/judging/templates"
 )
-# What rendering somebody's template may raise, besides its own errors.
+# What rendering a user's template may raise.
 _FAULTS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError)
 
 
@@ -63,7 +62,12 @@ class _Front(BaseModel):
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt template. `form` is what it asks for; `place` is where it was read; `source` is its whole file."""
+    """A prompt template.
+
+    form: kind of question.
+    source: content of its file.
+    place: where it was read from, for messages.
+    """
 
     name: str
     version: int
@@ -73,22 +77,21 @@ class Template:
 
     @property
     def documents(self) -> int:
-        """Documents that it shows."""
+        """Number of documents shown."""
         return 1 if self.form in ("yes-no", "queries") else 2
 
     @property
     def content_hash(self) -> str:
-        """Hash (32 hexadecimal digits) of all that the template gives to a prompt: its file, and the layout around."""
+        """Hash (32 hexadecimal digits) of the template's file and layout."""
         layout = LAYOUT if self._render("system", {}) else _LAYOUT_WITHOUT_SYSTEM
         return identity.digest("template", layout, self.source).hex()
 
     def messages(self, query: str, first: str, second: str, special_tokens: Iterable[str] = ()) -> list[Message]:
-        """The messages that ask which of two documents answers the query better.
+        """Return the chat messages that ask which of two documents answers the query better.
 
-        A template about one document asks whether `first` answers it, and leaves out `second`; one that asks for
-        queries takes for `query` what is wanted.
-        `special_tokens` of the judge's tokenizer are broken where the texts hold them, beside the common ones.
-        Raises DataError naming the text that is empty, ConfigError if the template does not show the three texts whole.
+        A template about one document ignores `second`; for one that asks for queries, `query` is the wanted kinds.
+        `special_tokens` of the judge's tokenizer are neutralized in the texts, in addition to common ones.
+        Raises DataError if a text is empty, ConfigError if the template does not show the texts in full.
         """
         names = _WRITING_NAMES if self.form == "queries" else _NAMES[: 1 + self.documents]
         parts = zip(names, _PARTS, LABELS, (query, first, second), strict=False)
@@ -105,11 +108,11 @@ class Template:
         return messages if system else messages[1:]
 
     def text(self, query: str, first: str, second: str, special_tokens: Iterable[str] = ()) -> str:
-        """The same prompt as one text, with a cue for the answer at its end, for engines without a chat template."""
+        """Return the prompt as one text that ends with a cue for the answer, for engines without a chat template."""
         return self.flat(self.messages(query, first, second, special_tokens))
 
     def flat(self, messages: list[Message]) -> str:
-        """`messages` of this template as one text."""
+        """Return messages of this template as one text."""
         return "\n\n".join([*(message["content"] for message in messages), self._render("cue", {})]).strip()
 
     def _render(self, block: str, values: dict[str, str]) -> str:
@@ -123,9 +126,9 @@ class Template:
 
 
 def load_template(name_or_path: str) -> Template:
-    """The shipped template of this name, or the one in a file.
+    """Load a shipped template by name, or one from a file.
 
-    Raises ConfigError if there is none, its front matter lacks something, or what it renders does not suit a judge.
+    Raises ConfigError if it does not exist, its front matter is incomplete, or it does not render as a judge needs.
     """
     if name_or_path in (*SHIPPED, RELEVANCE, WRITING):
         file = resources.files("anmi_ray.judging").joinpath(f"templates/{name_or_path}.jinja")
@@ -169,7 +172,7 @@ def _parse(source: str, place: str) -> Template:
 
 @lru_cache(maxsize=16)
 def _compiled(source: str, place: str) -> jinja2.Template:
-    """A sandboxed template: no attribute of Python's own is reached, nothing is loaded, every name must be given."""
+    """Compile a template in a sandbox without access to Python attributes or files; undefined names are errors."""
     environment = ImmutableSandboxedEnvironment(
         undefined=jinja2.StrictUndefined,
         loader=jinja2.DictLoader({}),
@@ -188,7 +191,7 @@ def _compiled(source: str, place: str) -> jinja2.Template:
 
 
 def _check_block(node: nodes.Node, first_line: int, place: str) -> None:
-    """Raise ConfigError for anything that prompts would not show: only the blocks are rendered."""
+    """Raise ConfigError for text outside blocks, which is not rendered."""
     if isinstance(node, nodes.Block):
         if node.name not in _BLOCKS:
             message = f"line {first_line + node.lineno}: block {node.name} is not one of {', '.join(_BLOCKS)}"
@@ -203,20 +206,22 @@ def _check_block(node: nodes.Node, first_line: int, place: str) -> None:
 
 
 def _probe(template: Template) -> None:
-    """Render the template on probes. Raises ConfigError if it fails, or the second document changes what precedes."""
+    """Render the template on probes. Raises ConfigError if it fails or the prefix depends on the second document."""
     if "user" not in _compiled(template.source, template.place).blocks:
         raise ConfigError("has no block user", template.place, _REMEDY)
     query = "Probe query?"
     first = "Probe, the First one."
-    one, other = (template.text(query, first, second) for second in ("Probe, the Second one.", "Another\nprobe " * 400))
+    short, long = (
+        template.text(query, first, second) for second in ("Probe, the Second one.", "Another\nprobe " * 400)
+    )
     shown = _shown(_PARTS[1], LABELS[1], first, ())
-    if not other.startswith(one[: one.index(shown) + len(shown)]):
+    if not long.startswith(short[: short.index(shown) + len(shown)]):
         message = "what precedes the second document depends on it: prompts would share no beginning"
         raise ConfigError(message, template.place, _REMEDY)
 
 
 def _shown(part: str, label: str, text: str, special_tokens: Iterable[str]) -> str:
-    """A text as prompts show it: neutralised, without white space around, fenced. Raises DataError if none is left."""
+    """Return a text neutralized, stripped and fenced. Raises DataError if it is empty."""
     clean = neutralise(text, special_tokens).strip()
     if not clean:
         raise DataError(f"the {part} is empty", "prompt", "leave out documents and queries without text")

@@ -1,7 +1,7 @@
-"""From settings to the exact prompt: each text is neutralised, cut to its limit, and put into the template.
+"""Build prompts: neutralize each text, truncate it, and insert it into the template.
 
-A document is prepared once and stands in many prompts; `PromptBuilder` keeps the two steps apart. `preview` shows one
-prompt with all that was done to it.
+A document is prepared once and used in many prompts, so `PromptBuilder` separates the two steps. `preview` shows a
+prompt and what was changed in its texts.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from anmi_ray.judging.questions import TextQuestions
 from anmi_ray.judging.tokens import ByteTokens, TokenizerTokens, load_tokens
 
 _ASKS = {"yes-no": "asks about one document", "queries": "asks for queries"}  # other forms compare
-EMPTY = "empty text"  # why a question about a text without any is not asked
-_READ = 64  # characters per token of the beginning of a text
-_DOCUMENTS = 4096  # prepared at once: those of a few queries, for prompts stand sorted by query
+EMPTY = "empty text"  # failure reason of questions with an empty text
+_READ = 64  # characters read per token of the limit
+_DOCUMENTS = 4096  # cache of prepared documents; prompts are sorted by query
 
 
 @dataclass(frozen=True)
 class ShownText:
-    """A query or document ready for prompts, and whether it was cut, and whether anything in it was neutralised."""
+    """A query or document prepared for prompts, and whether it was truncated or changed by neutralizing."""
 
     text: str
     truncated: bool
@@ -33,10 +33,12 @@ class ShownText:
 
 @dataclass(frozen=True)
 class Preview:
-    """A prompt: as chat messages, as one text, and its tokens as messages (`exact`: by the judge's own tokenizer).
+    """A prompt.
 
-    `truncated` and `altered` name parts ("query", "first document", "second document"): those that were cut, and those
-    in which special tokens, roles, imitated fences or control characters were neutralised.
+    messages, text: as chat messages and as one text.
+    tokens: length of the messages; exact: counted by the judge's own tokenizer.
+    truncated: parts that were truncated ("query", "first document", "second document").
+    altered: parts in which special tokens, roles, imitated fences or control characters were neutralized.
     """
 
     template: str
@@ -50,7 +52,7 @@ class Preview:
 
 @dataclass(frozen=True)
 class PromptBuilder:
-    """What makes prompts: a template, a judge's tokens, and how many of them a query and a document may have."""
+    """Builds prompts from a template, a judge's token counter, and token limits of queries and documents."""
 
     template: Template
     tokens: ByteTokens | TokenizerTokens
@@ -59,7 +61,7 @@ class PromptBuilder:
 
     @staticmethod
     def load(config: PromptConfig) -> PromptBuilder:
-        """Read the template and the tokenizer. Raises ConfigError if one fails or the readout does not suit."""
+        """Load the template and the tokenizer. Raises ConfigError if one fails or does not match the readout."""
         template = load_template(config.template)
         if template.documents != config.documents or template.form == "queries":
             one = config.is_direct
@@ -78,15 +80,15 @@ class PromptBuilder:
         return PromptBuilder(template, load_tokens(config.tokenizer), config.query_tokens, config.document_tokens)
 
     def query(self, text: str) -> ShownText:
-        """A query, neutralised and cut."""
+        """Neutralize and truncate a query."""
         return self._prepare(text, self.query_tokens)
 
     def document(self, text: str) -> ShownText:
-        """A document (title and body), neutralised and cut; first or second makes no difference."""
+        """Neutralize and truncate a document (title and body), independent of its position."""
         return self._prepare(text, self.document_tokens)
 
     def messages(self, query: ShownText, first: ShownText, second: ShownText) -> list[Message]:
-        """The prompt for prepared texts, `second` left out where the template is about one. DataError: one is empty."""
+        """Return the prompt of prepared texts (one document: without `second`). Raises DataError if a text is empty."""
         return self.template.messages(query.text, first.text, second.text, self.tokens.special_tokens)
 
     def prompts(self, questions: TextQuestions) -> Callable[[int], list[Message]]:

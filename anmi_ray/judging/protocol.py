@@ -1,6 +1,6 @@
-"""What every in-process judge is: a vectorised function from a bucket's questions and a presentation order to answers.
+"""Interface of judges: vectorized functions from a bucket's questions and a presentation order to answers.
 
-Letters: D documents of the bucket, P comparisons, J judges. p_a speaks about doc_a whatever the order.
+Letters: D documents of the bucket, P comparisons, J judges. p_a is the preference for doc_a in either order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLACE = "judge"
 
 @dataclass(frozen=True)
 class Documents:
-    """The bucket's candidates that may be compared, sorted by (query_id, doc_id)."""
+    """The bucket's non-random candidates, sorted by (query_id, doc_id)."""
 
     table: pa.Table
     ids: NDArray[np.uint8]  # [D, 16], one per (query, document): the two ids xor-ed, to draw random numbers from
@@ -43,24 +43,29 @@ class Questions:
     a: NDArray[np.int64]  # [P]
     b: NDArray[np.int64]  # [P], -1: nothing
     documents: Documents
-    orders: tuple[Order, ...] = ORDERS  # that they are asked in
-    one: NDArray[np.int64] | None = None  # [P], of `orders` the only one of each; None: all
+    orders: tuple[Order, ...] = ORDERS  # presentation orders
+    one: NDArray[np.int64] | None = None  # [P], index of the only order of each comparison; None: all orders
 
 
 @dataclass(frozen=True)
 class Answers:
-    """One judge's answers in one order: p_a float[P], and per failure the index of its message in `errors`, else -1."""
+    """One judge's answers in one order.
+
+    p_a: float[P], NaN for failures.
+    failure: int[P], index of the failure's message in `errors`, or -1.
+    errors: messages.
+    """
 
     p_a: NDArray[np.float64]
     failure: NDArray[np.int64]
     errors: tuple[str, ...] = ()
 
 
-AnswerSource = Callable[[Questions, Order], Answers]  # a judge's answers, wherever they come from
+AnswerSource = Callable[[Questions, Order], Answers]  # a judge's answers from any source
 
 
 def documents(candidates: pa.Table) -> Documents:
-    """Candidates that are not random, in an order that does not depend on theirs."""
+    """Return the non-random candidates in a canonical order."""
     kept = candidates.filter(pc.not_equal(candidates["source"], "random"))
     order = identity.id_order(identity.id_matrix(kept["query_id"]), identity.id_matrix(kept["doc_id"]))
     table = kept.take(pa.array(order))
@@ -77,7 +82,7 @@ def documents(candidates: pa.Table) -> Documents:
 
 
 def drawn_orders(comparison_ids: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Of comparisons uint8[P, 16] that are asked in one order alone which of ORDERS it is, int64[P], by their hash."""
+    """Choose one of ORDERS for each comparison (ids uint8[P, 16]) by its hash, int64[P]."""
     return (identity.uniforms(comparison_ids, "order") < 0.5).astype(np.int64)
 
 

@@ -1,7 +1,7 @@
-"""Hostile text made safe to show to a judge: nothing in it is a special token, a turn of the chat, or a fence.
+"""Neutralize hostile text before a judge reads it, so that it contains no special token, chat turn or fence.
 
-Three guards, of which each holds alone: special tokens, roles and imitated fences are broken by a visible space; the
-fence of a text is derived from that text and does not occur in it; the templates say that fenced text is data.
+Three independent guards: special tokens, roles and imitated fences are broken by a visible space; the fence of a text
+is derived from the text and does not occur in it; and the templates say that fenced text is data.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import count
 
 from anmi_ray.core import identity
 
-# What opens and closes turns in the chat templates of common models, for when no tokenizer names them: ChatML and
+# Tokens that open and close turns in common chat templates, for judges whose tokenizer is unknown: ChatML and
 # Llama 3 (<|…|>), DeepSeek (<｜…｜>), Llama 2 and Mistral, Gemma, Alpaca-like roles, BERT, thinking and tool calls.
 KNOWN_TOKENS = (
     *("<|", "<｜", "<s>", "</s>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>"),
@@ -26,24 +26,24 @@ KNOWN_TOKENS = (
 )
 LABELS = ("query", "document-A", "document-B")
 _FENCES = tuple(f"<{slash}{label}-" for label in LABELS for slash in ("", "/"))
-_DIGITS = 8  # of a fence's code: it need not be hard to guess, only absent from its text
+_DIGITS = 8  # of a fence's code, which need not be hard to guess, only absent from the text
 
 _LINE_BREAKS = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 # Control characters, halves of surrogate pairs, direction overrides, and the invisible copy of ASCII (tags).
 _UNSEEN = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]")
-_ROLE = re.compile(  # as it is, quoted, in a list, emphasised
+_ROLE = re.compile(  # plain, quoted, in a list, emphasized
     r"^([#>*_+\-•–\[( \t]{0,8}(?:\d{1,3}[.)] ?)?[*_\[(]{0,3}(?:system|user|human|assistant|model)[*_\])]{0,3}"
     r"|#{1,4} ?(?:instruction|input|response))(?=:)",
     re.IGNORECASE | re.MULTILINE,
 )
-# Besides marks and format characters, what some tokenizer's normaliser drops: fillers, and the sign for no text.
+# Characters that some tokenizers' normalizers drop, besides marks and format characters: fillers and U+FFFD.
 _DROPPED = "\u115f\u1160\u3164\uffa0\ufffd"
-_LEAST = 3  # characters of a token, folded, that is looked for in folded text: shorter ones are anything
-_BREAKS = (" ", "·", "¦", "\ufffd")  # the first that no special token contains
+_LEAST = 3  # minimum length of a folded token that is searched for in folded text
+_BREAKS = (" ", "·", "¦", "\ufffd")  # the first one that no special token contains is used
 
 
 def neutralise(text: str, special_tokens: Iterable[str] = ()) -> str:
-    r"""`text` without what a chat template, or our fences, would take for their own; a second pass changes nothing.
+    r"""Return `text` without special tokens, chat roles and imitated fences. Idempotent.
 
     Line breaks of every kind become \n; control characters, halves of surrogate pairs, direction overrides and tag
     characters become U+FFFD. Every occurrence of a special token (`special_tokens`, the common ones and our fences,
@@ -67,7 +67,7 @@ def neutralise(text: str, special_tokens: Iterable[str] = ()) -> str:
 
 
 def _break_folded(text: str, breaks: str, pattern: re.Pattern[str]) -> str:
-    """`text` with a break in what is a token or a role once it is folded."""
+    """Break tokens and roles that appear only after folding."""
     whole = _folded(text, breaks)
     if not pattern.search(whole) and not _ROLE.search(whole):
         return text
@@ -81,7 +81,7 @@ def _break_folded(text: str, breaks: str, pattern: re.Pattern[str]) -> str:
 
 
 def _folded(text: str, breaks: str) -> str:
-    """What normalisers may leave of a text: compatible characters are one, marks and invisible ones are gone."""
+    """Fold a text as normalizers may: compatibility decomposition, without marks and invisible characters."""
     return unicodedata.normalize("NFKD", text).translate(_dropped(breaks))
 
 
@@ -94,9 +94,9 @@ def _dropped(breaks: str) -> dict[int, None]:
 
 @lru_cache(maxsize=16)
 def _rule(special: tuple[str, ...], folded: bool = False) -> tuple[str, re.Pattern[str], re.Pattern[str] | None]:
-    """What to break with, where (first characters with the rest of a token ahead), and tokens of one character.
+    """Return the breaking character, a pattern of token starts (with lookahead), and one of single-character tokens.
 
-    `folded`: where tokens stand in folded text.
+    `folded`: patterns for folded text.
     """
     tokens = {*special, *KNOWN_TOKENS, *_FENCES}
     breaks = next((mark for mark in _BREAKS if not any(mark in token for token in tokens)), None)
@@ -117,9 +117,9 @@ def _rule(special: tuple[str, ...], folded: bool = False) -> tuple[str, re.Patte
 
 
 def fenced(label: str, text: str) -> str:
-    """`text` between the lines <label-code> and </label-code>, code a hash of the text that makes neither occur in it.
+    """Return `text` between lines <label-code> and </label-code>, where code is a hash such that neither occurs in it.
 
-    The fence depends on the text and its label alone: prompts that begin with the same texts begin alike.
+    The fence depends only on the text and its label, so prompts with the same texts share a prefix.
     """
     for salt in count():
         code = identity.text_hash(label, text, str(salt)).hex()[:_DIGITS]

@@ -1,4 +1,4 @@
-"""What asking costs: one client's account of requests, tokens and dollars, prices of tokens, hours of GPUs."""
+"""Costs of asking: a client's account of requests, tokens and dollars, token prices, and GPU hours."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from anmi_ray.config.plan import PlanConfig
 from anmi_ray.judging.http.completion import TokenCounts
 from anmi_ray.store.spend_log import Spend
 
-LONG_ANSWER = 1024  # tokens held back for an answer where max_tokens is not sent
+LONG_ANSWER = 1024  # tokens reserved for an answer if max_tokens is not sent
 MILLION = 1e6
-# Dense bfloat16 arithmetic of a GPU, 10¹² operations a second (the makers' data sheets, without sparsity).
+# Dense bfloat16 TFLOPS by data sheet, without sparsity.
 GPU_TFLOPS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "A10G": 70.0}
-USED = 0.4  # share of it that reading prompts reaches; long prompts and one-token answers are arithmetic, not memory
+USED = 0.4  # utilization when reading prompts; long prompts with one-token answers are compute-bound
 
 
 @dataclass(frozen=True)
 class Charge:
-    """A request under way: what it may take, in tokens and dollars."""
+    """Estimated tokens and dollars of a request in flight."""
 
     tokens: TokenCounts
     dollars: float | None
 
 
 class Account:
-    """What one client spent; dollars where the settings name prices."""
+    """Spend of one client; in dollars if the settings have prices."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config if isinstance(config, EndpointConfig) else None
@@ -35,14 +35,17 @@ class Account:
         self.spend = Spend() if priced else Spend(dollars=None, unreported_dollars=None)
 
     def open(self, estimate: TokenCounts) -> Charge:
-        """Write down that a request leaves."""
+        """Record an outgoing request."""
         self.spend = replace(self.spend, requests=self.spend.requests + 1)
         return Charge(estimate, self._dollars(estimate))
 
     def close(
         self, charge: Charge, tokens: TokenCounts | None, perhaps_billed: bool = False, sent: bool = True
     ) -> Spend:
-        """Write down how it ended, and give it: the server's count, or none; `sent` False takes back that it left."""
+        """Record the end of a request and return its spend.
+
+        tokens: the server's count, if any. sent: False if it was never sent.
+        """
         took = Spend()
         if not sent:
             self.spend = replace(self.spend, requests=self.spend.requests - 1)
@@ -118,16 +121,21 @@ class CallCost:
         """Calls that are still to be made."""
         return self.calls - (self.bought or 0)
 
+    @property
+    def missing_tokens(self) -> float:
+        """Tokens of these calls, prompts and answers."""
+        return self.missing * (self.tokens.prompt + self.tokens.answer)
+
     def said(self) -> Iterator[str]:
         """Lines to print."""
         bought = "" if self.bought is None else f", {self.bought:,} of them bought already"
         if self.bought is None:
             bought = "; those bought already were not counted"
-        tokens, total = self.tokens, self.missing * (self.tokens.prompt + self.tokens.answer) / 1e6
+        tokens = self.tokens
         yield f"{self.judge}: {self.calls:,} calls{bought}"
         slack = f" ± {tokens.slack:,.0f}" if tokens.slack else ""
         yield f"  tokens   {tokens.prompt:,.0f}{slack} of a prompt and {tokens.answer:,.3g} of an answer, {tokens.how}"
-        yield f"           {total:,.2f} million to come"
+        yield f"           {self.missing_tokens / MILLION:,.2f} million to come"
         if self.gpus:
             yield f"  GPUs     {self.gpus}"
             return

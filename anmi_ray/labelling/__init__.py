@@ -1,1 +1,1 @@
-"""People in the loop: which pairs they are asked about, the page that asks, and how judges agree with them."""
+"""People check judges: the pairs that they answer, the page that asks, and files for other tools."""

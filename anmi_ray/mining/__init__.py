@@ -2,7 +2,7 @@
 
 from anmi_ray.mining.anchors import measured
 from anmi_ray.mining.borderline import Borderline, borderline, mixture_gaps, verdicts
-from anmi_ray.mining.compose import RuleInputs, mine, pooled, weights
+from anmi_ray.mining.compose import RuleInputs, mine, pooled
 from anmi_ray.mining.negatives import Negatives
 from anmi_ray.mining.shortlist import shortlist
 from anmi_ray.mining.summary import summary
@@ -19,5 +19,4 @@ __all__ = [
     "shortlist",
     "summary",
     "verdicts",
-    "weights",
 ]

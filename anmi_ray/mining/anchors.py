@@ -1,9 +1,9 @@
-"""Anchors: the document each example measures its gaps from, and the queries that have none.
+"""Anchors: the positive of each example, from which gaps are measured, and queries without one.
 
-A known positive anchors its own example. In a query without one, each document does that judges were asked about
-directly and that is likelier than not to answer the query, by its rank, its rating and their answer (`relevance`): by
-comparisons alone, the best of documents that all miss the point looks as good. Where nobody can be asked, rank and
-rating must do.
+A known positive anchors its own example. In a query without known positives, the anchors are documents that judges were
+asked about directly and whose estimated P(relevant), given rank, rating and answer, exceeds one half (`relevance`).
+Comparisons alone cannot tell a relevant document from the best of several irrelevant ones. Without judges to ask, rank
+and rating decide.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from anmi_ray.core.records import find_rows
 from anmi_ray.mining.categories import PLACE
 
 Refused = tuple[str, str, str]
-# Above it an anchor is likelier right than wrong; a query without one costs all of its judgments.
+# Minimum P(relevant) of an anchor; a query without an anchor wastes all of its judgments.
 LIKELY = 0.5
 _LABELS = {
     True: ("no gap to a known positive", "its known positives are not rated, or nothing else is"),
-    False: ("no known positive", "mine.anchors is known; confirmed asks judges what answers it, rated asks nobody"),
+    False: ("no known positive", "mine.anchors is known; set confirmed (asks judges) or rated (asks no one)"),
 }
 
 
 @dataclass(frozen=True)
 class Anchors:
-    """E examples to be, sorted by (query_id, example_id)."""
+    """The E anchors of a bucket, one per example, sorted by (query_id, example_id)."""
 
     table: pa.Table  # query_id, anchor_id
     example_ids: list[bytes]
@@ -40,14 +40,14 @@ class Anchors:
 
 
 def codes(column: pa.ChunkedArray | pa.Array, queries: pa.Array) -> Ints:
-    """Index of each id in `queries`, -1 where it is not there."""
+    """Return the index of each id in `queries`, or -1."""
     return pc.fill_null(pc.index_in(column, value_set=queries), -1).to_numpy().astype(np.int64)
 
 
 def measured(gaps: pa.Table, config: MineConfig, confirmed: pa.Table | None = None) -> pa.Table:
-    """The Gap rows whose anchor anchors an example: known positives, and confirmed documents where these may.
+    """Return the Gaps from anchors: known positives and, if `config` allows, confirmed documents.
 
-    `confirmed` as in `compose.RuleInputs`. Raises ConfigError if `config` wants it and it is not given.
+    `confirmed` as in `compose.RuleInputs`. Raises ConfigError if `config` needs it and it is missing.
     """
     return gaps.filter(pa.array(_anchors_of(gaps, config, confirmed)))
 
@@ -55,9 +55,9 @@ def measured(gaps: pa.Table, config: MineConfig, confirmed: pa.Table | None = No
 def choose(
     gaps: pa.Table, candidates: pa.Table, queries: pa.Array, config: MineConfig, confirmed: pa.Table | None = None
 ) -> tuple[Anchors, list[Refused]]:
-    """The anchors of a bucket, and (key, reason, detail) for every query of `queries` without any.
+    """Return the anchors of a bucket, and (key, reason, detail) for each of `queries` without one.
 
-    `confirmed` and errors as of `measured`.
+    `confirmed` and errors as in `measured`.
     """
     pairs = ["query_id", "anchor_id", "anchor_kind"]
     table = measured(gaps.select(pairs).group_by(pairs).aggregate([]), config, confirmed)
@@ -67,43 +67,43 @@ def choose(
 
 
 def _anchors_of(table: pa.Table, config: MineConfig, confirmed: pa.Table | None) -> Flags:
-    """For each row of query_id, anchor_id and anchor_kind, whether its anchor anchors an example."""
+    """Return, per row of (query_id, anchor_id, anchor_kind), whether it may anchor an example."""
     known = pc.equal(table["anchor_kind"], "known").to_numpy().astype(bool)
     if config.anchors == "known":
         return known
     if confirmed is None:
         raise ConfigError(
-            f"mine.anchors: {config.anchors} needs how likely top-rated documents are", PLACE, "set anchors: known"
+            f"mine.anchors: {config.anchors} needs P(relevant) of the top-rated documents", PLACE, "set anchors: known"
         )
     row = find_rows(confirmed, {"query_id": table["query_id"], "doc_id": table["anchor_id"]})
     return known | np.append(confirmed["confirmed"].to_numpy(), False)[row]  # row -1: not asked about
 
 
 def _refused(left: pa.Array, candidates: pa.Table, config: MineConfig, confirmed: pa.Table | None) -> list[Refused]:
-    """Why queries have no anchor."""
+    """Return why each query has no anchor."""
     labelled = set(pc.unique(candidates.filter(candidates["is_positive"])["query_id"]).to_pylist())
     if confirmed is None or config.anchors == "known":
         return [(query.hex(), *_LABELS[query in labelled]) for query in left.to_pylist()]
     aggregated = confirmed.group_by("query_id").aggregate([("probability", "max"), ("answer", "count")])
     columns = (aggregated[name].to_pylist() for name in ("query_id", "probability_max", "answer_count"))
-    told = {query: (best, answers) for query, best, answers in zip(*columns, strict=True)}
+    likeliest = {query: (best, answers) for query, best, answers in zip(*columns, strict=True)}
     asked = config.anchors == "confirmed"
-    return [(query.hex(), *_why(told.get(query), query in labelled, asked)) for query in left.to_pylist()]
+    return [(query.hex(), *_why(likeliest.get(query), query in labelled, asked)) for query in left.to_pylist()]
 
 
-def _why(told: tuple[float, int] | None, labelled: bool, asked: bool) -> tuple[str, str]:
-    """Reason and detail: by the probability of the query's likeliest document and the count of those with an answer."""
-    if told is None:
+def _why(likeliest: tuple[float, int] | None, labelled: bool, asked: bool) -> tuple[str, str]:
+    """Return reason and detail, given P(relevant) of the likeliest document and the count of answers."""
+    if likeliest is None:
         return _LABELS[True] if labelled else ("no judge answered about its candidates", "none was asked about")
-    best, answers = told
-    likeliest = f"P(relevant) of the likeliest is {best:.2f}"
+    best, answers = likeliest
+    probability = f"P(relevant) of the likeliest is {best:.2f}"
     if best > LIKELY:
-        return "no gap to a confirmed document", f"{likeliest}, and nothing else is rated beside it"
+        return "no gap to a confirmed document", f"{probability}; no other document is rated"
     if not asked:
-        return "nothing among its candidates answers it", f"{likeliest}, must be above {LIKELY}"
+        return "nothing among its candidates answers it", f"{probability}, must be above {LIKELY}"
     if not answers:
-        return "no judge answered about its candidates", likeliest
-    detail = f"{likeliest}, must be above {LIKELY}; judges answered about {answers}"
+        return "no judge answered about its candidates", probability
+    detail = f"{probability}, must be above {LIKELY}; judges answered about {answers}"
     return "nothing among its candidates answers it", detail
 
 

@@ -1,4 +1,4 @@
-"""Stage 4's questions and verdicts: which borderline documents to judge against their anchor, and what came of it."""
+"""Validation (stage 4 of the report): which borderline documents to judge against their anchor, and the outcomes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from anmi_ray.mining.negatives import Negatives
 
 DESIGN = "validation"
 ROUND = 1
-_PSEUDO_POSITIVE = 0.9  # P(relevant) above which RocketQA (Qu et al. 2021) takes a document for a positive
+_PSEUDO_POSITIVE = 0.9  # P(relevant) above which RocketQA (Qu et al. 2021) treats a document as a positive
 _PAIR = ["query_id", "doc_a", "doc_b"]
 
 
 class Borderline(NamedTuple):
-    """Pairs of an anchor and a borderline document, each once: Comparisons to ask, and those that were asked before."""
+    """Distinct pairs of anchor and borderline document: new Comparisons, and those judged before."""
 
     wanted: pa.Table
     known: pa.Table
@@ -38,13 +38,12 @@ def borderline(
     config: MineConfig,
     confirmed: pa.Table | None = None,
 ) -> Borderline:
-    """The borderline pairs of one bucket, both parts sorted by (query_id, doc_a, doc_b).
+    """Return the borderline pairs of one bucket, both tables sorted by (query_id, doc_a, doc_b).
 
-    An anchor is a known positive, or a document that judges confirmed (`compose.RuleInputs`); a document is borderline
-    by the gap that `config.gap` says, and is paired with every anchor of its query for which it is. Known positives and
-    confirmed documents are never asked about. Wanted pairs are of round 1 and bear the ids of first askings: they were
-    in no comparison, and somebody's own file knows them by these. Raises as
-    `compose.mine`; AssertionError where no rule validates.
+    A document is borderline by the gap that `config.gap` selects, and is paired with every anchor of its query for
+    which it is borderline. Known positives and confirmed documents are never asked about. New pairs belong to round 1
+    and have the ids of a first comparison, by which a user's file refers to them.
+    Raises as `compose.mine`; AssertionError if no rule validates.
     """
     if config.validation is None:
         raise AssertionError(f"{config.composition} validates nothing")
@@ -66,14 +65,14 @@ def borderline(
 
 
 def _once(comparisons: pa.Table) -> pa.Table:
-    """The first Comparison of every pair: somebody's own file may hold several rounds of one."""
+    """Return the first Comparison of each pair; a user's file may contain several rounds of a pair."""
     number = pa.array(np.arange(comparisons.num_rows))
     first = comparisons.select(_PAIR).append_column("row", number).group_by(_PAIR, use_threads=False)
     return comparisons.take(first.aggregate([("row", "min")])["row_min"].combine_chunks().sort())
 
 
 def comparisons_of(pairs: pa.Table, design: str) -> pa.Table:
-    """Comparisons of round 1 of pairs (query_id, doc_a, doc_b)."""
+    """Return pairs (query_id, doc_a, doc_b) as Comparisons of round 1."""
     columns = {name: pairs[name].to_pylist() for name in _PAIR}
     ids = [identity.comparison_id(*pair) for pair in zip(*columns.values(), strict=True)]
     count = len(ids)
@@ -82,16 +81,17 @@ def comparisons_of(pairs: pa.Table, design: str) -> pa.Table:
 
 
 def mixture_gaps(negatives: Negatives) -> Reals:
-    """The gaps that a mixture is fitted to, points: all but those of known positives."""
+    """Return the gaps to fit a mixture to, in Elo points: all except those of known positives."""
     return negatives.gap[~negatives.is_positive]
 
 
 def verdicts(negatives: Negatives, config: MineConfig) -> dict[str, dict[str, int]]:
-    """What the rules that ask somebody found, as counts of (example, document), by rule; empty without such a rule.
+    """Return outcome counts of the rules that ask a model, by rule; they count (example, document) pairs.
 
-    validate: borderline documents, and how many of them were rejected, got the weight in between, full weight, or had
-    no answer and were left to the other rules. rocketqa: documents asked about (all but known positives), negatives
-    by it, and pseudo-positives, P(relevant) above .9, which no rule but validate makes a negative.
+    validate: borderline documents, and how many were rejected, got reduced or full weight, or had no answer and were
+    left to the other rules.
+    rocketqa: documents scored (all except known positives), negatives, and pseudo-positives (P(relevant) above .9),
+    which only validate can make negatives.
     """
     counts: dict[str, dict[str, int]] = {}
     if config.validation is not None:

@@ -1,4 +1,4 @@
-"""The mine stage's inputs of one bucket as arrays, checked: C candidates of Q queries, and the pool of N documents."""
+"""Inputs of the mine stage for one bucket as arrays: C candidates of Q queries, and the pool of N rated documents."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _CANDIDATE = ["query_id", "doc_id", "source", "is_positive", "rank", "similarity
 
 @dataclass(frozen=True)
 class RatedBucket:
-    """Candidates of rated queries with their ratings, and the mean and floored sd of each query's ratings (points)."""
+    """Candidates of rated queries with their ratings, and the moments of each query's ratings (Elo points)."""
 
     candidates: pa.Table  # sorted by (query_id, doc_id)
     queries: pa.Array  # [Q]
     query: Ints  # [C]
-    is_positive: Flags  # [C] known positives; rating may have hidden some
-    is_likely: Flags  # [C] likelier than not to answer the query, confirmed or never asked about
+    is_positive: Flags  # [C] known positives, including any withheld from rating
+    is_likely: Flags  # [C] P(relevant) above one half, whether or not judges were asked
     is_random: Flags  # [C]
     rating: Reals  # [C] points, NaN where not rated
     error: Reals  # [C] standard error of the rating, points, NaN where not rated
@@ -38,12 +38,12 @@ class RatedBucket:
     spread: Reals  # [Q] robust sd (interquartile range / 1.349), floored
     rank: Reals  # [C] fused rank, NaN where not retrieved
     score: Reals  # [C] similarity to the query
-    text: Ints  # [C] number of the text within its query; copies share it
+    text: Ints  # [C] text number; copies within a query share it
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The E anchors and the N documents beside them, as rows of the candidates; own gaps, and the rules' view."""
+    """The E anchors and N other rated documents, as rows of the candidates, with gaps to their own anchor."""
 
     is_copy: Flags  # [C] relevant, or a copy of a relevant document: never a negative
 
@@ -57,14 +57,11 @@ class Pool:
 def read(
     ratings: pa.Table, gaps: pa.Table, candidates: pa.Table, config: MineConfig, confirmed: pa.Table | None = None
 ) -> RatedBucket:
-    """Join ratings to candidates. Raises DataError on values that are not finite or rows without a candidate.
+    """Join ratings to candidates.
 
-    `confirmed` as in `compose.RuleInputs`. A column `text_key` of the candidates says which of them are copies.
+    `confirmed` as in `compose.RuleInputs`. Candidates with the same `text_key`, if that column exists, are copies.
+    Raises DataError on rows without a candidate.
     """
-    _check("ratings", ratings, "rating_elo")
-    _check("ratings", ratings, "std_err_elo", least=0.0)
-    _check("gaps", gaps, "gap_elo")
-    _check("gaps", gaps, "gap_se_elo", least=0.0)
     rated_queries = pc.is_in(candidates["query_id"], value_set=pc.unique(ratings["query_id"]))
     key = "text_key" if "text_key" in candidates.column_names else "doc_id"
     candidates = candidates.append_column("key", candidates[key]).select([*_CANDIDATE, "key"]).filter(rated_queries)
@@ -103,31 +100,17 @@ def _likely(candidates: pa.Table, confirmed: pa.Table | None) -> Flags:
     if confirmed is None:
         return np.zeros(candidates.num_rows, dtype=bool)
     row = find_rows(confirmed, {name: candidates[name] for name in ("query_id", "doc_id")})
-    return np.append(confirmed["probability"].to_numpy() > LIKELY, False)[row]  # row -1: nothing is known
-
-
-def _check(name: str, table: pa.Table, column: str, least: float = -np.inf) -> None:
-    """Raises DataError naming the first row, whose value is not finite or below `least`."""
-    values = table[column].to_numpy().astype(np.float64)
-    bad = np.flatnonzero(~(np.isfinite(values) & (values >= least)))
-    if len(bad):
-        where = ", ".join(f"{key} {table[key][int(bad[0])].as_py().hex()}" for key in ("query_id", "doc_id"))
-        wanted = "finite" if least == -np.inf else f"finite and at least {least:g}"
-        raise DataError(
-            f"{name}.{column} must be {wanted}: {len(bad)} of {len(values)} are not, the first is {values[bad[0]]}",
-            f"{PLACE}, {where}",
-            "recompute the rate stage",
-        )
+    return np.append(confirmed["probability"].to_numpy() > LIKELY, False)[row]  # row -1: unknown
 
 
 def _robust_sd(query: Ints, rating: Reals, queries: int) -> Reals:
-    """Interquartile range of each query's ratings over that of a standard normal, 0 without ratings."""
+    """Return each query's interquartile range of ratings, scaled to a normal sd; 0 without ratings."""
     low, high = grouped_quantiles(query, rating, queries, (0.25, 0.75))
     return np.nan_to_num(high - low) / 1.349
 
 
 def candidate_rows(candidates: pa.Table, query_id: pa.ChunkedArray, doc_id: pa.ChunkedArray, what: str) -> Ints:
-    """Rows of the candidates for (query, document) pairs. Raises DataError where there is none."""
+    """Return the candidate rows of (query, document) pairs. Raises DataError if one is missing."""
     rows = find_rows(candidates, {"query_id": query_id, "doc_id": doc_id})
     if (rows < 0).any():
         raise DataError(f"{int((rows < 0).sum())} {what} are not candidates of their query", PLACE, AGAIN)
@@ -142,7 +125,7 @@ def pool(
     direct: pa.Table | None = None,
     relevance: pa.Table | None = None,
 ) -> Pool:
-    """Gap rows of the chosen anchors, the anchors themselves left out, sorted by (example, doc_id).
+    """Return the pool: gaps from the chosen anchors to other documents, sorted by (example, doc_id).
 
     `direct` and `relevance` as in `compose.RuleInputs`.
     """
@@ -159,9 +142,9 @@ def pool(
     for rows, what in ((doc, "documents with a gap"), (anchor, "anchors")):
         if np.isnan(bucket.rating[rows]).any():
             raise DataError(f"{what} have no rating", PLACE, AGAIN)
-    seen = np.zeros(bucket.candidates.num_rows, dtype=bool)
-    seen[anchor] = True  # a positive that anchors nothing was hidden from the ratings
-    is_relevant = (bucket.is_positive & seen) | bucket.is_likely
+    is_anchor = np.zeros(bucket.candidates.num_rows, dtype=bool)
+    is_anchor[anchor] = True  # a positive that anchors nothing was withheld from rating
+    is_relevant = (bucket.is_positive & is_anchor) | bucket.is_likely
     is_copy = np.isin(bucket.text, bucket.text[is_relevant])
     gap, gap_se = (gaps[name].to_numpy().astype(np.float64) for name in ("gap_elo", "gap_se_elo"))
     ruled_gap, ruled_se = _least(doc, gap, gap_se) if config.gap == "minimum" else (gap, gap_se)
@@ -179,16 +162,13 @@ def pool(
         anchor_score=bucket.score[anchor][example],
         direct=_judged(gaps, direct),
         was_borderline=_was_borderline(gaps, direct),
-        relevance=_told(gaps, relevance),
+        relevance=_relevance(gaps, relevance),
     )
     return Pool(is_copy, anchor, doc, gap, gap_se, negatives)
 
 
 def _meetings(gaps: pa.Table, direct: pa.Table) -> list[tuple[Ints, float]]:
-    """For each gap the row of `direct` that holds its anchor and document, -1 where none does; the sign of the anchor.
-
-    Once with the anchor as doc_a, once as doc_b.
-    """
+    """Return, for both orders of each gap's pair, the row in `direct` (or -1) and the anchor's sign."""
     orders = (("anchor_id", "doc_id", 1.0), ("doc_id", "anchor_id", -1.0))
     return [
         (find_rows(direct, {"query_id": gaps["query_id"], "doc_a": gaps[first], "doc_b": gaps[second]}), sign)
@@ -197,7 +177,7 @@ def _meetings(gaps: pa.Table, direct: pa.Table) -> list[tuple[Ints, float]]:
 
 
 def _judged(gaps: pa.Table, direct: pa.Table | None) -> Reals:
-    """For each gap the direct preference for its anchor over its document, NaN where they never met."""
+    """Return each gap's direct preference for anchor over document, NaN if they were not compared."""
     preferences = np.full(gaps.num_rows, np.nan)
     if direct is None:
         return preferences
@@ -209,7 +189,7 @@ def _judged(gaps: pa.Table, direct: pa.Table | None) -> Reals:
 
 
 def _was_borderline(gaps: pa.Table, direct: pa.Table | None) -> Flags | None:
-    """For each gap whether its direct judgment is one of a pair that was borderline before the validation round."""
+    """Return whether each gap's pair was borderline before the validation round, None without such a round."""
     if direct is None or "was_borderline" not in direct.column_names:
         return None
     borderline = np.zeros(gaps.num_rows, dtype=bool)
@@ -219,8 +199,8 @@ def _was_borderline(gaps: pa.Table, direct: pa.Table | None) -> Flags | None:
     return borderline
 
 
-def _told(gaps: pa.Table, relevance: pa.Table | None) -> Reals:
-    """For each gap P(relevant) of its document, NaN where no model was asked."""
+def _relevance(gaps: pa.Table, relevance: pa.Table | None) -> Reals:
+    """Return P(relevant) of each gap's document, NaN if unknown."""
     relevances = np.full(gaps.num_rows, np.nan)
     if relevance is not None:
         row = find_rows(relevance, {"query_id": gaps["query_id"], "doc_id": gaps["doc_id"]})
@@ -229,7 +209,7 @@ def _told(gaps: pa.Table, relevance: pa.Table | None) -> Reals:
 
 
 def _least(doc: Ints, gap: Reals, gap_se: Reals) -> tuple[Reals, Reals]:
-    """For each row the least gap of its document over the query's anchors, and that gap's error."""
+    """Return, per row, the smallest gap of its document over the query's anchors, and its error."""
     order = np.lexsort((gap, doc))
     ordered = doc[order]
     first = np.ones(len(doc), dtype=bool)

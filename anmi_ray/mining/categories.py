@@ -1,4 +1,4 @@
-"""What a document is to a query's anchor, by its gap: the categories of examples, and the curriculum tier of each."""
+"""Categories of documents by their gap to the anchor, and the curriculum tier of each."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from anmi_ray.core.arrays import Ints
 
 PLACE = "mine"  # of errors and rejects
-# Algorithm 3's tiers; danger lies beyond its last tier, so no curriculum reaches it.
+# Tiers of the report's algorithm 3; danger is beyond its last tier, so no curriculum uses it.
 TIERS = {"anchor": 0, "random": 1, "easy": 1, "medium": 1, "goldilocks": 2, "soft": 3, "danger": 4}
 CATEGORIES = tuple(TIERS)
 
 
 def indices(names: list[str]) -> Ints:
-    """Indices into CATEGORIES of categories by name."""
+    """Return the indices of category names in CATEGORIES."""
     return np.array([CATEGORIES.index(name) for name in names], dtype=np.int64)

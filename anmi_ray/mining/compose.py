@@ -1,4 +1,4 @@
-"""The mine stage for one bucket: anchors, then allow -> weigh -> sample, random negatives, rated extras, the lists."""
+"""The mine stage for one bucket: anchors, allow -> weigh -> sample rules, random negatives, extra rated documents."""
 
 from __future__ import annotations
 
@@ -16,27 +16,31 @@ from anmi_ray.core.records import rejects
 from anmi_ray.mining import bucket as buckets
 from anmi_ray.mining import denoise, members, optimum, posterior, relative, sampling
 from anmi_ray.mining.anchors import Anchors, Refused, choose
-from anmi_ray.mining.categories import CATEGORIES, PLACE
+from anmi_ray.mining.categories import PLACE
 from anmi_ray.mining.mixture import Mixture
 from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict, Sample
 
-# by the rule's name in settings; each family of rules says which are its own
+# rules by name, from each family's module
 ALLOW: dict[str, Rule[Any]] = posterior.ALLOW | denoise.ALLOW | relative.ALLOW
 WEIGH: dict[str, Rule[Any]] = posterior.WEIGH | denoise.WEIGH | relative.WEIGH | optimum.WEIGH
 SAMPLE: dict[str, Sample[Any]] = sampling.SAMPLE
-_IN_BITS = (BetaMixture, GaussianMixture, Optimum)  # rules whose weights have no 1 that means full weight
+_IN_BITS = (
+    BetaMixture,
+    GaussianMixture,
+    Optimum,
+)  # rules whose weights are in bits, without a value that means full weight
 
 
 @dataclass(frozen=True)
 class RuleInputs:
-    """What some rules need besides ratings and gaps; None where no rule of the settings does."""
+    """Inputs that only some rules need, in addition to ratings and gaps."""
 
-    # query_id, doc_a, doc_b, preference (of doc_a, 0 to 1): pairs judged directly, for validation; after its round with
-    # was_borderline, whether the pair was an anchor and a borderline document by the fit before it
+    # query_id, doc_a, doc_b, preference (of doc_a, 0 to 1): pairs judged directly, for validation; after its round also
+    # was_borderline: the pair was an anchor and a borderline document before that round
     direct: pa.Table | None = None
     relevance: pa.Table | None = None  # query_id, doc_id, relevance: P(relevant) of a pointwise model
-    mixture: Mixture | None = None  # fitted on gaps of many queries
-    # Relevance rows: how likely documents of queries without a known positive answer them, and which are confirmed
+    mixture: Mixture | None = None  # fitted to gaps of many queries
+    # Relevance rows of queries without a known positive: P(relevant), and which documents are confirmed
     confirmed: pa.Table | None = None
 
 
@@ -44,7 +48,7 @@ NOTHING = RuleInputs()
 
 
 class Pooled(NamedTuple):
-    """A bucket, its anchors, the queries without one, and the documents beside the anchors."""
+    """A bucket, its anchors, the rejected queries, and the pool of other rated documents."""
 
     bucket: buckets.RatedBucket
     anchors: Anchors
@@ -57,13 +61,13 @@ def pooled(
     gaps: pa.Table,
     candidates: pa.Table,
     config: MineConfig,
-    beside: RuleInputs = NOTHING,
+    inputs: RuleInputs = NOTHING,
 ) -> Pooled:
-    """What the rules of `mine` look at. Raises as `mine`."""
-    bucket = buckets.read(ratings, gaps, candidates, config, beside.confirmed)
-    anchors, refused = choose(gaps, bucket.candidates, bucket.queries, config, beside.confirmed)
+    """Return the inputs of the rules of `mine`. Raises as `mine`."""
+    bucket = buckets.read(ratings, gaps, candidates, config, inputs.confirmed)
+    anchors, refused = choose(gaps, bucket.candidates, bucket.queries, config, inputs.confirmed)
     return Pooled(
-        bucket, anchors, refused, buckets.pool(gaps, bucket, anchors, config, beside.direct, beside.relevance)
+        bucket, anchors, refused, buckets.pool(gaps, bucket, anchors, config, inputs.direct, inputs.relevance)
     )
 
 
@@ -73,17 +77,16 @@ def mine(
     candidates: pa.Table,
     config: MineConfig,
     seed: int,
-    beside: RuleInputs = NOTHING,
+    inputs: RuleInputs = NOTHING,
 ) -> tuple[pa.Table, pa.Table]:
-    """Example table of one bucket, sorted by (query_id, example_id), and the Rejects.
+    """Return the Examples of one bucket, sorted by (query_id, example_id), and the Rejects.
 
-    Every rated query becomes at least one example or Reject, and so does every anchor with gaps: a Reject's key is the
-    query, its detail names the anchor. Queries without ratings were refused before and are not seen here.
-    Raises DataError on ratings or gaps that are not finite or belong to no candidate, ConfigError if a rule needs
-    something that is not given in `beside` (a mixture, confirmed documents).
+    Every rated query, and every anchor with gaps, becomes an example or a Reject (key: the query; detail: the anchor).
+    Raises DataError on ratings or gaps that are not finite or lack a candidate, ConfigError if a rule's input is
+    missing from `inputs`.
     """
-    bucket, anchors, refused, pool = pooled(ratings, gaps, candidates, config, beside)
-    common = Common(config, seed, beside.mixture)
+    bucket, anchors, refused, pool = pooled(ratings, gaps, candidates, config, inputs)
+    common = Common(config, seed, inputs.mixture)
     settled = _settled(pool.negatives, common)
     ruled = _weighed(pool.negatives, settled, common)
     chosen = _choose_negatives(pool.negatives, ruled.weight, common)
@@ -99,48 +102,16 @@ def mine(
     return members.examples(anchors, kept, roles, bucket), rejects(PLACE, [*refused, *few])
 
 
-def weights(
-    ratings: pa.Table,
-    gaps: pa.Table,
-    candidates: pa.Table,
-    config: MineConfig,
-    seed: int,
-    beside: RuleInputs = NOTHING,
-) -> pa.Table:
-    """What the allow and weigh rules say of every rated document beside an anchor, taken or not.
-
-    Columns query_id, anchor_id, doc_id, gap_elo (the gap that rules see), weight, category; known positives and
-    confirmed documents are left out. Inputs and errors as in `mine`.
-    """
-    bucket, anchors, _, pool = pooled(ratings, gaps, candidates, config, beside)
-    ruled = weights_of(pool.negatives, Common(config, seed, beside.mixture))
-    assert ruled.category is not None
-    rows = np.flatnonzero(~pool.negatives.is_positive)
-    names = pa.DictionaryArray.from_arrays(pa.array(ruled.category[rows]), pa.array(CATEGORIES))
-    example = pa.array(pool.negatives.example[rows])
-    return pa.table(
-        {
-            "query_id": anchors.table["query_id"].take(example),
-            "anchor_id": anchors.table["anchor_id"].take(example),
-            "doc_id": bucket.candidates["doc_id"].take(pa.array(pool.doc[rows])),
-            "gap_elo": pool.negatives.gap[rows],
-            "weight": ruled.weight[rows],
-            "category": names.cast(pa.string()),
-        }
-    )
-
-
 def weights_of(negatives: Negatives, common: Common) -> RuleVerdict:
-    """Weight and category of all N documents by the allow rules, one after another, and then the weigh rule.
+    """Return weight and category of all N documents: allow rules in order, then the weigh rule.
 
-    Known positives and confirmed documents weigh 0. What an allow rule refused or weighed is settled: later rules
-    speak of the rest.
+    Known positives and confirmed documents weigh 0. A weight set by one allow rule is not changed by later rules.
     """
     return _weighed(negatives, _settled(negatives, common), common)
 
 
 def _settled(negatives: Negatives, common: Common) -> Reals:
-    """The weight that the allow rules leave no other rule to say, NaN where there is none."""
+    """Return weights already fixed by allow rules, applied in order; NaN elsewhere. Known positives weigh 0."""
     settled = np.where(negatives.is_positive, 0.0, np.nan)
     for rule in common.config.allow:
         allowed = ALLOW[rule.rule](negatives, rule, common).weight
@@ -156,7 +127,7 @@ def _weighed(negatives: Negatives, settled: Reals, common: Common) -> RuleVerdic
 
 
 def _full(weight: Reals, rows: Ints, example: Ints) -> Reals:
-    """Weights of which the largest of an example's `rows` counts 1, as a random negative does."""
+    """Scale weights so that the largest among an example's `rows` is 1, the weight of a random negative."""
     largest = np.zeros(int(example.max(initial=-1)) + 1)
     np.maximum.at(largest, example[rows], weight[rows])
     scaled = weight.copy()
@@ -165,7 +136,7 @@ def _full(weight: Reals, rows: Ints, example: Ints) -> Reals:
 
 
 def _choose_negatives(negatives: Negatives, weights: Reals, common: Common) -> Ints:
-    """Rows taken, in order: the `negatives` of largest priority per example among those with weight."""
+    """Return the selected rows in order: per example, those of highest priority among positive weights."""
     sample = common.config.sample
     priority = SAMPLE[sample.rule](negatives, weights, sample, common)
     usable = np.flatnonzero(weights > 0)
@@ -175,7 +146,7 @@ def _choose_negatives(negatives: Negatives, weights: Reals, common: Common) -> I
 
 
 def _choose_extra(negatives: Negatives, chosen: Ints, config: MineConfig, seed: int) -> Ints:
-    """A uniform sample of the rows not taken, danger zone and other positives included: what the regression sees."""
+    """Return a uniform sample of unselected rows, including danger and other positives, for the regression loss."""
     spare = np.ones(len(negatives.example), dtype=bool)
     spare[chosen] = False
     rest = np.flatnonzero(spare)
@@ -186,7 +157,7 @@ def _choose_extra(negatives: Negatives, chosen: Ints, config: MineConfig, seed: 
 def _enough(
     anchors: Anchors, rated: members.Members, random: members.Members, negatives: Negatives, config: MineConfig
 ) -> tuple[Flags, list[Refused]]:
-    """Examples with at least one negative and `min_rated_negatives` rated ones; the others as rejects."""
+    """Return which examples have a negative and `min_rated_negatives` rated ones, and rejects for the others."""
     size = len(anchors.example_ids)
     rated_count, random_count, pool_count = (
         np.bincount(part.example, minlength=size) for part in (rated, random, negatives)

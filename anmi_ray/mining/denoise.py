@@ -1,4 +1,4 @@
-"""Denoising and validation: is the anchor truly better? By the gap, or a judgment that was asked for on purpose."""
+"""Denoising and validation: is the anchor truly better, by the gap or by a dedicated judgment?"""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from anmi_ray.mining.posterior import below
 
 
 def anchor_better(negatives: Negatives) -> Reals:
-    """P(the anchor is truly better), P(Δ > 0) = Φ(Δ̂/se): the posterior holds what judges said of the pair itself."""
+    """Return P(anchor is better) = P(Δ > 0) = Φ(Δ̂/se); the posterior includes the pair's own judgments."""
     return 1.0 - below(0.0, negatives.gap, negatives.gap_se)
 
 
 def confidence(negatives: Negatives) -> Reals:
-    """max(0, (p − .5)/.5), p = P(the anchor is truly better)."""
+    """Return max(0, (p − .5)/.5) with p = P(anchor is better)."""
     return np.maximum(0.0, (anchor_better(negatives) - 0.5) / 0.5)
 
 
 def denoise(negatives: Negatives, settings: Denoise, _common: Common) -> RuleVerdict:
-    """Refuses what the anchor does not surely beat: `confidence` must exceed `keep_above`."""
+    """Reject documents whose `confidence` does not exceed `keep_above`."""
     return RuleVerdict(np.where(confidence(negatives) > settings.keep_above, np.nan, 0.0))
 
 
 def reliability(negatives: Negatives, _settings: Reliability, _common: Common) -> RuleVerdict:
-    """Weighs by `confidence`."""
+    """Weigh by `confidence`."""
     return RuleVerdict(confidence(negatives))
 
 
 def relevance(negatives: Negatives) -> Reals:
-    """P(relevant): a pointwise model's where there is one, else P(the anchor is not better)."""
+    """Return P(relevant) by a pointwise model if available, else P(anchor is not better)."""
     return np.where(np.isnan(negatives.relevance), 1.0 - anchor_better(negatives), negatives.relevance)
 
 
 def rocketqa(negatives: Negatives, settings: RocketQA, _common: Common) -> RuleVerdict:
-    """Refuses P(relevant) at or above `negative_below` (RocketQA, Qu et al. 2021: cross-batch denoising at .1)."""
+    """Reject P(relevant) of at least `negative_below` (RocketQA, Qu et al. 2021: denoising at .1)."""
     return RuleVerdict(np.where(relevance(negatives) < settings.negative_below, np.nan, 0.0))
 
 
 def borderline(gap: Reals, settings: Validate) -> Flags:
-    """Documents whose gap Stage 4 wants judged directly against the anchor: low ≤ Δ ≤ high."""
+    """Return which documents to judge directly against the anchor: low ≤ Δ ≤ high."""
     return (gap >= settings.low) & (gap <= settings.high)
 
 
 def to_validate(negatives: Negatives, settings: Validate) -> Flags:
-    """Documents that Stage 4 speaks of: borderline by the gap as it is, or as it was before the round of questions.
+    """Return which documents validation applies to: borderline now, or before the validation round.
 
-    The answers of that round join the fit, so gaps move: a document that was found borderline and judged keeps its
-    verdict wherever its gap has moved to, and one that has become borderline gets a verdict if it happens to have been
-    judged. Known positives are none.
+    The answers of that round change the fit and so the gaps. A document that was borderline and judged keeps its
+    verdict regardless of its new gap, and one that has become borderline gets a verdict if it was judged. Known
+    positives are excluded.
     """
     held = borderline(negatives.gap, settings)
     if negatives.was_borderline is not None:
@@ -61,7 +61,7 @@ def to_validate(negatives: Negatives, settings: Validate) -> Flags:
 
 
 def outcomes(preference: Reals, settings: Validate) -> dict[str, Flags]:
-    """What a direct preference for the anchor makes of documents; none of these where it is NaN."""
+    """Return the outcome of each direct preference for the anchor; all False for NaN."""
     return {
         "rejected": preference < settings.reject_below,
         "reduced": (preference >= settings.reject_below) & (preference <= settings.full_above),
@@ -70,11 +70,11 @@ def outcomes(preference: Reals, settings: Validate) -> dict[str, Flags]:
 
 
 def validate(negatives: Negatives, settings: Validate, _common: Common) -> RuleVerdict:
-    """Stage 4 (report 7.2, eq. 35) on documents `to_validate` with a direct judgment p for the anchor.
+    """Validate borderline documents by a direct judgment p for the anchor (report 7.2, eq. 35).
 
-    p < .65 refuses, up to .75 the weight is .3, above it is 1; all others are left to the rules after it. p is the
-    preference for the example's own anchor, also with gap: minimum: there a document is borderline by its least gap
-    over the positives, and is judged against every one of them.
+    p < .65 rejects, up to .75 the weight is .3, above it is 1; other documents are left to later rules. p is the
+    preference for the example's own anchor even with gap: minimum, where a document is borderline by its smallest gap
+    over the positives and is judged against each of them.
     """
     verdict = np.select(list(outcomes(negatives.direct, settings).values()), [0.0, settings.weight, 1.0], np.nan)
     return RuleVerdict(np.where(to_validate(negatives, settings), verdict, np.nan))

@@ -1,6 +1,6 @@
-"""EM for mixtures on one axis: Gaussians by maximum likelihood, Betas by weighted moments.
+"""EM for one-dimensional mixtures: Gaussians by maximum likelihood, Betas by weighted moments.
 
-Letters: K components, N values, B points that stand for them (one a value, or one a bin where there are many).
+Letters: K components, N values, B points (the values themselves, or bin means if there are many).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from scipy import special
 from anmi_ray.core.arrays import Ints, Reals
 from anmi_ray.core.identity import rng
 
-EXACT = 2_000  # values up to which every one is a point of its own
-BINS = 100  # bins to an interquartile range beyond: a bin's own variance is near 1e-5 of the whole
-NARROWEST = 0.05  # least sd of a component, in sds of all values: else one would close in on equal values
+EXACT = 2_000  # most values that are used without binning
+BINS = 100  # bins per interquartile range; the variance within a bin is then about 1e-5 of the total
+NARROWEST = 0.05  # minimum sd of a component relative to all values, so that none collapses onto equal values
 STEPS = 2000
-TOLERANCE = 1e-8  # nats per value that a step must still gain
-SETTLED = 1e-4  # nats per value that the last step of moments may move
-# steps of every start, starts taken to the end, starts drawn by chance
+TOLERANCE = 1e-8  # nats per value; EM stops when a step gains less
+SETTLED = 1e-4  # nats per value; moment steps have converged if the last changes less
+# steps per start, starts continued to convergence, random starts
 _SHORT = 40
 _FINALISTS = 2
 _DRAWN = 4
@@ -29,34 +29,34 @@ _TINY = np.finfo(np.float64).tiny
 
 
 class WeightedPoints(NamedTuple):
-    """B values, ascending, and how many values each stands for."""
+    """B ascending points and the number of values at each."""
 
     value: Reals
     mass: Reals
 
 
 class Gaussians(NamedTuple):
-    """K Gaussians: shares that sum to 1, means, variances."""
+    """A mixture of K Gaussians: weights (sum 1), means and variances."""
 
     weight: Reals
     mean: Reals
     variance: Reals
 
     def log_joint(self, x: Reals) -> Reals:
-        """log π_k + log N(x; μ_k, σ²_k), float64[K, B]."""
+        """Return log π_k + log N(x; μ_k, σ²_k), float64[K, B]."""
         weight, mean, variance = (part[:, None] for part in self)
         return np.log(weight) - 0.5 * (np.log(2.0 * math.pi * variance) + (x - mean) ** 2 / variance)
 
 
 class Betas(NamedTuple):
-    """K Betas: shares that sum to 1, α, β."""
+    """A mixture of K Betas: weights (sum 1), α and β."""
 
     weight: Reals
     alpha: Reals
     beta: Reals
 
     def log_joint(self, u: Reals) -> Reals:
-        """log π_k + log Beta(u; α_k, β_k), float64[K, B]; u inside (0, 1)."""
+        """Return log π_k + log Beta(u; α_k, β_k), float64[K, B], for u in (0, 1)."""
         weight, alpha, beta = (part[:, None] for part in self)
         density = (alpha - 1.0) * np.log(u) + (beta - 1.0) * np.log1p(-u) - special.betaln(alpha, beta)
         return np.log(weight) + density
@@ -66,7 +66,7 @@ PartsT = TypeVar("PartsT", Gaussians, Betas, covariant=True)
 
 
 class EmFit(NamedTuple, Generic[PartsT]):
-    """The log-likelihood per value before every step and after the last is the `trace`."""
+    """A fit; `trace` is the log-likelihood per value before each step and after the last."""
 
     parts: PartsT
     trace: tuple[float, ...]
@@ -74,7 +74,7 @@ class EmFit(NamedTuple, Generic[PartsT]):
 
 
 def points(values: Reals) -> WeightedPoints:
-    """Sorted values as points; beyond EXACT of them, the means and counts of equal bins."""
+    """Return sorted values as points; more than EXACT values are binned into means and counts."""
     values = np.sort(values)
     if len(values) <= EXACT:
         return WeightedPoints(values, np.ones(len(values)))
@@ -87,7 +87,7 @@ def points(values: Reals) -> WeightedPoints:
 
 
 def responsibilities(log_joint: Reals) -> tuple[Reals, Reals]:
-    """P(component | value), float64[K, B], and log density, float64[B]."""
+    """Return P(component | value), float64[K, B], and the log density, float64[B]."""
     largest = log_joint.max(axis=0)
     share = np.exp(log_joint - largest)
     total = share.sum(axis=0)
@@ -95,9 +95,9 @@ def responsibilities(log_joint: Reals) -> tuple[Reals, Reals]:
 
 
 def gaussian_step(at: WeightedPoints, parts: Gaussians, floor: float) -> tuple[Gaussians, float]:
-    """One step of EM under variances of at least `floor`, and the log-likelihood per value before it.
+    """Run one EM step with variances of at least `floor`; also return the log-likelihood per value before it.
 
-    The floor bounds each variance in the M step's own maximum, so no step lowers the likelihood.
+    The floor constrains the M step's maximization, so no step lowers the likelihood.
     """
     share, density = responsibilities(parts.log_joint(at.value))
     share *= at.mass
@@ -109,7 +109,7 @@ def gaussian_step(at: WeightedPoints, parts: Gaussians, floor: float) -> tuple[G
 
 
 def gaussian_em(at: WeightedPoints, start: Gaussians, floor: float, steps: int = STEPS) -> EmFit[Gaussians]:
-    """EM from `start` until a step gains less than TOLERANCE, or `steps` are done."""
+    """Run EM from `start` until a step gains less than TOLERANCE, for at most `steps` steps."""
     parts = start
     trace = []
     while True:
@@ -122,9 +122,9 @@ def gaussian_em(at: WeightedPoints, start: Gaussians, floor: float, steps: int =
 
 
 def gaussians(at: WeightedPoints, most: int) -> list[EmFit[Gaussians]]:
-    """The best fit of 1, 2, ... `most` Gaussians, each from several starts: no start draws on anything but the points.
+    """Return the best fits of 1, 2, ... `most` Gaussians, each from several starts that depend on the points alone.
 
-    Values should be near sd 1: the tolerance is absolute.
+    Values should have an sd near 1, since the tolerance is absolute.
     """
     total = at.mass.sum()
     mean = float(at.value @ at.mass / total)
@@ -133,14 +133,14 @@ def gaussians(at: WeightedPoints, most: int) -> list[EmFit[Gaussians]]:
     fits = [gaussian_em(at, Gaussians(np.ones(1), np.array([mean]), np.array([spread])), floor)]
     for k in range(2, most + 1):
         tries = [gaussian_em(at, start, floor, _SHORT) for start in _starts(at, k, fits[-1].parts, floor)]
-        tries.sort(key=lambda fitted: -fitted.trace[-1])  # stable: of equals the first
-        ends = [gaussian_em(at, begun.parts, floor) for begun in tries[:_FINALISTS]]
+        tries.sort(key=lambda fitted: -fitted.trace[-1])  # stable: ties go to the earlier start
+        ends = [gaussian_em(at, attempt.parts, floor) for attempt in tries[:_FINALISTS]]
         fits.append(max(ends, key=lambda fitted: fitted.trace[-1]))
     return fits
 
 
 def _starts(at: WeightedPoints, k: int, fewer: Gaussians, floor: float) -> Iterator[Gaussians]:
-    """Quantile groups (equal, a small first, a small last), each of the k − 1 split in two, and k-means++ by hash."""
+    """Yield starts: quantile groups (equal, small first, small last), splits of each of k − 1 components, k-means++."""
     below = (np.cumsum(at.mass) - 0.5 * at.mass) / at.mass.sum()
     equal = np.arange(1, k) / k
     small = np.append(0.05, 0.05 + 0.95 * np.arange(1, k - 1) / (k - 1))
@@ -148,7 +148,7 @@ def _starts(at: WeightedPoints, k: int, fewer: Gaussians, floor: float) -> Itera
         yield _grouped(at, np.searchsorted(edges, below), k, floor)
     for i in range(k - 1):
         weight, mean, variance = (part[np.insert(np.arange(k - 1), i, i)] for part in fewer)
-        apart = 0.6 * math.sqrt(variance[i])  # halves of sd .8 that stand so give back mean and variance
+        apart = 0.6 * math.sqrt(variance[i])  # halves of .8 sd at this distance preserve mean and variance
         weight[i : i + 2] /= 2.0
         variance[i : i + 2] = np.maximum(0.64 * variance[i], floor)
         mean[i : i + 2] += (-apart, apart)
@@ -159,7 +159,7 @@ def _starts(at: WeightedPoints, k: int, fewer: Gaussians, floor: float) -> Itera
 
 
 def _grouped(at: WeightedPoints, group: Ints, k: int, floor: float) -> Gaussians:
-    """Shares, means and variances of K groups of points; an empty group lies at the values' mean."""
+    """Return weights, means and variances of K groups of points; an empty group gets a small weight at 0."""
     count = np.bincount(group, at.mass, k)
     total = at.mass.sum()
     weight = np.maximum(count, 1e-3 * total)
@@ -169,7 +169,7 @@ def _grouped(at: WeightedPoints, group: Ints, k: int, floor: float) -> Gaussians
 
 
 def _plus_plus(at: WeightedPoints, k: int, generator: np.random.Generator) -> Reals:
-    """K centres, each drawn with chances in proportion to the squared distance from those before (k-means++)."""
+    """Draw K centers with probability proportional to the squared distance from those before (k-means++)."""
     chance = at.mass
     centres = np.empty(0)
     for luck in generator.random(k):
@@ -181,7 +181,7 @@ def _plus_plus(at: WeightedPoints, k: int, generator: np.random.Generator) -> Re
 
 
 def beta_moments(at: WeightedPoints, share: Reals, floor: float) -> tuple[float, float]:
-    """α and β of the Beta with the mean m and variance v ≥ floor of the points under weights `share`.
+    """Return α and β of the Beta with the points' mean m and variance v ≥ floor under weights `share`.
 
     α = m (m (1 − m)/v − 1), β = α (1 − m)/m.
     """
@@ -193,11 +193,11 @@ def beta_moments(at: WeightedPoints, share: Reals, floor: float) -> tuple[float,
 
 
 def betas(at: WeightedPoints, steps: int) -> list[EmFit[Betas]]:
-    """One Beta by its moments, and two as ProGCL fits them (Xia et al. 2022): fixed start, `steps` of EM by moments.
+    """Fit one Beta by moments, and two as in ProGCL (Xia et al. 2022): a fixed start and `steps` of EM by moments.
 
-    Component 0 starts at Beta(1, 2) with share .95 and is what is *unlike* the anchor; component 1, Beta(2, 1), keeps
-    β ≥ 1.01, so that its density falls to 0 as u reaches 1. Moments, not maxima: a step may lower the likelihood, and
-    where component 1 piles up near u = 1 the steps may end in a flat one.
+    Component 0 starts at Beta(1, 2) with weight .95 and models documents unlike the anchor; component 1, Beta(2, 1),
+    keeps β ≥ 1.01 so that its density vanishes at u = 1. Moment steps may lower the likelihood, and may end in a flat
+    component 1 if its values pile up near u = 1.
     """
     ones = np.ones(len(at.value))
     total = at.mass.sum()

@@ -1,11 +1,10 @@
-"""The share of false negatives among the chosen: its estimate, and an interval that holds the true share.
+"""Estimate the share of false negatives among the selected negatives, with an interval.
 
-What is chosen is known, and whether it is a false negative is not: given the judgments, the true share varies about its
-estimate, for three reasons. A document is false (its true gap is below δ₀) with the chance p = P(Δ < δ₀). Gaps to one
-anchor share the anchor's error: their errors are taken as normal, correlated by WITHIN inside a query and independent
-between queries. And all p come from the same priors and dispersion, which are estimated, and need not describe the
-documents: the odds p / (1 - p) of all are off by one factor, log-normal with SHARED.
-Letters: N chosen documents, Q queries.
+Given the judgments, the true share varies around its estimate for three reasons. Each document is a false negative (its
+true gap is below δ₀) with probability p = P(Δ < δ₀). Gaps to one anchor share the anchor's error: errors are modeled
+as normal, with correlation WITHIN in a query and independent between queries. And all p depend on the same estimated
+prior and dispersion: the odds p / (1 - p) of all documents are off by a common factor, log-normal with sd SHARED.
+Letters: N selected documents, Q queries.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from scipy import special
 from anmi_ray.core.arrays import Ints, Reals
 from anmi_ray.core.scale import normal_cdf, normal_quantile
 
-# Both from simulation (docs/results/negative_share.md): errors of gaps to one anchor correlate by .3 (k = 4, one judge)
-# to .6 (k = 8, three). With SHARED = .3 the interval of 40 to 100 queries holds the truth in 92 to 100 % of data sets
-# where positives are as their prior says, in 88 to 100 % where each is the best document, and in 80 to 99 % where 3
-# unlabelled ones are like it (100 to 160 queries); without SHARED in 37 % at worst.
+# Both by simulation (docs/results/negative_share.md): errors of gaps to one anchor have correlations of .3 (k = 4, one
+# judge) to .6 (k = 8, three judges). With SHARED = .3 the interval for 40 to 100 queries covers the truth in 92 to 100
+# % of data sets if positives follow their prior, in 88 to 100 % if each is the best document, and in 80 to 99 % if
+# three unlabeled documents are as good (100 to 160 queries); without SHARED in 37 % at worst.
 WITHIN = 0.5
 SHARED = 0.3
 _NODES = np.polynomial.hermite_e.hermegauss(20)
@@ -29,11 +28,11 @@ _TAIL = 0.025
 
 
 def share(p: Reals, weight: Reals, query: Ints) -> Mapping[str, object]:
-    """ρ̂ = Σ w p / Σ w of p, weight [N] with a 95 % interval of the true Σ w 1[false negative] / Σ w.
+    """Return ρ̂ = Σ w p / Σ w and a 95 % interval for the true Σ w 1[false negative] / Σ w.
 
-    `query` [N] says whose error a document shares. As JSON: mean, low, high (None without weight) and n = N. The
-    interval is that of a Beta distribution of this mean and `variance`, and begins at 0 where it may well be that none
-    is a false negative.
+    p, weight: [N]. query: [N], documents of a query share its anchor's error. Returns JSON: mean, low, high (None
+    without weight) and n = N. The interval is that of a Beta distribution with this mean and `variance`; it starts at 0
+    if zero false negatives are plausible.
     """
     total = float(weight.sum())
     if not len(p) or total <= 0:
@@ -44,10 +43,11 @@ def share(p: Reals, weight: Reals, query: Ints) -> Mapping[str, object]:
 
 
 def variance(p: Reals, weight: Reals, query: Ints, within: float = WITHIN, shared: float = SHARED) -> float:
-    """Variance of Σ w 1[z < Φ⁻¹(p)] with standard normal z that correlate by `within` inside a query.
+    """Return the variance of Σ w 1[z < Φ⁻¹(p)] for standard normal z with correlation `within` inside a query.
 
-    Given the part that a query's errors share they are independent (law of total variance, the integral over it by
-    Gauss and Hermite); `shared`, the sd of the odds' common factor on a log scale, adds (shared Σ w p (1 - p))².
+    By the law of total variance: given the shared part of a query's errors they are independent, and the integral over
+    it is by Gauss-Hermite quadrature. `shared`, the sd of the log of the odds' common factor, adds
+    (shared Σ w p (1 - p))².
     """
     edge = normal_quantile(p)
     queries = np.unique(query, return_inverse=True)[1]
@@ -63,16 +63,17 @@ def variance(p: Reals, weight: Reals, query: Ints, within: float = WITHIN, share
 
 
 def _given(edge: Reals, node: float, within: float) -> Reals:
-    """P(z < edge | its shared part, of variance `within`, stands at `node` of its standard deviations)."""
+    """Return P(z < edge | the shared part, of variance `within`, is `node` standard deviations)."""
     if within >= 1.0:
         return (node < edge).astype(np.float64)
     return normal_cdf((edge - np.sqrt(within) * node) / np.sqrt(1.0 - within))
 
 
 def interval(mean: float, variance: float) -> tuple[float, float]:
-    """95 % of a Beta distribution with this mean and variance; an end is 0 or 1 where none or all has over 2.5 %.
+    """Return the 95 % interval of a Beta distribution with this mean and variance.
 
-    (That chance is a binomial count's, of the same mean and variance: of mean (1 - mean) / variance draws.)
+    An end is 0 or 1 if a binomial count of the same mean and variance, of mean (1 - mean) / variance draws, has a
+    probability above 2.5 % of no or of all successes.
 
     >>> interval(0.3, 0.0), [round(end, 3) for end in interval(0.02, 0.02 * 0.98 / 150)]
     ((0.3, 0.3), [0.0, 0.048])

@@ -1,4 +1,4 @@
-"""The documents of examples in their roles (anchor, negatives, random negatives, rated extras), and the Example table.
+"""Build the Example table from each example's documents: anchor, negatives, random negatives, rated extras.
 
 Letters: E examples, M members.
 """
@@ -23,7 +23,7 @@ from anmi_ray.mining.negatives import RuleVerdict
 
 @dataclass(frozen=True)
 class Members:
-    """M documents of examples in one role, in the order that they take inside their example."""
+    """M documents of examples in one role, in order within each example."""
 
     example: Ints
     doc: Ints  # row in the bucket's candidates
@@ -34,14 +34,14 @@ class Members:
 
 
 def anchor_members(pool: Pool) -> Members:
-    """The anchor of every example: weight 1, gap 0."""
+    """Return the anchors: weight 1, gap 0."""
     size = len(pool.anchor)
     category = np.full(size, CATEGORIES.index("anchor"))
     return Members(np.arange(size), pool.anchor, np.ones(size), category, np.zeros(size), np.zeros(size))
 
 
 def rated_members(taken: Ints, pool: Pool, ruled: RuleVerdict) -> Members:
-    """Rows `taken` of the pool, with the weight and category that the rules gave them."""
+    """Return rows `taken` of the pool with their weights and categories."""
     assert ruled.category is not None
     return Members(
         pool.negatives.example[taken],
@@ -54,7 +54,7 @@ def rated_members(taken: Ints, pool: Pool, ruled: RuleVerdict) -> Members:
 
 
 def random_members(anchors: Anchors, bucket: RatedBucket, is_copy: Flags, config: MineConfig, seed: int) -> Members:
-    """`random_negatives` of the query's random corpus documents for every example, drawn by (example, document)."""
+    """Draw `random_negatives` of the query's random corpus documents per example, by hash of (example, document)."""
     per_query = np.bincount(anchors.query, minlength=len(bucket.queries))
     first = np.concatenate([[0], np.cumsum(per_query)[:-1]])
     by_query = np.argsort(anchors.query, kind="stable")  # examples grouped by query
@@ -74,7 +74,7 @@ def random_members(anchors: Anchors, bucket: RatedBucket, is_copy: Flags, config
 
 
 def examples(anchors: Anchors, kept: Flags, roles: Sequence[Members], bucket: RatedBucket) -> pa.Table:
-    """Example table of the examples in `kept` (flags [E]), each listing its members role after role."""
+    """Return the Examples in `kept` (flags [E]); each lists its members by role."""
     number = np.cumsum(kept) - 1
     role = np.repeat(np.arange(len(roles)), [len(part.example) for part in roles])
     example, doc, weight, category, gap, gap_se = (

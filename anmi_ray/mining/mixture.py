@@ -1,7 +1,7 @@
-"""Mixtures of gaps over all queries: which component a document belongs to says whether it is a false negative.
+"""Mixture models of gaps pooled over queries; the component of a gap indicates whether it is a false negative.
 
-ProGCL's idea (Xia et al., ICML 2022): pooled over queries, gaps of false negatives and of true ones are two
-distributions. Here they are Betas, as there, or Gaussians, fitted once on a sample and then frozen.
+As in ProGCL (Xia et al., ICML 2022), gaps of false and of true negatives follow two distributions: Betas, as there, or
+Gaussians, fitted once on a sample of queries.
 Letters: K components in ascending order of their mean gap, N gaps.
 """
 
@@ -20,23 +20,22 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.mining import em
 from anmi_ray.mining.categories import PLACE, indices
 
-FEWEST = 50  # gaps below which no mixture is tried
-FARTHEST = 1e9  # points: no gap is wider
+FEWEST = 50  # fewer gaps: no mixture is fitted
+FARTHEST = 1e9  # Elo points; larger gaps are errors
 # of the Betas' scale
 QUANTILES = (0.01, 0.99)
 MARGIN = 0.25
 EPS = 1e-3
-_SAME = 1e-6  # points: gaps that spread less are constant
-# points to a component on which P(false negative) is made monotone, and its reach in sds
-_MOST = 4  # Gaussians that are tried: false, hard, medium and easy negatives; more split what is one
-_BETA_STEPS = 10  # of EM by weighted moments, as ProGCL: it has no maximum to converge to
-_GRID = 4001
-_REACH = 8.0
+_SAME = 1e-6  # Elo points; a smaller spread counts as constant
+_MOST = 4  # Gaussians: false, hard, medium and easy negatives; more would split one group
+_BETA_STEPS = 10  # EM steps by weighted moments, as in ProGCL; they have no maximum to converge to
+_GRID = 4001  # grid points per component for a monotone P(false negative)
+_REACH = 8.0  # extent of that grid, in standard deviations
 
 
 @dataclass(frozen=True)
 class Component:
-    """One component: its share, and mean and sd of its gaps in points; α and β on u (`Mixture.scaled`) if a Beta."""
+    """A component: weight, mean and sd of its gaps (Elo points); for a Beta also α and β on u (`Mixture.scaled`)."""
 
     weight: float
     mean: float
@@ -47,10 +46,10 @@ class Component:
 
 @dataclass(frozen=True)
 class Tried:
-    """A number of components and how well it fits: BIC = −2 log L + (3K − 1) log N, ICL = BIC + 2 · entropy.
+    """Fit statistics of K components: BIC = −2 log L + (3K − 1) log N, ICL = BIC + 2 · entropy.
 
-    The entropy is that of the gaps' posteriors over components (Biernacki et al. 2000): ICL wants groups apart, where
-    BIC is content to describe a shape.
+    The entropy is that of the posteriors over components (Biernacki et al. 2000), so ICL prefers separated groups,
+    while BIC only needs to describe the density.
     """
 
     components: int
@@ -62,11 +61,12 @@ class Tried:
 
 @dataclass(frozen=True)
 class Mixture:
-    """A fitted mixture of N = `gaps` gaps, components by ascending gap: the first is the false negatives.
+    """A mixture fitted to N = `gaps` gaps; components in ascending order, the first being false negatives.
 
-    low, high: points that the Betas' scale runs between. criterion: what chose among `tried`. thresholds: points, K − 1
-    of them, where the posteriors of neighbouring components cross; None where one of the two is above the other all
-    along. why: the reason if only one component stands.
+    low, high: ends of the Betas' scale, in Elo points.
+    criterion: how the number of components was chosen among `tried`.
+    thresholds: K − 1 gaps where the posteriors of adjacent components cross; None if they do not cross.
+    why: the reason if there is only one component.
     """
 
     kind: Literal["beta", "gaussian"]
@@ -81,25 +81,24 @@ class Mixture:
 
     @property
     def one_suffices(self) -> bool:
-        """No mixture: nothing tells false negatives from true ones but each gap's own error."""
+        """True without a mixture: only each gap's own error indicates false negatives."""
         return len(self.components) < 2
 
     def scaled(self, gap: Reals) -> Reals:
-        """u = 1 − (Δ − low)/(high − low), clipped into (0, 1): near 1 the document is as good as the anchor."""
+        """Return u = 1 − (Δ − low)/(high − low), clipped into (0, 1); near 1 the document is as good as the anchor."""
         return scale(gap, self.low, self.high)
 
     def log_joint(self, gap: Reals) -> Reals:
-        """log π_k + log density of component k, float64[K, N]: per point for Gaussians, per u for Betas."""
+        """Return log π_k + log density of component k, float64[K, N]: per Elo point for Gaussians, per u for Betas."""
         return self._parts().log_joint(self.scaled(gap) if self.kind == "beta" else gap)
 
     def false_negative(self, gap: Reals) -> Reals:
-        """P(false negative | Δ), never rising with the gap; NaN where one component suffices.
+        """Return P(false negative | Δ), non-increasing in the gap; NaN with a single component.
 
-        It is the first component's posterior π₁f₁/Σπf wherever that falls. But posteriors of components of unequal
-        widths are not monotone: far on the left a wider second component takes over from the first, as if documents
-        much better than the anchor were true negatives again, and a wide first component takes the far right. So from
-        the first component's mean to the right the least posterior so far is kept, and to the left the largest; what it
-        is eight standard deviations away, it stays.
+        It is the first component's posterior π₁f₁/Σπf made monotone. With components of unequal widths that posterior
+        is not: a wider second component dominates far to the left, as if documents much better than the anchor were
+        true negatives, and a wide first component dominates far to the right. So the running minimum is taken to the
+        right of the first component's mean and the running maximum to the left, and it is constant beyond eight sds.
         """
         if self.one_suffices:
             return np.full(len(gap), np.nan)
@@ -107,18 +106,18 @@ class Mixture:
         return special.expit(np.interp(gap, at, log_odds))
 
     def categories(self, gap: Reals) -> Ints:
-        """Index into CATEGORIES by the discovered thresholds; gaps of 0 and below are danger.
+        """Return indices into CATEGORIES by the fitted thresholds; gaps of at most 0 are danger.
 
-        Two components are danger and goldilocks, three danger, goldilocks and easy, four danger, soft, goldilocks and
-        easy, more danger, soft, goldilocks ..., medium and easy. Neighbours that never cross are one band, called after
-        the one on top.
+        Two components: danger, goldilocks. Three: danger, goldilocks, easy. Four: danger, soft, goldilocks, easy. More:
+        danger, soft, goldilocks ..., medium, easy. Adjacent components that do not cross form one band, named after
+        the dominant one.
         """
         names, (edges, owners) = _names(len(self.components)), self._bands
         categories = indices([names[owner] for owner in owners])[np.searchsorted(np.array(edges), gap, side="right")]
         return np.where(gap <= 0.0, indices(["danger"])[0], categories)
 
-    def said(self) -> str:
-        """One line for the report."""
+    def summary(self) -> str:
+        """Return a one-line summary for the report."""
         counts = ", ".join(f"{tried.components}: {getattr(tried, self.criterion):,.0f}" for tried in self.tried)
         name = {"beta": "Beta", "gaussian": "Gaussian"}[self.kind]
         by = f"{self.criterion.upper()} {counts}"
@@ -135,7 +134,7 @@ class Mixture:
         return (
             f"{len(self.components)} {name}s on {self.gaps:,} gaps ({by}): {parts}; thresholds {edges}; all in points"
             + ("; the first is most gaps, hardly all false negatives" if self.components[0].weight > 0.5 else "")
-            + ("" if chosen.converged else "; EM was still moving")
+            + ("" if chosen.converged else "; EM did not converge")
             + (
                 f"; they overlap (ICL takes {apart}) and may be a shape, not groups"
                 if apart < chosen.components
@@ -149,7 +148,7 @@ class Mixture:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Mixture:
-        """The inverse of `to_dict`; DataError on anything else."""
+        """Invert `to_dict`. Raises DataError on other input."""
         try:
             if set(values) != {field.name for field in fields(cls)}:
                 raise TypeError(f"fields {sorted(values)}")
@@ -174,7 +173,7 @@ class Mixture:
 
     @cached_property
     def _falling(self) -> tuple[Reals, Reals]:
-        """Gaps, ascending, and the log odds of a false negative there, made to fall."""
+        """Ascending gaps and the monotone log odds of a false negative."""
         ends = [(part.mean - _REACH * part.sd, part.mean + _REACH * part.sd) for part in self.components]
         reach = [np.linspace(low, high, _GRID) for low, high in ends]
         at = np.unique(np.concatenate(reach))
@@ -187,7 +186,7 @@ class Mixture:
 
     @cached_property
     def _bands(self) -> tuple[list[float], list[int]]:
-        """Inner edges of the bands, and the component that each band is called after."""
+        """Inner edges of the bands and the component that names each band."""
         edges = list[float]()
         owners = [0]
         for above, edge in enumerate(self.thresholds, start=1):
@@ -200,18 +199,17 @@ class Mixture:
 
 
 def fit(gaps: Reals, settings: BetaMixture | GaussianMixture) -> Mixture:
-    """Fit a mixture to gaps (points, float64[N]) pooled over a sample of queries, known positives left out.
+    """Fit a mixture to gaps (Elo points, float64[N]) pooled over a sample of queries, without known positives.
 
-    Gaussians: 1 to 4 by EM from several starts, on bins if there are many gaps; the BIC is of the gaps themselves.
-    Betas: one, or two as ProGCL fits them on u = 1 − scaled gap, whose scale runs from the 1st to the 99th percentile
-    and a quarter of that further on both sides: with the percentiles at its ends, gaps clipped to them would pull a
-    component of their own to u = 0 and 1. The number is the criterion's choice. Both take gaps as independent, though
-    those of a query share their anchor's error, and BIC takes the shape of the components at its word: estimated gaps
-    of one population are no Gaussian, and it sees two to four (two Betas on 20,000 gaps of any kind), where ICL sees
-    one. ICL errs the other way: a tenth N(40, 90²) beside N(420, 160²) is one to it, and each gap's own error then
-    speaks. `said` notes where they differ.
-    One component, and no thresholds, also where there are fewer than FEWEST gaps, or they are constant.
-    The result does not depend on the order of the gaps. Raises DataError on gaps that are not finite.
+    Gaussians: 1 to 4, by EM from several starts, on bins if there are many gaps. Betas: one or two, as in ProGCL, on
+    u = 1 − scaled gap; the scale extends a quarter beyond the 1st and 99th percentiles, since gaps clipped at the
+    percentiles would attract a component to u = 0 and 1. The criterion chooses the number.
+    Both criteria assume independent gaps, though gaps of a query share their anchor's error. BIC also assumes the
+    components' shape: estimated gaps of one population are not Gaussian, and BIC finds two to four components (two
+    Betas on 20,000 gaps of any kind) where ICL finds one. ICL errs the other way: it merges a tenth N(40, 90²) with
+    N(420, 160²). The summary notes where they differ.
+    With fewer than FEWEST gaps, or constant ones, there is one component and no threshold. The result does not depend
+    on the order of gaps. Raises DataError on non-finite gaps.
     """
     gaps = np.sort(np.asarray(gaps, dtype=np.float64))
     if not (np.abs(gaps) < FARTHEST).all():
@@ -240,12 +238,12 @@ def fit(gaps: Reals, settings: BetaMixture | GaussianMixture) -> Mixture:
 
 
 def scale(gap: Reals, low: float, high: float) -> Reals:
-    """u = 1 − (Δ − low)/(high − low), clipped into (EPS, 1 − EPS)."""
+    """Return u = 1 − (Δ − low)/(high − low), clipped into (EPS, 1 − EPS)."""
     return np.clip(1.0 - (gap - low) / (high - low), EPS, 1.0 - EPS)
 
 
 def _tried(fitted: em.EmFit[em.Gaussians] | em.EmFit[em.Betas], values: Reals, unit: float) -> Tried:
-    """How well components fit all N values; `unit` is the log of a value's unit in points."""
+    """Return fit statistics on all N values; `unit` is the log of a value's unit in Elo points."""
     share, density = em.responsibilities(fitted.parts.log_joint(values))
     number = len(share)
     log_likelihood = float(density.sum()) - len(values) * unit
@@ -254,7 +252,7 @@ def _tried(fitted: em.EmFit[em.Gaussians] | em.EmFit[em.Betas], values: Reals, u
 
 
 def _components(parts: em.Gaussians | em.Betas, gaps: Reals, low: float, high: float) -> tuple[Component, ...]:
-    """Components in points, by ascending mean gap."""
+    """Return components in Elo points, by ascending mean gap."""
     if isinstance(parts, em.Betas):
         size = parts.alpha + parts.beta
         mean = parts.alpha / size
@@ -268,16 +266,16 @@ def _components(parts: em.Gaussians | em.Betas, gaps: Reals, low: float, high: f
 
 
 def _lead(mixture: Mixture, i: int, gap: float) -> float:
-    """Log odds of component i against i + 1 at a gap."""
+    """Return the log odds of component i against i + 1 at a gap."""
     log_joint = mixture.log_joint(np.array([gap]))[:, 0]
     return float(log_joint[i] - log_joint[i + 1])
 
 
 def _crossing(mixture: Mixture, i: int) -> float | None:
-    """The gap between the means of components i and i + 1 at which their posteriors are equal, None if there is none.
+    """Return the gap between the means of components i and i + 1 where their posteriors are equal, or None.
 
-    Log odds of two Gaussians are quadratic and those of two Betas turn once, so between a lead at one mean and at the
-    other there is exactly one such gap.
+    The log odds of two Gaussians are quadratic, and those of two Betas have one turning point, so there is exactly one
+    such gap if each component leads at its own mean.
     """
     left = mixture.components[i].mean
     right = mixture.components[i + 1].mean

@@ -142,7 +142,7 @@ class BiEncoder(Reranker):
 
     @property
     def pooling(self) -> VectorPooling | None:
-        """What a vector is read from; None where a text as a whole has none (models/colbert.py)."""
+        """Pooling of token states into a vector; None for models without text vectors (models/colbert.py)."""
         return self.network.pooling
 
     def score_tokens(

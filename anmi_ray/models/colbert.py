@@ -29,7 +29,7 @@ from anmi_ray.models.texts import TextTokenizer
 # Beside its id, a token of a list says in these bits what no model's vocabulary reaches.
 _UNSEEN = 1 << 29  # no token attends to it
 _UNCOUNTED = 1 << 30  # no score reads it
-_LAST = ["MultiVectorMask", "Normalize"]  # what stands above the projection, in either order
+_LAST = ["MultiVectorMask", "Normalize"]  # modules after the projection, in either order
 _KEPT = "keep_only_token_ids"
 
 

@@ -1,6 +1,6 @@
 """The reranker: a transformer that reads query and document together and gives one score (a raw logit).
 
-What the score is read from: models/heads.py for encoders, models/decoder.py for decoders.
+The score is computed in models/heads.py for encoders and in models/decoder.py for decoders.
 All export to a folder that `sentence_transformers.CrossEncoder` loads and scores alike (models/reranker_folder.py).
 Legend: N pairs, T tokens.
 """
@@ -107,7 +107,7 @@ class CrossEncoder(Reranker):
 
     @property
     def pooling(self) -> Pooling:
-        """What the score is read from."""
+        """How the score is computed from the last states."""
         kinds: tuple[tuple[type[Scorer], Pooling], ...]
         kinds = ((MeanScorer, "mean"), (LastTokenScorer, "last"), (YesNoScorer, "yes-no"))
         for kind, pooling in kinds:

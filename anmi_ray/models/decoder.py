@@ -111,7 +111,7 @@ def is_decoder(config: Any) -> bool:
 
 
 def choose_pooling(where: str, options: dict[str, Any], asked: Pooling | None, trained_head: bool) -> Pooling:
-    """What the score is read from: as asked, else as the model in `where` was made. ConfigError where it cannot be."""
+    """Return the kind of score: as requested, else as the model in `where` was made. Raises ConfigError."""
     config = transformers.AutoConfig.from_pretrained(where, **options)
     decoder = is_decoder(config)
     if asked is None:
@@ -161,7 +161,7 @@ def no_yes(tokenizer: transformers.PreTrainedTokenizerBase) -> tuple[int, int]:
 
 
 def pad_by_end(tokenizer: transformers.PreTrainedTokenizerBase, model: transformers.PreTrainedModel) -> None:
-    """Where there is no padding token the end of text serves as one, as the model's config then says too."""
+    """Use the end-of-text token for padding if there is no padding token, also in the model's config."""
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id

@@ -2,7 +2,7 @@
 
 One a text (Transformer, Pooling, Normalize): `sentence_transformers.SentenceTransformer(folder).encode` gives the same
 unit vectors. One a token (Transformer, MultiVectorMask, Normalize): `MultiVectorEncoder(folder)` gives the same scores.
-The length limit stands in the tokenizer, prompts in the configuration. Adapters are added to the weights.
+The length limit is in the tokenizer's files, prompts in the configuration. Adapters are added to the weights.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def write(
 def write_token_vectors(
     network: Scorer, texts: TextTokenizer, pooling: VectorPooling, max_tokens: int, folder: Path, card: str = ""
 ) -> Path:
-    """`write` for a model of token vectors; how its pooled vector is made stands in 1_Pooling, for whoever takes it."""
+    """Write a model of token vectors; its pooling is described in 1_Pooling."""
     modules = [("1_MultiVectorMask", _MASK, {"skiplist_words": []}), ("2_Normalize", _NORMALIZE, _OF_TOKENS)]
     template = _TOKENS_CARD.replace("{more}", _POOLED)
     _write(network, texts, max_tokens, folder, modules, template, card, _TOKENS)

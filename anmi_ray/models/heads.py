@@ -1,4 +1,4 @@
-"""What a score is read from: the networks around a transformer, and their parts above it.
+"""Score heads: the networks around a transformer, and their parts above it.
 
 Encoders: "cls" is the architecture's own sequence classification head with one label; "mean" reads the mean token
 through a dense layer with GELU, as the bi-encoder that it starts from was pooled. Decoders: models/decoder.py.
@@ -41,7 +41,7 @@ class Scorer(nn.Module):
         raise NotImplementedError
 
     def score_layer(self) -> nn.Module | None:
-        """The module whose input [N, d] the score is linear in, or None where there is none."""
+        """Module in whose input [N, d] the score is linear, or None."""
         layers = [module for head in self.head() for module in head.modules()]
         return next((m for m in reversed(layers) if isinstance(m, nn.Linear) and m.out_features == 1), None)
 
@@ -94,7 +94,7 @@ class ClassifierScorer(Scorer):
         return self.encoder(**inputs).logits.float().squeeze(-1)
 
     def head(self) -> list[nn.Module]:
-        """The model's modules beside its base model, and the base model's pooler."""
+        """Modules other than the base model, and the base model's pooler."""
         base = self.encoder.base_model
         heads = [module for module in self.encoder.children() if module is not base]
         pooler = getattr(base, "pooler", None)

@@ -1,4 +1,4 @@
-"""A trained encoder as ONNX files beside its weights, and a reranker that scores with such a file.
+"""Export a trained encoder to ONNX next to its weights, and score with such a file.
 
 One graph with one output: `logits` [N, 1] of a cross-encoder, `sentence_embedding` [X, d] of a bi-encoder (unit
 vectors), `token_embeddings` [X, T, d] of late interaction (unit vectors, padding's among them), whose score is made
@@ -38,7 +38,7 @@ _LENGTHS = (1, 5, 40, 600)  # words of the documents that a file is checked with
 
 
 class _Graph(nn.Module):
-    """A network whose inputs have places in the place of names, which is what tracing wants."""
+    """A network with positional inputs, as tracing requires."""
 
     def __init__(self, network: Scorer, names: list[str]) -> None:
         super().__init__()
@@ -105,9 +105,7 @@ def check(reranker: Reranker) -> None:
     if isinstance(reranker.network, LastTokenScorer | YesNoScorer):
         what = "a decoder is written as no ONNX file: it reads a prompt, and vLLM serves its folder as it is"
     elif isinstance(reranker.pairs, ColbertTokenizer):
-        what = (
-            "a ColBERT checkpoint is written as no ONNX file: its markers, fillers and skipped words stand in no graph"
-        )
+        what = "a ColBERT checkpoint cannot be exported to ONNX: its markers and skipped words do not fit a graph"
     else:
         return
     raise ConfigError(what, f"model {reranker.name}", "leave out --onnx and --int8")

@@ -64,7 +64,7 @@ class PairInputs:
 class PairClassifier:
     """The classifier with its tokenizer: `network` for training, `export` to a folder that judges load.
 
-    beside: files that `export` writes beside the weights, text by name.
+    beside: files that `export` writes next to the weights, content by name.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class PairClassifier:
         return clone
 
     def export(self, folder: str | Path, card: str = "") -> Path:
-        """Write a Hugging Face folder with `card` in its README, and the files `beside`."""
+        """Write a Hugging Face folder with `card` as its README, and the files `beside`."""
         assert self.precision == "float32", "export the trained model, not a copy for inference"
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ class PairClassifier:
 
 @torch.no_grad()
 def sharpen(network: Scorer, beta: float, columns: Sequence[int]) -> None:
-    """Multiply the given logits by `beta`, in the weights: whoever loads the model gets them so."""
+    """Multiply the given logits by `beta`, in the weights."""
     last = output_layer(network)
     for column in columns:
         last.weight[column] *= beta

@@ -35,7 +35,7 @@ class _Module(BaseModel):
 
 
 class _Said(BaseModel):
-    """What the other files may say of all that is read here."""
+    """Return the settings in the other files that affect what is read here."""
 
     architectures: list[str] | None = None
     prompts: dict[str, str | None] | None = None
@@ -55,7 +55,7 @@ _MODULES, _SAID = TypeAdapter(list[_Module]), TypeAdapter(_Said)
 
 @dataclass(frozen=True)
 class TextPooling:
-    """What a sentence-transformers folder says beside the weights; the defaults are those of a plain transformer."""
+    """Settings of a sentence-transformers folder; the defaults are those of a plain transformer."""
 
     pooling: VectorPooling = "mean"
     max_tokens: int | None = None
@@ -78,7 +78,7 @@ def read_pooling(source: ModelSource) -> TextPooling:
 
 
 def _pooled(source: ModelSource, folder: str) -> TextPooling:
-    """What a model says whose folder `folder` holds the settings of its pooling."""
+    """Return the settings of a model whose pooling is described in `folder`."""
     pooling = _json(source, f"{folder}/config.json") or {}
     mode = pooling.get("pooling_mode") or [
         name.removeprefix("pooling_mode_").replace("_tokens", "").replace("_token", "")
@@ -196,7 +196,7 @@ def _json(source: ModelSource, name: str) -> Any:
         field = ".".join(map(str, error.errors()[0]["loc"]))
         message = f"its {name} is not what its library writes: {field or 'all of it'}"
     except (ValueError, RecursionError) as error:
-        message = f"its {name} is no JSON: {first_line(error)}"
+        message = f"its {name} is not JSON: {first_line(error)}"
     raise ConfigError(message, f"model {source.name}", "export the model anew, or download it again")
 
 
@@ -206,7 +206,7 @@ def _fetched(source: ModelSource, name: str) -> Path | None:
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     where = {"repo_id": source.path_or_id, "filename": name, "revision": source.hub_revision}
-    cached = try_to_load_from_cache(**where)  # a path, a mark that there is none, or None
+    cached = try_to_load_from_cache(**where)  # a path, a marker of absence, or None
     if cached is not None:
         return Path(cached) if isinstance(cached, str) else None
     try:

@@ -64,7 +64,7 @@ class Prompt:
 
     @property
     def frame(self) -> tuple[str, str, str]:
-        """What stands before, between and after the two texts."""
+        """Text before, between and after the two texts."""
         before, between, after = self._parts()
         return before.rstrip(" "), between.lstrip("\n").rstrip(" "), after
 

@@ -72,7 +72,7 @@ class Reranker(ABC):
     def score(self, queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.float32]:
         """Scores float32[N] of the pairs (queries[i], documents[i]); repeated texts are tokenised once."""
         if len(queries) != len(documents):
-            raise AssertionError(f"{len(queries)} queries and {len(documents)} documents are no pairs")
+            raise AssertionError(f"{len(queries)} queries and {len(documents)} documents are not pairs")
         return self.score_tokens(*self.tokens(queries, documents))
 
     def tokens(
@@ -110,7 +110,7 @@ class Reranker(ABC):
             torch.cuda.empty_cache()
 
     def assert_trained(self) -> None:
-        """What is exported has all the digits of its weights."""
+        """Export the weights in full precision."""
         assert self.precision == "float32", "export the trained model, not a scoring copy"
 
 
@@ -149,7 +149,7 @@ def resolve_precision(precision: Precision, device: torch.device) -> FloatName:
 
 
 def distinct(texts: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
-    """The distinct texts in order of first appearance, and where each text stands among them."""
+    """Return the distinct texts in order of first appearance, and the index of each text."""
     position: dict[str, int] = {}
     index = np.array([position.setdefault(text, len(position)) for text in texts], dtype=np.int64)
     return list(position), index

@@ -1,6 +1,6 @@
-"""Tokens of single texts, for a bi-encoder: a query or a document by itself, and the pairs whose vectors are compared.
+"""Tokenize single texts for a bi-encoder: queries and documents separately, and the pairs to compare.
 
-Within the inputs of one forward pass every distinct text stands once, however many pairs read it.
+Each distinct text appears once in the inputs of a forward pass, however many pairs use it.
 Legend: N pairs, L lists, X distinct texts, D distinct documents, T tokens.
 """
 

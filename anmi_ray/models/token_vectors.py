@@ -3,7 +3,7 @@
 A ColBERT checkpoint says itself what counts: its projection, the markers before queries and documents, [MASK] up to a
 query's length, the punctuation left out of documents. Of any other encoder the vectors are the last hidden states of
 all tokens, [CLS], [SEP] and punctuation as well: without them rankings are no better (all-MiniLM-L6-v2 on SciFact:
-nDCG@10 of .656 to .660 in the place of .661), and no text is left without a vector.
+nDCG@10 of .656 to .660 instead of .661), and no text is left without a vector.
 Batches have one shape for all texts of a length, so that the bytes of a vector depend on nothing but its text.
 B texts of a batch, T tokens, d dimensions.
 """
@@ -42,7 +42,7 @@ def check(source: ModelSource, config: LateConfig) -> None:
     for name in ("query_prompt", "document_prompt"):
         if getattr(config, name) is not None and is_colbert(source):
             raise ConfigError(
-                f"{source.name} is a ColBERT checkpoint, which has markers of its own",
+                f"{source.name} is a ColBERT checkpoint, which has its own markers",
                 f"retrieve.late.{name}",
                 "leave it out",
             )

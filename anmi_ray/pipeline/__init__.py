@@ -1,1 +1,1 @@
-"""The path from a collection to a report: the stages in order, what each follows from, and how they are carried out."""
+"""The pipeline from a collection to a report: the stages in order, their inputs, and how they are run."""

@@ -11,21 +11,17 @@ from anmi_ray.config.judge import DistilledJudgeConfig
 from anmi_ray.pipeline import run as main
 from anmi_ray.pipeline.stages import DISTILL
 from anmi_ray.runtime.reporter import Reporter
-from anmi_ray.stages.distill import publish_pages
 from anmi_ray.store import Artifact, Store
-
-_LONGEST = 81  # characters of a run's name
 
 
 @dataclass(frozen=True)
 class Distilled:
-    """A judge that was made: the run that made it, its figures on held-out queries, its folder, form, and page."""
+    """A judge that was made: the run that made it, its figures on held-out queries, its folder and form."""
 
     run: str
     summary: Mapping[str, Any]
     model: str
     form: str
-    page: str | None
 
     @property
     def judge(self) -> str:
@@ -36,24 +32,22 @@ class Distilled:
 
 
 def with_judge(experiment: Experiment) -> Experiment:
-    """The experiment as it is where its panel holds a distilled judge; else as `<name>-distill`, with one beside."""
+    """Return the experiment if its panel has a distilled judge, else `<name>-distill` with one added."""
     if experiment.judge.distilled:
         return experiment
     taken, name = {judge.name for judge in experiment.judge.judges}, "distilled"
     while name in taken:
         name += "-2"
     judges = (*experiment.judge.judges, DistilledJudgeConfig(kind="distilled", name=name))
-    own = f"{experiment.name[: _LONGEST - len('-distill')]}-distill"
+    own = f"{experiment.name}-distill"
     return experiment.model_copy(update={"name": own, "judge": experiment.judge.model_copy(update={"judges": judges})})
 
 
 def distill(experiment: Experiment, reporter: Reporter | None = None) -> Distilled:
-    """Carry out what is missing up to the stage distill. Raises AnmiError for whatever a user can mend."""
+    """Run the missing stages up to distill. Raises AnmiError for user errors."""
     experiment = with_judge(experiment)
     record = main.run(experiment, reporter, last=DISTILL)
     artifact = Artifact(Store(experiment.execution.root), DISTILL, record["stages"][DISTILL]["fingerprint"])
     summary = artifact.read_json("summary.json") or {}
     folder = artifact.store.where(f"{artifact.path}/model")
-    return Distilled(
-        experiment.name, summary, folder, experiment.distill.form, publish_pages(artifact, experiment.name)
-    )
+    return Distilled(experiment.name, summary, folder, experiment.distill.form)

@@ -1,8 +1,4 @@
-"""Jobs on a cluster: submitting them by its job server, following their logs, resubmitting what failed, cancelling.
-
-The job server keeps a job as long as the cluster lives, under the name that was given; what a job is, and what its end
-means, `anmi_ray.pipeline.submission` says.
-"""
+"""Jobs on a Ray cluster through Ray's job server: submit, follow, submit again what was lost, list, and cancel."""
 
 from __future__ import annotations
 
@@ -14,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,83 +23,58 @@ from anmi_ray.config.execution import DriverExecution
 from anmi_ray.core.errors import ClusterError, ConfigError
 from anmi_ray.pipeline.submission import OURS, Submission, exit_status, passing
 
-_CONNECT_S = 10.0  # to open a connection to the job server
+_CONNECT_S = 10.0  # timeout of the first connection; Ray's client waits for minutes if packets are dropped
 _GONE_S = 120.0  # that the job server may be away while a job is followed
 _POLL_S = 1.0
-_CANCEL_S = 120.0  # that a cancelled job may take to end
-_PENDING_S = 10.0  # that one may take that is not running yet
-_STARTING = "No available agent"  # what a job server says whose cluster is still starting
-_STARTING_S = 60.0  # that it may do so
-# They would win over an address that is given.
-_OVERRIDES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
-_TALKATIVE = (
+_CANCEL_S = 120.0  # timeout of a cancelled job that runs
+_PENDING_S = 10.0  # and of one that does not run yet
+_OVERRIDES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray's client prefers them to the address it is given
+_VERBOSE = (
     "ray.dashboard.modules.dashboard_sdk",
     "ray.dashboard.modules.job.sdk",
     "ray._private.runtime_env.packaging",
 )
 
 
-@dataclass
-class _Log:
-    """A job's log as it is shown: told from its start again, it goes on where it was."""
-
-    write: Callable[[str], None]
-    shown: int = 0
-    read: int = 0
-
-    def again(self) -> None:
-        """It is told from its start."""
-        self.read = 0
-
-    def told(self, text: str) -> None:
-        """The next piece of it."""
-        fresh = text[max(self.shown - self.read, 0) :]
-        self.read += len(text)
-        if fresh:
-            self.write(fresh)
-            self.shown = self.read
-
-
 class Jobs:
-    """The jobs of the cluster whose job server (the dashboard's address) is at `address`.
+    """Jobs of the cluster whose job server (its dashboard) is at `address`.
 
-    Raises ConfigError where that is no address of one, ClusterError where nobody answers or who answers refuses.
+    Raises ConfigError if that is not such an address, ClusterError if nobody answers or the request is refused.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
-        _check_address(self.address)
-        for name in _TALKATIVE:
+        self._check_address()
+        for name in _VERBOSE:
             logging.getLogger(name).setLevel(logging.WARNING)
-        with self._answers(), _without(_OVERRIDES):
-            self._client = JobSubmissionClient(self.address)
+        variables = {name: os.environ.pop(name) for name in _OVERRIDES if name in os.environ}
+        try:
+            with self._errors():
+                self._client = JobSubmissionClient(self.address)
+        finally:
+            os.environ.update(variables)
 
     def ours(self) -> list[JobDetails]:
-        """The jobs that were submitted here, oldest first."""
-        found = [job for job in self.all() if OURS in (job.metadata or {})]
-        return sorted(found, key=lambda job: job.start_time or 0)
-
-    def all(self) -> list[JobDetails]:
-        """Every job that was submitted to the cluster, by whomever."""
-        with self._answers():
-            return [job for job in self._client.list_jobs() if job.submission_id is not None]
+        """Return the jobs that `anmi jobs submit` started, oldest first."""
+        return sorted((job for job in self._all() if OURS in (job.metadata or {})), key=lambda job: job.start_time or 0)
 
     def details(self, name: str) -> JobDetails:
-        """What is known of a job of ours. Raises ConfigError where there is none of that name."""
-        known = self.all()
-        for job in known:
-            if job.submission_id == name and OURS in (job.metadata or {}):
+        """Return one of these jobs. Raises ConfigError for another name."""
+        for job in self.ours():
+            if job.submission_id == name:
                 return job
-        other = "is not one that `anmi submit` has submitted" if name in {job.submission_id for job in known} else ""
-        remedy = "use `ray job` for it" if other else f"anmi jobs --address {self.address} lists those that are there"
-        raise ConfigError(other or "there is no such job on this cluster", f"job {name}", remedy)
+        raise ConfigError(
+            "expected the id of a job that `anmi jobs submit` started",
+            f"job {name}",
+            f"anmi jobs list --address {self.address} lists them; for other jobs use `ray job`",
+        )
 
     def newest(self, submission: Submission) -> tuple[int, JobDetails | None]:
-        """The newest attempt of a job, counted from 1, and what is known of it; 0 and None before the first.
+        """Return the number and details of the newest attempt of a job; 0 and None before the first.
 
-        Raises ConfigError where one of its names belongs to another job.
+        Raises ConfigError if one of its names belongs to another job.
         """
-        known, attempt = {job.submission_id: job for job in self.all()}, 0
+        known, attempt = {job.submission_id: job for job in self._all()}, 0
         while (job := known.get(submission.id_of(attempt + 1))) is not None:
             attempt += 1
             if (job.metadata or {}).get("fingerprint") != submission.fingerprint:
@@ -116,56 +86,68 @@ class Jobs:
         return attempt, known.get(submission.id_of(attempt)) if attempt else None
 
     def submit(self, submission: Submission, attempt: int, variables: Mapping[str, str]) -> None:
-        """Submit an attempt. Somebody who submits the same at the same time does so for both."""
-        until = time.monotonic() + _STARTING_S
-        with tempfile.TemporaryDirectory(prefix="anmi-") as folder, self._answers():
+        """Submit an attempt, unless another process did so at the same time."""
+        driver = submission.experiment.execution.driver
+        with tempfile.TemporaryDirectory(prefix="anmi-") as folder, self._errors():
             submission.write(Path(folder))
-            while True:
-                try:
-                    self._client.submit_job(
-                        entrypoint=submission.entrypoint,
-                        submission_id=submission.id_of(attempt),
-                        runtime_env=submission.runtime_env(Path(folder), variables),
-                        metadata=submission.metadata(attempt),
-                        **_driver(submission.experiment.execution.driver),
-                    )
-                    return
-                except RuntimeError as error:
-                    if self.newest(submission)[0] >= attempt:
-                        return
-                    if _STARTING not in str(error) or time.monotonic() > until:
-                        raise
-                time.sleep(_POLL_S)
+            try:
+                self._client.submit_job(
+                    entrypoint=submission.entrypoint,
+                    submission_id=submission.id_of(attempt),
+                    runtime_env=submission.runtime_env(Path(folder), variables),
+                    metadata=submission.metadata(attempt),
+                    **_resources(driver),
+                )
+            except RuntimeError:
+                if self.newest(submission)[0] < attempt:
+                    raise
 
     def follow(self, name: str, write: Callable[[str], None], say: Callable[[str], None]) -> JobDetails:
-        """Write a job's log as it comes, from its start, until the job has ended; what is known of it then."""
-        self._await_start(name, say)
-        log, since = _Log(write), time.monotonic()
+        """Write a job's log from its start until it has ended; return its details then.
+
+        `say` gets what Ray says while the job waits for a node.
+        """
+        message = ""
+        while (job := self._details(name)).status == JobStatus.PENDING:
+            if job.message and job.message != message:
+                message = job.message
+                say(f"{name}: {message}")
+            time.sleep(_POLL_S)
+        written = 0
+
+        async def tail() -> None:
+            nonlocal written
+            read = 0  # a new connection reads the log from its start
+            async for text in self._client.tail_job_logs(name):
+                if new := text[max(written - read, 0) :]:
+                    write(new)
+                read += len(text)
+                written = max(written, read)
+
+        until = time.monotonic() + _GONE_S
         while True:
-            log.again()
-            with suppress(RuntimeError, aiohttp.ClientError, OSError):  # the job server goes on without us; so do we
-                asyncio.run(self._tail(name, log))
+            with suppress(RuntimeError, aiohttp.ClientError, OSError):  # the job goes on without a connection
+                asyncio.run(tail())
             try:
                 job = self._details(name)
-                since = time.monotonic()
             except ClusterError:
-                if time.monotonic() - since > _GONE_S:
+                if time.monotonic() > until:
                     raise
-                job = None
-            if job is not None and job.status.is_terminal():
-                return job
+            else:
+                if job.status.is_terminal():
+                    return job
+                until = time.monotonic() + _GONE_S
             time.sleep(_POLL_S)
 
     def cancel(self, name: str, say: Callable[[str], None]) -> JobDetails:
-        """Stop a job and wait until it has ended; what is known of it then.
+        """Stop a job, wait until it has ended, and return its details.
 
-        One whose driver has no node yet cannot be stopped at once: it ends as soon as it has one. Raises ClusterError
-        where one that runs goes on.
+        A job whose driver has no node yet ends as soon as it has one. Raises ClusterError if a running one goes on.
         """
         job = self.details(name)
         if job.status.is_terminal():
             return job
-        with self._answers():
+        with self._errors():
             self._client.stop_job(name)
         begun = time.monotonic()
         while not (job := self._details(name)).status.is_terminal():
@@ -178,37 +160,48 @@ class Jobs:
             time.sleep(_POLL_S)
         return job
 
-    def _await_start(self, name: str, say: Callable[[str], None]) -> None:
-        """Wait until a job's driver is there, and say what Ray says of the wait."""
-        told = ""
-        while (job := self._details(name)).status == JobStatus.PENDING:
-            if job.message and job.message != told:
-                told = job.message
-                say(f"{name}: {told}")
-            time.sleep(_POLL_S)
+    def _all(self) -> list[JobDetails]:
+        with self._errors():
+            return [job for job in self._client.list_jobs() if job.submission_id is not None]
 
     def _details(self, name: str) -> JobDetails:
-        with self._answers():
+        with self._errors():
             return self._client.get_job_info(name)
 
-    async def _tail(self, name: str, log: _Log) -> None:
-        async for text in self._client.tail_job_logs(name):
-            log.told(text)
+    def _check_address(self) -> None:
+        parts = urlsplit(self.address)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(
+                f"'{self.address}' is not the address of a job server",
+                "--address",
+                "give the dashboard's, such as http://head:8265 (or set RAY_API_SERVER_ADDRESS)",
+            )
+        with self._errors():
+            try:
+                port = parts.port or (443 if parts.scheme == "https" else 80)
+                socket.create_connection((parts.hostname, port), timeout=_CONNECT_S).close()
+            except (OSError, ValueError) as error:
+                raise ConnectionError(error) from None
 
     @contextmanager
-    def _answers(self) -> Iterator[None]:
-        """What the job server's client raises, as an error for the user."""
+    def _errors(self) -> Iterator[None]:
+        """Turn errors of the job server's client into errors for the user."""
         try:
             yield
-        except (ConnectionError, requests.ConnectionError, requests.Timeout) as error:
-            raise _silent(self.address, error) from None
         except AuthenticationError as error:
             raise ClusterError(
                 f"the job server refuses this user: {str(error).splitlines()[0]}",
                 self.address,
                 "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) as the cluster's owner says",
             ) from None
-        except (RuntimeError, requests.RequestException, ValueError, KeyError) as error:  # an answer, but no such
+        except (ConnectionError, requests.ConnectionError, requests.Timeout) as error:
+            raise ClusterError(
+                f"no job server answers: {error}",
+                self.address,
+                "see that the cluster runs, with its dashboard, and that this machine reaches it (kubectl "
+                "port-forward, ray dashboard)",
+            ) from None
+        except (RuntimeError, requests.RequestException, ValueError, KeyError) as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise ClusterError(
                 f"the job server refuses: {lines[-1][:400]}",
@@ -227,11 +220,10 @@ def submit(
     write: Callable[[str], None],
     say: Callable[[str], None],
 ) -> int:
-    """See that a job is carried out, at most `attempts` times from here on; the exit status that its end means.
+    """Submit a job unless it is there, follow it, and return the exit status that its end means.
 
-    A job that is there, running or succeeded, is followed; one that succeeded is carried out anew only where `again`
-    says so. What fails and may pass is submitted again, as everything resumes. Without `follow` the end is not waited
-    for, and nothing is submitted again.
+    A job that is running or has succeeded is followed; one that has succeeded is submitted anew only if `again`. One
+    that was lost is submitted again, at most `attempts` times in all. Without `follow` nothing is waited for.
     """
     attempt, job = jobs.newest(submission)
     if job is None or job.status in (JobStatus.FAILED, JobStatus.STOPPED) or (again and job.status.is_terminal()):
@@ -252,7 +244,7 @@ def submit(
 
 
 def _why(job: JobDetails) -> str:
-    """What became of a job that failed, in a few words: its log has said the rest."""
+    """Why a job failed, in a few words; its log has the rest."""
     if job.status != JobStatus.FAILED:
         return ""
     if job.driver_exit_code is not None:
@@ -260,46 +252,11 @@ def _why(job: JobDetails) -> str:
     return f": {(job.message or str(job.error_type)).strip().splitlines()[0]}"
 
 
-def _driver(execution: DriverExecution) -> dict[str, Any]:
-    """Where a job's driver runs, as Ray is told."""
+def _resources(driver: DriverExecution) -> dict[str, Any]:
+    """Resources of a job's driver, as arguments of Ray's submit_job."""
     return {
-        "entrypoint_num_cpus": execution.num_cpus,
-        "entrypoint_memory": None if execution.memory_gb is None else int(execution.memory_gb * 1e9),
-        "entrypoint_resources": dict(execution.resources) or None,
-        "entrypoint_label_selector": dict(execution.label_selector) or None,
+        "entrypoint_num_cpus": driver.num_cpus,
+        "entrypoint_memory": None if driver.memory_gb is None else int(driver.memory_gb * 1e9),
+        "entrypoint_resources": dict(driver.resources) or None,
+        "entrypoint_label_selector": dict(driver.label_selector) or None,
     }
-
-
-def _check_address(address: str) -> None:
-    """See that somebody is there: Ray's own client would wait for minutes where packets are dropped."""
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(
-            f"'{address}' is not the address of a job server",
-            "--address",
-            "give the dashboard's, such as http://head:8265 (or set RAY_API_SERVER_ADDRESS)",
-        )
-    try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        socket.create_connection((parts.hostname, port), timeout=_CONNECT_S).close()
-    except (OSError, ValueError) as error:
-        raise _silent(address, error) from None
-
-
-def _silent(address: str, error: Exception) -> ClusterError:
-    return ClusterError(
-        f"no job server answers: {error}",
-        address,
-        "see that the cluster runs, with its dashboard, and that this machine reaches it (kubectl port-forward, ray "
-        "dashboard)",
-    )
-
-
-@contextmanager
-def _without(names: tuple[str, ...]) -> Iterator[None]:
-    """The environment without some variables."""
-    held = {name: os.environ.pop(name) for name in names if name in os.environ}
-    try:
-        yield
-    finally:
-        os.environ.update(held)

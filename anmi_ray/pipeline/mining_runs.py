@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -19,16 +20,16 @@ from anmi_ray.core import redaction
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.mining.mixture import Mixture
 from anmi_ray.pipeline import run as main
-from anmi_ray.pipeline.resolve import Resolved, resolve
+from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.pipeline.stages import MINE, RATE, TRAIN
 from anmi_ray.runtime.reporter import Reporter
+from anmi_ray.runtime.tasks import ray_session
 from anmi_ray.store import Artifact, Store, runs
 from anmi_ray.store.runs import find_run
 
 PLACE = "command line"
 PHASES = ("allow", "weigh", "sample")
 _MAY_CHANGE = ("mine", "execution", "name")
-_LONGEST = 81  # characters of a run's name
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,6 @@ class Mined:
         """As JSON values."""
         head = {"run": self.run, "composition": self.composition, "artifact": self.fingerprint}
         return {**head, "flows": [dict(flow) for flow in self.flows], **self.summary}
-
-
-def rule_name(text: str) -> str:
-    """Check a composition's name given by a user. Raises ConfigError with the nearest known one."""
-    if text in NAMED:
-        return text
-    raise ConfigError(f"no composition of rules is called {redaction.quoted(text)}", PLACE, unknown_composition(text))
 
 
 def under_rule(mine: MineConfig, rule: str | None) -> dict[str, Any]:
@@ -77,12 +71,6 @@ def _group(rule: Settings | str | Mapping[str, Any]) -> dict[str, Any]:
     return {"rule": rule} if isinstance(rule, str) else dict(rule)
 
 
-def run_under(experiment: Experiment, rule: str, name: str) -> Experiment:
-    """The experiment under a named composition, as run `name`. Raises ConfigError if it cannot work so."""
-    found = validate({"mine": under_rule(experiment.mine, rule), "name": name}, f"rule {rule}")
-    return experiment.model_copy(update={"mine": found.mine, "name": found.name, "recipe": None})
-
-
 def from_run(name: str, root: str, rule: str | None, overrides: Iterable[str]) -> Experiment:
     """The settings of a finished run under another rule and overrides of mine, as a run of its own.
 
@@ -103,8 +91,6 @@ def from_run(name: str, root: str, rule: str | None, overrides: Iterable[str]) -
     content["name"] = "-".join([name, *([rule] if rule else []), *words])
     for key, value in given.items():
         apply(content, f"{key}={value}")
-    if len(str(content["name"])) > _LONGEST:
-        raise ConfigError(f"the run's name would be too long: {content['name']}", PLACE, "give one with name=…")
     if content["name"] == name:
         raise ConfigError(f"name={name} is the run itself, whose record would change", PLACE, "give another name")
     changed = validate(content, PLACE)
@@ -157,7 +143,10 @@ def _one_rule(rule: str | None, given: dict[str, str]) -> str | None:
     rule = rule if rule is not None else said
     if rule is None:
         return None
-    rule_name(rule)
+    if rule not in NAMED:
+        raise ConfigError(
+            f"no composition of rules is called {redaction.quoted(rule)}", PLACE, unknown_composition(rule)
+        )
     for key in given:
         phase = _phase(key)
         if phase in NAMED[rule] and key in (f"mine.{phase}", f"mine.{phase}.rule"):
@@ -201,35 +190,46 @@ def _check_rated(experiment: Experiment, record: Mapping[str, Any], store: Store
             return
 
 
-def carry_out(
-    experiment: Experiment, reporter: Reporter | None = None, content: str | None = None
-) -> tuple[Artifact, Resolved]:
-    """Carry out what is missing up to mine, under the experiment's name; the complete artifact and what it is made of.
+def from_run_by_rule(name: str, root: str, rules: str | None, overrides: Iterable[str]) -> list[Experiment]:
+    """The settings of `from_run` for each of several rules, separated by commas. Raises ConfigError as that does."""
+    given = list(overrides)
+    wanted = dict.fromkeys(rule.strip() for rule in rules.split(",")) if rules is not None else [None]
+    experiments = [from_run(name, root, rule, given) for rule in wanted]
+    if len({experiment.name for experiment in experiments}) < len(experiments):
+        raise ConfigError("name=… would name the runs of several rules", PLACE, "leave it out, or give one rule")
+    return experiments
 
-    A run's record that knows this mining already stays as it is. Raises ConfigError where the name belongs to a run
-    that goes on to training with other negatives: its record would forget its model.
+
+def mine(experiments: Sequence[Experiment], reporter: Reporter | None = None) -> list[Mined]:
+    """Choose the negatives of the settings of `from_run`, one after another in one Ray session.
+
+    A run's record that knows this mining already stays as it is. Raises ConfigError if a name belongs to a run that
+    was trained on other negatives: its record would forget its model.
     """
-    store, item = Store(experiment.execution.root), resolve(experiment, content)[MINE]
-    artifact = item.artifact(store)
-    stages = (runs.recorded(store, experiment.name) or {"stages": {}})["stages"]
-    if stages.get(MINE, {}).get("fingerprint") == item.fingerprint and artifact.whole():
-        return artifact, item
-    if TRAIN in stages:
-        raise ConfigError(
-            "the name belongs to a run that trained a model on other negatives",
-            store.where(f"runs/{experiment.name}.json"),
-            "give another name with name=…",
-        )
-    main.run(experiment, reporter, last=MINE, content=content)
-    return artifact, item
+    mined: list[Mined] = []
+    with ExitStack() as session:
+        for experiment in experiments:
+            store, item = Store(experiment.execution.root), resolve(experiment)[MINE]
+            artifact = item.artifact(store)
+            stages = (runs.recorded(store, experiment.name) or {"stages": {}})["stages"]
+            if stages.get(MINE, {}).get("fingerprint") != item.fingerprint or artifact.manifest() is None:
+                if TRAIN in stages:
+                    raise ConfigError(
+                        "the name belongs to a run that trained a model on other negatives",
+                        store.where(f"runs/{experiment.name}.json"),
+                        "give another name with name=…",
+                    )
+                if len(experiments) > 1:
+                    session.enter_context(ray_session(experiment.execution))
+                main.run(experiment, reporter, last=MINE)
+            mined.append(_mined(experiment, artifact))
+    return mined
 
 
-def mine(experiment: Experiment, reporter: Reporter | None = None) -> Mined:
-    """Choose the negatives of `from_run`'s settings, and what there is to say of them."""
-    artifact, _ = carry_out(experiment, reporter)
+def _mined(experiment: Experiment, artifact: Artifact) -> Mined:
     flows, summary = (artifact.manifest() or {"flows": []})["flows"], artifact.read_json("summary.json")
     if (fitted := artifact.read_json("mixture.json")) is not None:
         mixture = Mixture.from_dict(fitted)
         thresholds = [at for at in mixture.thresholds if at is not None]
-        summary = {**summary, "thresholds": thresholds, "mixture": mixture.said()}
+        summary = {**summary, "thresholds": thresholds, "mixture": mixture.summary()}
     return Mined(experiment.name, experiment.mine.composition, artifact.fingerprint, flows, summary)

@@ -1,4 +1,4 @@
-"""What a run's rankings are worth, query by query, from its artifacts."""
+"""Per-query measures of a run's rankings, from its artifacts."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Sampled(QuestionSources):
     chosen: Mapping[int, pa.Table] = field(default_factory=dict)
 
     def questions(self, bucket: int) -> TextQuestions:
-        """The questions about a bucket's chosen pairs; where there are none, nothing is read."""
+        """Return the questions about a bucket's chosen pairs; reads nothing if there are none."""
         if bucket not in self.chosen:
             return text_questions(COMPARISON.empty(), QUERY.empty(), TEXT_OF.empty())
         return text_questions(
@@ -154,7 +154,7 @@ def pilot_run(
 def _sample(
     made: Mapping[str, Artifact], context: Context, pairs: int, design: CompareConfig | None
 ) -> tuple[Sampled, int, int]:
-    """The pilot's comparisons by bucket, how many the run has so far, and how many it will have."""
+    """Return the pilot's comparisons by bucket, and the run's current and future numbers of comparisons."""
     compare, retrieve = made[COMPARE], made[RETRIEVE]
     kept: list[pa.Table] = []
     of = in_all = 0
@@ -170,7 +170,7 @@ def _sample(
 def _ranked(
     bucket: int, compare: Artifact, retrieve: Artifact, pairs: int, design: CompareConfig | None
 ) -> tuple[pa.Table, int, int]:
-    """What of a bucket the pilot may ask about, its comparisons so far, and those that it will have."""
+    """Return a bucket's possible pilot pairs, and its current and future numbers of comparisons."""
     comparisons = compare.read_part("comparisons", bucket, COMPARISON)
     candidates = retrieve.read_part("candidates", bucket, CANDIDATE)
     in_all = comparisons.num_rows

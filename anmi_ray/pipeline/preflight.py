@@ -18,11 +18,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import AnmiError, ConfigError, StoreError, flatten, rebuild
 from anmi_ray.judging import kinds
 from anmi_ray.judging.kinds.base import ACTOR_CPUS
 from anmi_ray.runtime.capacity import alive, check_room, selects
-from anmi_ray.runtime.needs import Need
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.store import Store, public_root, uri
 
@@ -67,7 +67,7 @@ def _keys(panel: JudgeConfig) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a node found: whether it sees the driver's file, variables that it lacks, an error as `flatten` has it."""
+    """Result of a node's check: whether it sees the driver's file, missing variables, and a flattened error."""
 
     sees: bool
     lacking: tuple[str, ...]
@@ -102,7 +102,7 @@ def check_storage(
                 f"the environment variable {found.lacking[0]} is not set",
                 _name(nodes[node]),
                 "give it to the nodes as a secret of the cluster's (in Kubernetes: env of the containers), or see "
-                "anmi submit --secret",
+                "anmi jobs submit --secret",
             )
 
 

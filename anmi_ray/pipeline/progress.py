@@ -37,12 +37,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def place(run: str) -> str:
-    """Where a run's snapshot stands under the root."""
+    """Return the path of a run's snapshot under the root."""
     return f"progress/{run}.json"
 
 
 def at_work(store: Store) -> Iterator[str]:
-    """What to say of each run that another process carries out under the root now."""
+    """Return a message for each run that another process is running under the root."""
     for known in _others(store):
         yield (
             f"{_named(known)} is at work under the same root: what both ask in the same seconds is bought twice, and a "
@@ -51,7 +51,7 @@ def at_work(store: Store) -> Iterator[str]:
 
 
 def wait(store: Store, notice: Callable[[str], None]) -> None:
-    """Return when no other process carries out a run under the root; each that is waited for is told of once."""
+    """Wait until no other process is running a run under the root; report each one once."""
     said: set[str] = set()
     while others := [_named(known) for known in _others(store)]:
         for name in sorted(set(others) - said):
@@ -61,7 +61,7 @@ def wait(store: Store, notice: Callable[[str], None]) -> None:
 
 
 def _others(store: Store) -> Iterator[dict[str, Any]]:
-    """The snapshots of runs that other processes carry out under the root now, if their drivers were heard of late."""
+    """Return the snapshots of runs active in other processes under the root, judged by recent heartbeats."""
     for name in store.names("progress"):
         known = store.read_json(f"progress/{name}")
         if not isinstance(known, dict) or known.get("state") != RUNNING or time.time() - known["heard"] > _SILENT_S:
@@ -86,7 +86,7 @@ def _lives(process: int) -> bool:
 
 
 class Everyone(Reporter):
-    """Tells several what it is told. second: whether another run, at work under the root now, began before this one."""
+    """Forward events to several reporters. second: whether another active run under the root started earlier."""
 
     def __init__(self, *reporters: Reporter, second: Callable[[], bool] = lambda: False) -> None:
         self._reporters = list(reporters)
@@ -104,7 +104,7 @@ class Everyone(Reporter):
             one.stage(name, does)
 
     def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
-        """It is so far."""
+        """Report progress."""
         for one in self._reporters:
             one.progress(done, total, unit, note)
 
@@ -130,7 +130,7 @@ class Everyone(Reporter):
 
 
 class _Logged(Reporter):
-    """What the log says besides what begins and ends."""
+    """Format a log entry other than start and end."""
 
     def notice(self, text: str) -> None:
         """Something that its user should know."""
@@ -141,7 +141,7 @@ class _Logged(Reporter):
         _LOG.info("dev measured", extra={"step": step, "share": round(share, 4), "dev": dev})
 
     def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
-        """A stage is complete; one that was carried out has said so."""
+        """Report a complete stage that did not have to run."""
         if seconds is None:
             rows = [asdict(flow) for flow in add_flows(flows)]
             _LOG.info("stage is reused", extra={"stage": name, "rows": rows})
@@ -181,7 +181,7 @@ class Snapshots(Reporter):
             self._wanted(_STAGE_S)
 
     def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
-        """It is so far."""
+        """Report progress."""
         with self._changed:
             if (known := self._stages.get(self._stage)) is not None:
                 known["progress"] = {"done": done, "total": total, "unit": unit, "note": note}
@@ -211,7 +211,7 @@ class Snapshots(Reporter):
             self._wanted(_STAGE_S)
 
     def second(self) -> bool:
-        """Whether another run, at work under the root now, began before this one."""
+        """Return whether another active run under the root started before this one."""
         return any(known["began"] < self._said["began"] for known in _others(self._store))
 
     def __enter__(self) -> Snapshots:
@@ -258,6 +258,6 @@ class Snapshots(Reporter):
 
 @contextmanager
 def told(store: Store, run: str, stages: Sequence[str], reporter: Reporter) -> Iterator[Everyone]:
-    """Who is told about a run while inside; leaving says how it ended."""
+    """Report a run's progress inside the context, and its outcome at the end."""
     with Span(_LOG, "run", run=run), Snapshots(store, run, stages) as snapshots:
         yield Everyone(reporter, _Logged(), snapshots, second=snapshots.second)

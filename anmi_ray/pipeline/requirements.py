@@ -40,12 +40,10 @@ def all_named(experiment: Experiment, stages: Sequence[Stage], offline: bool) ->
         refuse([error, *others])
 
 
-def of_machine(
-    experiment: Experiment, stages: Sequence[Stage], offline: bool = False, size: float = 0.0
-) -> Iterator[AnmiError]:
+def of_machine(experiment: Experiment, stages: Sequence[Stage], offline: bool = False) -> Iterator[AnmiError]:
     """Packages, keys, servers and disk that these stages lack here; nothing of a run on a cluster but its settings.
 
-    offline: no request is sent. size: bytes that the stages are known to write.
+    offline: no request is sent.
     """
     for stage in stages:
         yield from stage.check(stage, experiment)
@@ -54,8 +52,8 @@ def of_machine(
     yield from of_servers(servers_of(experiment, stages), offline)
     if (root := Store(experiment.execution.root).local) is not None:
         folder, free = environment.free_disk(root)
-        if free < max(LEAST_DISK, size):
-            what = f"expected {max(LEAST_DISK, size) / GIB:,.1f} GiB of free disk, got {free / GIB:,.1f}"
+        if free < LEAST_DISK:
+            what = f"expected {LEAST_DISK / GIB:,.1f} GiB of free disk, got {free / GIB:,.1f}"
             yield StoreError(what, str(folder), "free space, or give another root with --root")
 
 
@@ -104,7 +102,7 @@ def of_what_is_read(
 
 
 def counts_of(experiment: Experiment, most_s: float = _READING_S) -> CollectionCounts | None:
-    """What the collection holds; None if reading it takes more than `most_s` seconds.
+    """Count the collection; None if reading it takes more than `most_s` seconds.
 
     Raises DataError.
     """

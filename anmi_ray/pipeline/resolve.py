@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.core.errors import DamagedError
 from anmi_ray.pipeline.stages import stages_of
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.stages import ingest
@@ -32,7 +31,7 @@ class Resolved:
     content: str
 
     def artifact(self, store: Store) -> Artifact:
-        """What it makes, complete or not."""
+        """Return its artifact, complete or not."""
         return Artifact(store, self.stage.name, self.fingerprint)
 
 
@@ -58,14 +57,7 @@ def resolve(experiment: Experiment, content: str | None = None) -> dict[str, Res
 
 def todo(store: Store, resolved: Mapping[str, Resolved]) -> list[Resolved]:
     """Those whose artifacts are not complete."""
-    return [item for item in resolved.values() if not _complete(item.artifact(store))]
-
-
-def _complete(artifact: Artifact) -> bool:
-    try:
-        return artifact.manifest() is not None
-    except DamagedError:
-        return False
+    return [item for item in resolved.values() if item.artifact(store).manifest() is None]
 
 
 def changes(experiment: Experiment, resolved: Mapping[str, Resolved]) -> Iterator[tuple[str, str, str]]:

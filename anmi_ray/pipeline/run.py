@@ -12,7 +12,7 @@ from anmi_ray.core import environment
 from anmi_ray.core.errors import AnmiError, ConfigError, refuse
 from anmi_ray.corpus.counts import of_manifest
 from anmi_ray.pipeline import progress, requirements
-from anmi_ray.pipeline.carrying import Carrying
+from anmi_ray.pipeline.carrying import StageRunner
 from anmi_ray.pipeline.resolve import Resolved, resolve, todo
 from anmi_ray.pipeline.stages import FIRST, LAST, names_of, stages_of
 from anmi_ray.runtime.reporter import Reporter
@@ -58,11 +58,11 @@ def run(
     with progress.told(store, experiment.name, path, reporter) as told, ExitStack() as session:
         for text in filter(None, notices):
             told.notice(text)
-        carrying = Carrying(experiment, resolved, chosen, store, told, session, begins=not record["stages"])
+        runner = StageRunner(experiment, resolved, chosen, store, told, session, begins=not record["stages"])
         for name in path:
             item = resolved[name]
             try:
-                manifest, seconds = carrying.completed(name)
+                manifest, seconds = runner.completed(name)
             except AnmiError:  # so that `anmi audit` finds what the stage has published
                 failed = {"failed": {name: {"fingerprint": item.fingerprint}}}
                 store.publish_json(f"runs/{experiment.name}.json", record | failed)
@@ -73,7 +73,7 @@ def run(
                 "inputs": dict(item.inputs),
             }
             store.publish_json(f"runs/{experiment.name}.json", record)
-            carrying.show(name)
+            runner.publish(name)
             told.finished(name, seconds, [Flow(**flow) for flow in manifest["flows"]])
             if name == FIRST:
                 counts = of_manifest(manifest)

@@ -32,7 +32,6 @@ from anmi_ray.stages import (
     retrieve,
     rounds,
     sample,
-    score,
     shortlist,
     train,
 )
@@ -94,9 +93,6 @@ MINE = mine.STAGE.name
 TRAIN = train.STAGE.name
 RERANK = rerank.STAGE.name
 EVALUATE = evaluate.STAGE.name
-SCORE = score.STAGE.name
-REFIT = rate.REFIT.name
-LABEL = judge.LABEL.name
 DISTILL = distill.STAGE.name
 
 

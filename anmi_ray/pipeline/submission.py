@@ -38,7 +38,7 @@ OURS = "anmi_job"  # the key of a job's metadata that says it is one of these
 _PLACES = frozenset({"path", "root", "storage_path", "documents", "queries", "qrels", "examples"})
 _BY_SPLIT = "qrels"  # a mapping of places
 _FREE = "extra"  # what a server is sent as it stands
-_PERHAPS = frozenset({"model", "template", "relevance", "tokenizer", "pointwise", "also"})
+_PERHAPS = frozenset({"model", "template", "relevance", "tokenizer", "pointwise"})
 _EXCLUDED = ["__pycache__", "*.pyc", ".?*"]  # of the code that is shipped
 _STOP_S = 30  # that a cancelled driver has to end by itself
 # exit statuses of a shell that found nothing to run
@@ -58,7 +58,7 @@ if ! error=$("$python" -c 'import anmi_ray.pipeline.run' 2>&1); then
   echo "anmi: error: the cluster's Python (${python:-none was found}) cannot run anmi_ray:"
   echo "  $error" | tail -n 1
   echo "  remedy: give the nodes an image or an environment that has the package (pip install its wheel, see"
-  echo "  cluster/images/Dockerfile); where only the package's own code is missing or old, anmi submit --ship-code"
+  echo "  cluster/images/Dockerfile); where only the package's own code is missing or old, anmi jobs submit --ship-code"
   exit 2
 fi >&2
 exec "$python" -m anmi_ray "$@"
@@ -108,7 +108,7 @@ class Submission:
         return shlex.join(["sh", DRIVER, JOBS[self.job], CONFIGS[self.job], *self.arguments])
 
     def metadata(self, attempt: int) -> dict[str, str]:
-        """What the job list says of an attempt; nothing secret."""
+        """Return an attempt's entry in the job list, without secrets."""
         return {
             OURS: self.job,
             "fingerprint": self.fingerprint,
@@ -222,14 +222,14 @@ def variables(names: Iterable[str], secrets: Iterable[str]) -> dict[str, str]:
 
 
 def _secret_in(name: str, value: str) -> str | None:
-    """What of an environment variable is a secret, in words; None where nothing is."""
+    """Describe the secret in an environment variable, or None."""
     if redaction.NAMES.search(name):
         return f"{name} looks like a secret"
-    return f"the value of {name} holds a credential" if redaction.is_key(value) or redaction.in_address(value) else None
+    return f"the value of {name} holds a credential" if redaction.in_address(value) else None
 
 
 def checkout() -> tuple[Path, ...]:
-    """The code to ship: the package and the jobs beside it. Raises ConfigError where this is not a checkout."""
+    """Return the code to ship: the package and jobs. Raises ConfigError outside a checkout."""
     root = Path(__file__).resolve().parents[2]
     parts = (root / "anmi_ray", root / "jobs")
     if not all(part.is_dir() for part in parts):
@@ -256,7 +256,7 @@ def passing(exit_code: int | None, error: str | None) -> bool:
 
 
 def exit_status(status: str, exit_code: int | None) -> int:
-    """What a shell is told of a job that ended: the driver's own status, of a signal 128 more, 143 where cancelled."""
+    """Return the exit status of a finished job: the driver's own, 128 plus a signal, or 143 if cancelled."""
     if status == "SUCCEEDED":
         return 0
     if status == "STOPPED":

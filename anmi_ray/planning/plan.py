@@ -1,8 +1,7 @@
-"""`anmi plan`: what each stage would do, take and cost, doing nothing.
+"""`anmi plan`: calls, tokens, dollars and GPU hours of each stage, and where texts are sent, doing nothing.
 
 A collection that is here is counted, and so are the tokens of prompts about it; of one that is not, `plan` in the
-settings says how large it is, and nothing is looked at. How many actors ask a judge follows from `judge.target_hours`
-and `judge.target_dollars`, as in a run.
+settings says how large it is, and nothing is looked at.
 """
 
 from __future__ import annotations
@@ -18,11 +17,9 @@ from rich.table import Table
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
-from anmi_ray.config.paths import as_written
 from anmi_ray.core.errors import AnmiError, caught, combined
 from anmi_ray.corpus.counts import CollectionCounts, of_manifest
-from anmi_ray.judging import autoscale, kinds
-from anmi_ray.judging.autoscale import Limits, Target
+from anmi_ray.judging import kinds
 from anmi_ray.judging.spend import CallCost
 from anmi_ray.pipeline import requirements
 from anmi_ray.pipeline.resolve import Resolved, changes, resolve, todo
@@ -36,43 +33,45 @@ from anmi_ray.stages import judge, refine
 from anmi_ray.stages.ingest import TRAIN_QUERIES
 from anmi_ray.store import Artifact, Store, runs
 
-_COLUMNS = ("stage", "work", "about", "keeps", "files", "GPU hours", "dollars", "state", "why")
+_COLUMNS = ("stage", "work", "calls", "million tokens", "GPU hours", "dollars", "state", "why")
+_NUMBERS = ("calls", "tokens", "gpu_hours", "dollars")  # of a StageCost
 
 Calls = Callable[[Stage, int], Sequence[CallCost]]
 Manifest = Callable[[Stage], Mapping[str, Any] | None]
 
 
 class PlanEnd(NamedTuple):
-    """Of every stage the figures of its row in the table; the error that a run would end with, as far as is known."""
+    """The end of a plan.
+
+    stages: the row of each stage in the table, as numbers.
+    problem: the error that a run would end with, as far as is known.
+    """
 
     stages: list[dict[str, Any]]
     problem: AnmiError | None
 
 
 def plan(experiment: Experiment, offline: bool = False) -> Generator[str | Table, None, PlanEnd]:
-    """What a run would do, as text and a table. Reads the collection to count it; writes nothing.
+    """Yield what a run would do, as lines and a table. Reads the collection to count it; writes nothing.
 
     offline: judges' servers are not looked for.
     """
     store = Store(experiment.execution.root)
     if experiment.plan.documents is not None:  # on paper: nothing is looked at
-        resolved, found_there = {}, _given(experiment)
+        resolved, collection = {}, _given(experiment)
     else:
         with requirements.all_named(experiment, stages_of(experiment), offline):
             resolved = resolve(experiment)
-            found_there = _counts(experiment, resolved, store)
-    counts = {"documents": found_there.documents, **found_there.queries}
+            collection = _counts(experiment, resolved, store)
     execution = experiment.execution
-    cores = execution.cpus or execution.cores
-    counts["dev_labelled"] = found_there.labelled.get("dev", 0)
-    yield (
-        f"{found_there.documents:,} documents; queries: {found_there.in_words}; {cores:,} cores, "
-        f"{(resolved and runs.known_buckets(store)) or execution.buckets_on(execution.cpus):,} buckets"
-    )
+    buckets = (resolved and runs.known_buckets(store)) or execution.buckets_on(execution.cpus)
+    yield f"{collection.documents:,} documents; queries: {collection.in_words}; {buckets:,} buckets"
     if resolved and (kept := runs.buckets_kept(store, execution)):
         yield kept
-    yield from found_there.notices(experiment)
-    yield from _blind(experiment, found_there)
+    yield from collection.notices(experiment)
+    yield from _blind(experiment, collection)
+    counts = {"documents": collection.documents, **collection.queries}
+    counts["dev_labelled"] = collection.labelled.get("dev", 0)
     calls = _Calls(experiment, resolved, store)
     found = costs(
         experiment,
@@ -80,22 +79,17 @@ def plan(experiment: Experiment, offline: bool = False) -> Generator[str | Table
         calls,
         lambda stage: resolved[stage.name].artifact(store).manifest() if resolved else None,
     )
-    found = {name: _priced(experiment, cost) for name, cost in found.items()}
+    gpu_price = execution.gpu_dollars_hour or 0.0
+    found = {name: replace(cost, dollars=cost.dollars + cost.gpu_hours * gpu_price) for name, cost in found.items()}
     states = _states(experiment, resolved)
-    yield _table(found, states, cores)
+    yield _table(found, states)
     yield from calls.said
     if experiment.ensemble and experiment.refines is None:
         yield _saved(experiment, calls.pairs[judge.STAGE.group])
-    if others := experiment.evaluate.also:
-        yield f"then the model is measured on {', '.join(map(as_written, others))} (evaluate.also), which no row counts"
     to_do = [cost for name, cost in found.items() if states[name][0] != "complete"]
-    dollars = sum(cost.dollars for cost in to_do)
-    priced = f", about {dollars:,.2f} dollars" if dollars else ""
-    total = sum(_wall(cost, cores) for cost in to_do)
-    yield f"to do: about {_time(total)} on {cores:,} cores{priced}; {sent(experiment)}"
-    size = sum(cost.bytes for cost in to_do)
-    problems = _problems(experiment, resolved, store, found_there, offline, size)
-    return PlanEnd(list(_figures(found, states, cores)), combined(problems))
+    yield f"to do: {_total(to_do)}; {sent(experiment)}"
+    problems = _problems(experiment, resolved, store, collection, offline)
+    return PlanEnd(list(_figures(found, states)), combined(problems))
 
 
 def costs(
@@ -104,10 +98,11 @@ def costs(
     calls: Calls = lambda *_: (),
     manifest: Manifest = lambda _: None,
 ) -> dict[str, StageCost]:
-    """By stage, its work, in order; counts: documents, queries by split, and dev queries with a grade (dev_labelled).
+    """Return the cost of each stage, in order.
 
-    calls: what asking the language models of a stage's panel about so many pairs costs, where that is known; manifest:
-    a stage's, where its artifact is complete.
+    counts: documents, queries by split, and dev queries with a grade (dev_labelled).
+    calls: what asking the language models of a stage's panel about so many pairs costs, if known.
+    manifest: a stage's, if its artifact is complete.
     """
     found: dict[str, StageCost] = {}
     for stage in stages_of(experiment):
@@ -124,8 +119,7 @@ def costs(
             calls=calls(stage, pairs[COMPARED]) if stage.asks else (),
             manifest=manifest(stage),
         )
-        cost = stage.cost(load)
-        found[stage.name] = replace(cost, files=cost.files + 1)  # and its manifest
+        found[stage.name] = stage.cost(load)
     return found
 
 
@@ -138,7 +132,7 @@ class _Calls:
         self._store = store
         # by group of settings and what is asked: a panel's prompts are as long in each round of the same questions
         self._known: dict[tuple[str, bool], list[CallCost]] = {}
-        self._told: dict[tuple[str, bool], tuple[list[CallCost], list[list[str]]]] = {}
+        self._told: dict[tuple[str, bool], list[CallCost]] = {}  # of all rounds
         self.pairs: Counter[str] = Counter()  # by group of settings
 
     def __call__(self, stage: Stage, pairs: int) -> list[CallCost]:
@@ -150,17 +144,13 @@ class _Calls:
         }
         if BEGUN in stage.reads:
             found = of_pairs(self._experiment, stage, self._known[kind], pairs, made)
-            before, sizes = self._told[kind]
-            self._told[kind] = together(self._experiment, stage, [before, found]), sizes
+            self._told[kind] = together(self._experiment, stage, [self._told[kind], found])
             return found
         if kind in self._known:
             return of_pairs(self._experiment, stage, self._known[kind], pairs)
-        panel = stage.panel(self._experiment)
         asked = prices_of(self._experiment, stage, made, pairs, self._asked_before(stage))
-        pooled = list(_pools(self._experiment, panel, asked))
-        self._known[kind] = [cost for cost, _ in pooled]
-        self._told[kind] = self._known[kind], [size for _, size in pooled]
-        return self._known[kind]
+        self._known[kind] = self._told[kind] = asked
+        return asked
 
     def _asked_before(self, stage: Stage) -> list[Artifact]:
         """The comparisons of the run that is refined, among those that a stage asks about; none of another run."""
@@ -170,23 +160,22 @@ class _Calls:
 
     @property
     def said(self) -> Iterator[str]:
-        """Lines about every panel: its calls in all rounds of a design, its pool in the first of them."""
-        for (_, direct), (costs_, sizes) in self._told.items():
-            if direct and costs_:
+        """Lines about every panel's calls, of all rounds of a design together."""
+        for (_, direct), asked in self._told.items():
+            if direct and asked:
                 yield "about single documents:"
-            for cost, size in zip(costs_, sizes, strict=True):
-                yield from (*cost.said(), *size)
+            for cost in asked:
+                yield from cost.said()
 
 
-def _table(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]], cores: int) -> Table:
-    """One row a stage; columns of which every row says nothing are left out."""
+def _table(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]]) -> Table:
+    """One row per stage; columns that are empty throughout are left out."""
     rows = [
         (
             name,
             cost.work,
-            _time(_wall(cost, cores)),
-            _size(cost.bytes),
-            f"{cost.files:,}",
+            f"{cost.calls:,}" if cost.calls else "",
+            f"{cost.tokens / 1e6:,.2f}" if cost.tokens else "",
             f"{cost.gpu_hours:,.1f}" if cost.gpu_hours else "",
             f"{cost.dollars:,.2f}" if cost.dollars else "",
             *states[name],
@@ -196,21 +185,26 @@ def _table(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]]
     table = Table(box=None, pad_edge=False, header_style="bold")
     kept = [at for at in range(len(_COLUMNS)) if any(row[at] for row in rows)]
     for at in kept:
-        table.add_column(_COLUMNS[at], justify="right" if 2 <= at <= 6 else "left", overflow="fold")
+        table.add_column(_COLUMNS[at], justify="right" if 2 <= at <= 5 else "left", overflow="fold")
     for row in rows:
         table.add_row(*(row[at] for at in kept))
     return table
 
 
-def _figures(
-    found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]], cores: int
-) -> Iterator[dict[str, Any]]:
+def _figures(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]]) -> Iterator[dict[str, Any]]:
     """The rows of the table as numbers."""
     for name, cost in found.items():
         state, artifact = states[name]
-        size = {"seconds": _wall(cost, cores), "bytes": cost.bytes, "files": cost.files}
-        price = {"gpu_hours": cost.gpu_hours, "dollars": cost.dollars}
-        yield {"stage": name, "work": cost.work, **size, **price, "state": state, "artifact": artifact}
+        numbers = {number: getattr(cost, number) for number in _NUMBERS}
+        yield {"stage": name, "work": cost.work, **numbers, "state": state, "artifact": artifact}
+
+
+def _total(to_do: Sequence[StageCost]) -> str:
+    """Calls, tokens, GPU hours and dollars of all stages that are not complete, in words."""
+    calls, tokens, gpu_hours, dollars = (sum(getattr(cost, number) for cost in to_do) for number in _NUMBERS)
+    total = f"{calls:,} calls, {tokens / 1e6:,.2f} million tokens"
+    total += f", about {gpu_hours:,.1f} GPU hours" if gpu_hours else ""
+    return total + (f", about {dollars:,.2f} dollars" if dollars else "")
 
 
 def sent(experiment: Experiment) -> str:
@@ -245,58 +239,6 @@ def _saved(experiment: Experiment, pairs: int) -> str:
     return f"the ensemble (distill.judge) is asked {asked}: {share}"
 
 
-def _pools(
-    experiment: Experiment, panel: JudgeConfig, asked: Sequence[CallCost]
-) -> Iterator[tuple[CallCost, list[str]]]:
-    """What each judge costs with the pool that its target gives it, and what to say of that pool; one after another."""
-    passed = 0.0
-    for cost in asked:
-        judge = next(one for one in kinds.reading(panel) if one.name == cost.judge)
-        each = judge.gpus
-        if not cost.gpu_hours or not each:
-            yield cost, []
-        else:
-            limits = autoscale.limits_of(judge, experiment.execution)
-            target = autoscale.target_of(panel, judge, experiment.execution, passed)
-            rate = cost.missing * each / (cost.gpu_hours * 3600)
-            least, most = autoscale.size(cost.missing, rate, target, limits)
-            engines = least if target.seconds is not None else most  # `most` has some to spare for a deadline
-            took = autoscale.seconds(cost.missing, rate, engines, limits)
-            hours = took * engines * each / 3600
-            said = f"  pool     {_to(least, most)} engines of {each:g} GPU: {_time(took)}, {hours:,.1f} GPU hours"
-            cost = replace(cost, hours=took / 3600, gpu_hours=hours)
-            yield cost, [said + _missed(target, limits, took, engines, cost.missing / rate)]
-        passed += (cost.hours or 0.0) * 3600
-
-
-def _to(least: int, most: int) -> str:
-    return f"{most:,}" if least == most else f"{least:,} to {most:,}"
-
-
-def _missed(target: Target, limits: Limits, took: float, engines: int, work: float) -> str:
-    """What of a target is not met, and what it would take; times in seconds, `work` those of one engine."""
-    said = ""
-    if target.seconds is not None and took > target.seconds:
-        said += f"; not within {_time(target.seconds)}: that needs more than {limits.most:,} (execution.engines)"
-    if target.actor_seconds is not None and took * engines > target.actor_seconds:
-        dear = work > target.actor_seconds
-        why = "the work alone is more" if dear else f"fewer than {limits.least:,} (execution.engines) would do"
-        said += f"; dearer than judge.target_dollars: {why}"
-    return said
-
-
-def _priced(experiment: Experiment, cost: StageCost) -> StageCost:
-    """With what its cores and GPUs cost, where their prices are given."""
-    execution = experiment.execution
-    cores = cost.seconds / 3600 * (execution.core_dollars_hour or 0.0)
-    return replace(cost, dollars=cost.dollars + cores + cost.gpu_hours * (execution.gpu_dollars_hour or 0.0))
-
-
-def _wall(cost: StageCost, cores: int) -> float:
-    """Seconds that a stage takes: its cores and its GPUs or rate limits work side by side."""
-    return max(cost.seconds / cores, cost.limited)
-
-
 def _states(experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, tuple[str, str]]:
     """By stage, what is there of it, and why not more."""
     if experiment.plan.documents is not None:
@@ -326,14 +268,13 @@ def _problems(
     store: Store,
     counts: CollectionCounts,
     offline: bool,
-    size: float,
 ) -> Iterator[AnmiError]:
     """What a run would end with: queries, labels, a name, packages, keys, servers or room that it lacks."""
     yield from requirements.of_collection(experiment, stages_of(experiment), counts)
     if resolved:
         yield from caught(run_record, store, experiment, resolved)
         left = [item.stage for item in todo(store, resolved)]
-        yield from requirements.of_machine(experiment, left, offline, size)
+        yield from requirements.of_machine(experiment, left, offline)
 
 
 def _blind(experiment: Experiment, counts: CollectionCounts) -> Iterator[str]:
@@ -345,24 +286,3 @@ def _blind(experiment: Experiment, counts: CollectionCounts) -> Iterator[str]:
             f"{blind:,} train queries are not labelled: what simulated judges see there is similarity and noise alone "
             "(judge.truth)"
         )
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            return f"{count:,.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError("unreachable")
-
-
-def _time(seconds: float) -> str:
-    """In the unit that suits it.
-
-    >>> _time(93.0), _time(7200.0), _time(1e6)
-    ('93 s', '2.0 h', '11.6 days')
-    """
-    if seconds < 600:
-        return f"{seconds:,.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:,.0f} min"
-    return f"{seconds / 3600:,.1f} h" if seconds < 172_800 else f"{seconds / 86_400:,.1f} days"

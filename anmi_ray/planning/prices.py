@@ -1,6 +1,6 @@
 """What asking language models would cost: the tokens of a sample of real prompts, times calls, prices and rate limits.
 
-The sample is of a run's own pairs where its candidates are there, else of random documents of the collection. Nothing
+The sample is of a run's own pairs if they are chosen, else of random documents of the collection. Nothing
 is sent and nothing is written.
 Letters: N prompts.
 """
@@ -16,14 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray import comparisons, corpus
-from anmi_ray.config.compare import CompareConfig
+from anmi_ray import corpus
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import id_matrix, uniforms
-from anmi_ray.core.records import CANDIDATE, COMPARISON, DOCUMENT, QUERY, TEXT_OF
+from anmi_ray.core.records import COMPARISON, DOCUMENT, QUERY, TEXT_OF
+from anmi_ray.core.scale import Z95
 from anmi_ray.judging import kinds
-from anmi_ray.judging.audit.intervals import Z95
 from anmi_ray.judging.kinds import PromptJudge
 from anmi_ray.judging.prompt_builder import PromptBuilder
 from anmi_ray.judging.questions import direct_questions, text_questions
@@ -108,32 +107,26 @@ def together(experiment: Experiment, stage: Stage, rounds: Sequence[Sequence[Cal
 
 
 def sample(experiment: Experiment, made: Mapping[str, Artifact]) -> Prompts:
-    """Prompts of the run's own pairs, else of its candidates, else of random documents.
+    """Prompts of the run's own pairs, else of random documents.
 
     Of single documents those of the first round's pairs are taken: they are of about the same length.
     """
     ingest = made[INGEST].manifest()
-    made = {**made, COMPARE: made.get("first", made[COMPARE])}
-    if ingest is not None and made[RETRIEVE].manifest() is not None:
-        return _of_candidates(made, ingest["buckets"], made[COMPARE].manifest() is not None)
+    compare = made.get("first", made[COMPARE])
+    if ingest is not None and compare.manifest() is not None:
+        return _of_pairs({**made, COMPARE: compare}, ingest["buckets"])
     return _of_documents(experiment, made[INGEST])
 
 
-def _of_candidates(made: Mapping[str, Artifact], buckets: int, compared: bool) -> Prompts:
+def _of_pairs(made: Mapping[str, Artifact], buckets: int) -> Prompts:
     """A bucket is a hash sample of queries, so the first ones will do."""
     texts: list[tuple[str, str, str]] = []
     query: list[int] = []
     seen = 0
     for bucket in range(buckets):
-        candidates = made[RETRIEVE].read_part("candidates", bucket, CANDIDATE)
-        chosen = pc.unique(candidates["query_id"]).sort().slice(0, QUERIES - seen)
-        if compared:
-            pairs = made[COMPARE].read_part("comparisons", bucket, COMPARISON)
-            pairs = pairs.filter(pc.is_in(pairs["query_id"], value_set=chosen))
-        else:
-            mine = candidates.filter(pc.is_in(candidates["query_id"], value_set=chosen))
-            pairs, _ = comparisons.compare(mine, CompareConfig(degree=2), 0)
-        pairs = _few(pairs)
+        pairs = made[COMPARE].read_part("comparisons", bucket, COMPARISON)
+        chosen = pc.unique(pairs["query_id"]).sort().slice(0, QUERIES - seen)
+        pairs = _few(pairs.filter(pc.is_in(pairs["query_id"], value_set=chosen)))
         parts = ("queries", QUERY, made[INGEST]), ("texts", TEXT_OF, made[RETRIEVE])
         questions = text_questions(pairs, *(one.read_part(part, bucket, record) for part, record, one in parts))
         for q in questions.of_comparison[:, 0].tolist():
@@ -144,8 +137,7 @@ def _of_candidates(made: Mapping[str, Artifact], buckets: int, compared: bool) -
         seen += len(chosen)
         if seen >= QUERIES:
             break
-    what = "pairs" if compared else "candidates"
-    return Prompts(texts, query, f"the {what} of {len(set(query)):,} queries")
+    return Prompts(texts, query, f"the pairs of {len(set(query)):,} queries")
 
 
 def _few(pairs: pa.Table) -> pa.Table:

@@ -1,6 +1,6 @@
-"""Which offers of documents become queries: filtered, told apart, and as many of each kind.
+"""Choose queries from candidates: filter, drop near-duplicates, balance the kinds.
 
-Order is that of a hash of seed, kind and document, so it depends neither on the order of documents nor on their shards.
+Candidates are ordered by a hash of seed, kind and document, so neither document order nor sharding matters.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _MOST = 24  # words
 MOST_CHARACTERS = 300
 _SHARED = 8  # documents: a title, heading or sentence of more is boilerplate
 _ALIKE = 0.8  # Jaccard
-_TOP = 16  # offers of a kind that are kept of a document until all documents are counted
-_FOUND_ONCE = ("phrase",)  # kinds of which many stand in a document, most of them fragments
-# Headings of two words and more that name no subject, in collections too small for their number to show it.
+_TOP = 16  # candidates of one kind kept per document until document frequencies are known
+_FOUND_ONCE = ("phrase",)  # kinds with many candidates per document, most of them fragments
+# Generic headings of two or more words, for collections too small to show it by frequency.
 _USUAL = frozenset(
     {"table of contents", "see also", "further reading", "related work", "external links", "getting started"}
     | {"materials and methods", "results and discussion", "conflict of interest", "release notes", "change log"}
@@ -43,7 +43,7 @@ _USUAL = frozenset(
 
 @dataclass(frozen=True)
 class QueryCandidate:
-    """A query that a document offers; `order` is its place among all, by hash; `number` of its kind and document."""
+    """A candidate query. `order`: sort key, by hash; `number`: its index within its document and kind."""
 
     kind: str
     text: str
@@ -55,35 +55,35 @@ class QueryCandidate:
 
     @property
     def passages(self) -> tuple[str, ...]:
-        """What is masked in its document: nothing for one that was written."""
+        """Texts to mask in its document; none if a model wrote the query."""
         return () if self.kind in WRITTEN else tuple(dict.fromkeys((self.text, self.passage)))
 
     @property
     def query_id(self) -> str:
-        """Its id, the same whatever else is made."""
+        """Its id, independent of the other queries."""
         later = (self.number,) if self.number else ()
         return f"{self.kind}-{identity.digest('made query', self.kind, self.source, *later).hex()[:16]}"
 
 
 @dataclass(frozen=True)
 class LeftOutQuery:
-    """A candidate that is no query, and why."""
+    """A rejected candidate and the reason."""
 
     candidate: QueryCandidate
     reason: str
 
 
 def kept_until_counted(offers: Iterable[Offer]) -> list[Offer]:
-    """Of each kind the offers that may still be the best of their document, once all documents are counted."""
+    """Keep, per kind, the offers that may still turn out best once document frequencies are known."""
     by_kind = defaultdict[str, list[Offer]](list)
     for offer in offers:
-        if len(offer.text) > MOST_CHARACTERS:  # is too long, and need not be held whole
+        if len(offer.text) > MOST_CHARACTERS:  # too long for a query: do not hold all of it
             offer = offer._replace(text=offer.text[: 2 * MOST_CHARACTERS], passage="", key="")
         by_kind[offer.kind].append(offer)
     return [
         offer
-        for found in by_kind.values()
-        for offer in sorted(found, key=lambda one: (-one.times, -one.key.count(" ")))[:_TOP]
+        for group in by_kind.values()
+        for offer in sorted(group, key=lambda offer: (-offer.times, -offer.key.count(" ")))[:_TOP]
     ]
 
 
@@ -95,15 +95,15 @@ def best_offers(
     frequency: DocumentFrequency,
     stop_words: frozenset[str],
 ) -> list[tuple[QueryCandidate, str]]:
-    """At most one candidate of each kind, with why it is no query, or "". `length`: words of the document.
+    """Return the best candidate of each kind with its rejection reason, or "". `length`: words of the document.
 
-    The best is, of those that can be asked, the one of highest tf-idf, the longest of these, and then by hash.
+    Acceptable candidates come first, then higher tf-idf, then longer ones; the hash breaks ties.
     """
     best: dict[str, tuple[tuple[bool, float, int, bytes], QueryCandidate, str]] = {}
     doc_id = identity.doc_id(source)
     for offer in offers:
         if offer.kind in _FOUND_ONCE and offer.times < 2 and frequency.of(offer.key) < 2:
-            continue  # a run of words that nobody says again is a fragment, not a term
+            continue  # a phrase that occurs once in the collection is a fragment, not a term
         reason = _unfit(offer, frequency, stop_words)
         if not reason and length - len(words(offer.passage)) < LEAST_LEFT:
             reason = BARE
@@ -118,19 +118,19 @@ def best_offers(
 
 
 def unfit(kind: str, text: str, stop_words: frozenset[str]) -> str:
-    """Why a text cannot be asked, whatever the collection, or ""."""
-    found = words(text)
-    if len(found) < _FEWEST.get(kind, 2):
+    """Return why a text is rejected regardless of the collection, or ""."""
+    tokens = words(text)
+    if len(tokens) < _FEWEST.get(kind, 2):
         return SHORT
-    if len(found) > _MOST or len(text) > MOST_CHARACTERS:
+    if len(tokens) > _MOST or len(text) > MOST_CHARACTERS:
         return LONG
-    if sum(says(word, stop_words) for word in found) < 2 or normal(text) in _USUAL:
+    if sum(says(word, stop_words) for word in tokens) < 2 or normal(text) in _USUAL:
         return EMPTY
     return ""
 
 
 def _unfit(offer: Offer, frequency: DocumentFrequency, stop_words: frozenset[str]) -> str:
-    """Why an offer cannot be asked, or ""."""
+    """Return why an offer is rejected, or ""."""
     if reason := unfit(offer.kind, offer.text, stop_words):
         return reason
     if offer.kind in ("title", "sentence", "heading") and frequency.of(offer.key) > _SHARED:
@@ -139,48 +139,48 @@ def _unfit(offer: Offer, frequency: DocumentFrequency, stop_words: frozenset[str
 
 
 def near_duplicates(candidates: Sequence[QueryCandidate]) -> set[QueryCandidate]:
-    """Those whose set of words has a Jaccard similarity of .8 or more with one before them that is none itself.
+    """Near-duplicates: Jaccard similarity of at least .8 with an earlier candidate that was kept.
 
-    Exact, by prefixes (Chaudhuri, Ganti and Kaushik 2006): of two sets that are so alike, each has one of their common
-    words among its first n − ⌈.8 n⌉ + 1, the rarest words first; only sets that share one of these are compared.
+    Exact, by prefix filtering (Chaudhuri, Ganti and Kaushik 2006): with words sorted from rare to frequent, two sets
+    that are this similar share a word among the first n − ⌈.8 n⌉ + 1 of each, so only such sets are compared.
     """
     sets = [frozenset(words(candidate.text)) for candidate in candidates]
-    held = Counter(word for one in sets for word in one)
+    occurrences = Counter(word for each in sets for word in each)
     by_word = defaultdict[str, list[frozenset[str]]](list)
-    found: set[QueryCandidate] = set()
-    for candidate, mine in zip(candidates, sets, strict=True):
-        rarest = sorted(mine, key=lambda word: (held[word], word))
-        prefix = rarest[: len(mine) - math.ceil(_ALIKE * len(mine)) + 1]
-        if any(_jaccard(mine, other) >= _ALIKE for word in prefix for other in by_word[word]):
-            found.add(candidate)
+    duplicates: set[QueryCandidate] = set()
+    for candidate, own in zip(candidates, sets, strict=True):
+        rarest = sorted(own, key=lambda word: (occurrences[word], word))
+        prefix = rarest[: len(own) - math.ceil(_ALIKE * len(own)) + 1]
+        if any(_jaccard(own, other) >= _ALIKE for word in prefix for other in by_word[word]):
+            duplicates.add(candidate)
             continue
         for word in prefix:
-            by_word[word].append(mine)
-    return found
+            by_word[word].append(own)
+    return duplicates
 
 
-def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
-    common = len(one & other)
-    return common / (len(one) + len(other) - common)
+def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
+    common = len(a & b)
+    return common / (len(a) + len(b) - common)
 
 
 def balanced(candidates: Iterable[QueryCandidate], number: int) -> tuple[list[QueryCandidate], list[LeftOutQuery]]:
-    """`number` candidates, as many of each kind as there are, at most two of a document; and the others.
+    """Choose `number` candidates, balanced over kinds and at most two per document; also return the rest.
 
-    The kinds take turns, each with its next in order, until there are enough.
+    The kinds take turns, each with its next candidate in order, until there are enough.
     """
     queues = {kind: list[QueryCandidate]() for kind in (*KINDS, *WRITTEN)}
-    for candidate in sorted(candidates, key=lambda one: one.order, reverse=True):
+    for candidate in sorted(candidates, key=lambda candidate: candidate.order, reverse=True):
         queues[candidate.kind].append(candidate)
-    taken: list[QueryCandidate] = []
-    left: list[LeftOutQuery] = []
-    given = Counter[bytes]()
-    while len(taken) < number and any(queues.values()):
+    chosen: list[QueryCandidate] = []
+    rest: list[LeftOutQuery] = []
+    per_document = Counter[bytes]()
+    while len(chosen) < number and any(queues.values()):
         for queue in queues.values():
-            while queue and given[queue[-1].doc_id] == PER_DOCUMENT:
-                left.append(LeftOutQuery(queue.pop(), CROWDED))
-            if queue and len(taken) < number:
-                taken.append(queue.pop())
-                given[taken[-1].doc_id] += 1
-    left += [LeftOutQuery(candidate, SPARE) for queue in queues.values() for candidate in queue]
-    return taken, left
+            while queue and per_document[queue[-1].doc_id] == PER_DOCUMENT:
+                rest.append(LeftOutQuery(queue.pop(), CROWDED))
+            if queue and len(chosen) < number:
+                chosen.append(queue.pop())
+                per_document[chosen[-1].doc_id] += 1
+    rest += [LeftOutQuery(candidate, SPARE) for queue in queues.values() for candidate in queue]
+    return chosen, rest

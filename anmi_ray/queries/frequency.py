@@ -1,4 +1,4 @@
-"""In how many documents something stands, counted while they stream by, in memory that does not grow with them."""
+"""Approximate document frequencies of a stream, in constant memory."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Iterable
 
 import numpy as np
 
-_COUNTERS = 1 << 22  # 16 MiB; two things that share one look as frequent as both, which only makes them look common
+_COUNTERS = 1 << 22  # 16 MiB; on a collision two keys share a count, so both look more frequent
 
 
 class DocumentFrequency:
-    """Counts by hash, so never too few."""
+    """Hashed counters, which never underestimate."""
 
     def __init__(self) -> None:
         self.documents = 0
         self._count = np.zeros(_COUNTERS, dtype=np.uint32)
 
     def add(self, keys: Iterable[str]) -> None:
-        """Count what stands in one document, each thing once."""
+        """Count the keys of one document, each once."""
         slots = np.unique(np.fromiter(map(_slot, keys), dtype=np.int64))
         self._count[slots] += 1
         self.documents += 1
 
     def of(self, key: str) -> int:
-        """The documents in which it stands, or a few more."""
+        """Estimated number of documents that contain the key; never too low."""
         return int(self._count[_slot(key)])
 
     def idf(self, key: str) -> float:
-        """ln((N + 1) / (n + 1)), 0 or more."""
+        """Inverse document frequency ln((N + 1) / (n + 1)), at least 0."""
         return max(0.0, math.log((self.documents + 1) / (self.of(key) + 1)))
 
 

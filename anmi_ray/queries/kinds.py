@@ -1,7 +1,6 @@
-"""What a document offers as queries, by kind: its title, first sentence, headings, key phrases and identifiers.
+"""Extract candidate queries from a document: title, first sentence, headings, key phrases and identifiers.
 
-Each is a pure function of title and text. A pattern is matched against a line or a token of bounded length, so that no
-text takes more than linear time.
+Patterns are matched against lines and tokens of bounded length, so the time is linear in the text.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from typing import NamedTuple
 from anmi_ray.queries.words import WORD, cleaned, normal, says
 
 KINDS = ("title", "sentence", "heading", "phrase", "identifier")
-READ = 1 << 16  # characters of a text that are looked at: what it is about stands near its start
+READ = 1 << 16  # characters of a text that are read: its topic appears near its start
 _LINE = 240  # characters of a line that may be a heading
 _HEADING_WORDS = 16
 _TOKEN = 64  # characters of an identifier
-_AROUND = 6  # words on each side of an identifier that are looked at
-_OTHERS = 4  # of them that are asked with it
+_AROUND = 6  # context words on each side of an identifier
+_OTHERS = 4  # context words added to the query
 _PHRASE = range(2, 6)  # words of a key phrase
 
 _NUMBER = re.compile(r"(?:\d{1,3}(?:\.\d{1,3}){0,5}|[IVX]{1,5})[.)]? +(?=[^\W\d_])")
 # A sentence ends before a capital, bracket or quote, so that "e.g. this" and "file.txt" do not end one.
 _END = re.compile(r"[.!?](?= [A-Z(\[`'\"*]|$)")
-# A signature or a declaration, as the documentation of code begins.
+# A signature or a declaration, with which documentation of code often begins.
 _CODE = re.compile(
     r"\s*(?:[\w.]+\(|(?:async|class|const|def|fn|from|func|function|import|let|module|private|public|static|var) )"
 )
@@ -42,7 +41,13 @@ _IDENTIFIER = re.compile(
 
 
 class Offer(NamedTuple):
-    """A query that a document offers. `passage`: where it was read, to be masked with it; `key`: what is counted."""
+    """A candidate query of a document.
+
+    text: the query.
+    passage: the text it was read from, masked along with it.
+    key: what document frequencies are counted by.
+    times: occurrences in the document.
+    """
 
     kind: str
     text: str
@@ -52,21 +57,21 @@ class Offer(NamedTuple):
 
 
 def offers(title: str, text: str, stop_words: frozenset[str]) -> Iterator[Offer]:
-    """All that a document offers, of every kind, in the order in which it stands there."""
-    seen = text[:READ]
+    """Yield the candidates of every kind."""
+    text = text[:READ]
     if normal(title):
         yield _offer("title", title[:READ])
-    sentence = first_sentence(seen)
+    sentence = first_sentence(text)
     if normal(sentence):
         yield _offer("sentence", sentence)
-    for heading in headings(seen):
+    for heading in headings(text):
         yield _offer("heading", heading)
-    yield from _phrases(seen, stop_words)
-    yield from _identifiers(seen, stop_words)
+    yield from _phrases(text, stop_words)
+    yield from _identifiers(text, stop_words)
 
 
 def headings(text: str) -> list[str]:
-    """The headings of a text: after #, numbered, in capitals, or underlined. Code between fences has none.
+    """Return headings: marked with #, numbered, in capitals, or underlined; not inside fenced code.
 
     >>> headings("# One more\\n\\n2.1 Two and three\\n\\nFOUR OR FIVE\\n\\nSix\\n===\\nA line.")
     ['One more', 'Two and three', 'FOUR OR FIVE', 'Six']
@@ -75,9 +80,9 @@ def headings(text: str) -> list[str]:
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of the first paragraph, headings aside; "" where there is none.
+    """Return the first sentence of the first paragraph that is not a heading, or "".
 
-    >>> first_sentence("# Leaks\\n\\nA tyre, e.g. an old one,\\nloses air. Mend it.")
+    >>> first_sentence("# Leaks\\n\\nA tyre, e.g. an old one,\\nloses air. Fix it.")
     'A tyre, e.g. an old one, loses air.'
     """
     paragraph: list[str] = []
@@ -102,7 +107,7 @@ def _offer(kind: str, text: str) -> Offer:
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
-    """(line, the heading that it is or "") of every line outside of fenced code, underlines left out."""
+    """Yield (line, its heading or "") for lines outside fenced code, without the underlines."""
     fenced = False
     lines = text.splitlines()
     after_blank = True
@@ -110,7 +115,7 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(lines):
         if line.lstrip().startswith(("```", "~~~")):
             fenced = not fenced
-            yield "", ""  # what stands before and after it is no paragraph
+            yield "", ""  # ends the paragraph
             continue
         if fenced or skip:
             skip = False
@@ -127,7 +132,7 @@ def _is_rule(line: str) -> bool:
 
 
 def _heading(line: str, underlined: bool) -> str:
-    """The heading that a line is, without its number and marks; "" where it is none."""
+    """Return the heading in a line without its number and marks, or ""."""
     if not line or len(line) > _LINE:
         return ""
     indented = line.startswith(("    ", "\t"))  # code, whose comments begin so too
@@ -136,18 +141,18 @@ def _heading(line: str, underlined: bool) -> str:
     marked = 1 <= len(line) - len(bare) <= 6 and bare.startswith(" ") and not indented
     bare = bare.strip("#* \t") if marked else line.strip("* \t")
     number = _NUMBER.match(bare)
-    told = bare[number.end() :] if number else bare
-    size = len(told.split())
+    heading = bare[number.end() :] if number else bare
+    size = len(heading.split())
     if marked or underlined:
-        return told
-    if size > _HEADING_WORDS or told.endswith((".", ",", ";", ":", "!", "?")):
+        return heading
+    if size > _HEADING_WORDS or heading.endswith((".", ",", ";", ":", "!", "?")):
         return ""
-    capitals = size > 1 and told.isupper()
-    return told if capitals or (number and told[0].isupper()) else ""
+    capitals = size > 1 and heading.isupper()
+    return heading if capitals or (number and heading[0].isupper()) else ""
 
 
 def _phrases(text: str, stop_words: frozenset[str]) -> Iterator[Offer]:
-    """Runs of two to five words without a stop word or punctuation in or at their ends, each once, with its times."""
+    """Yield phrases of two to five words that contain no stop word or punctuation, with their counts."""
     times = Counter[str]()
     shown: dict[str, str] = {}
     for run in _runs(text, stop_words):
@@ -180,12 +185,12 @@ def _runs(text: str, stop_words: frozenset[str]) -> Iterator[list[str]]:
 
 
 def _identifiers(text: str, stop_words: frozenset[str]) -> Iterator[Offer]:
-    """Identifiers that stand twice or more, asked for with the words around one of their places.
+    """Yield identifiers that occur at least twice, with the words around the occurrence that has the best context.
 
-    Once is a mention; and with that place masked, the document still names what is asked for.
+    One occurrence is a mere mention; with two, the document still names the identifier when one is masked.
     """
     times = Counter[str]()
-    placed: dict[str, tuple[list[str], int]] = {}
+    contexts: dict[str, tuple[list[str], int]] = {}
     for line in text.splitlines():
         tokens = line.split()
         for place, token in enumerate(tokens):
@@ -193,17 +198,19 @@ def _identifiers(text: str, stop_words: frozenset[str]) -> Iterator[Offer]:
             if 3 < len(name) <= _TOKEN and _IDENTIFIER.fullmatch(name):
                 times[name] += 1
                 around = tokens[max(0, place - _AROUND) : place + _AROUND + 1]
-                known = placed.get(name)
-                told = sum(says(normal(word), stop_words) for word in around)
-                if known is None or known[1] < told:
-                    placed[name] = around, told
-    for name, (around, _) in placed.items():
+                best = contexts.get(name)
+                informative = sum(says(normal(word), stop_words) for word in around)
+                if best is None or best[1] < informative:
+                    contexts[name] = around, informative
+    for name, (around, _) in contexts.items():
         if times[name] > 1:
-            yield Offer("identifier", _asked(name, around, stop_words), " ".join(around), f"name {name}", times[name])
+            yield Offer(
+                "identifier", _with_context(name, around, stop_words), " ".join(around), f"name {name}", times[name]
+            )
 
 
-def _asked(name: str, around: list[str], stop_words: frozenset[str]) -> str:
-    """An identifier, then the words around it that say something, each once."""
+def _with_context(name: str, around: list[str], stop_words: frozenset[str]) -> str:
+    """Return the identifier followed by distinct informative words of its context."""
     stripped = (word.strip(_PUNCTUATION) for word in around)
     others = dict.fromkeys(word for word in stripped if word != name and says(normal(word), stop_words))
     return cleaned(" ".join([name, *islice(others, _OTHERS)]))

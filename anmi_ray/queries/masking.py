@@ -1,6 +1,6 @@
-"""Take queries out of the document that they were made of, so that it is not found, nor learnt, as a copy of them.
+"""Remove queries from the documents they were extracted from, so that exact copies are neither retrieved nor learned.
 
-Nothing is put in their place: a mark would tell a model which document a query came from.
+Nothing replaces the removed text: a mask token would reveal which document a query came from.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections.abc import Sequence
 
 from anmi_ray.queries.words import WORD, normal, words
 
-LEAST_LEFT = 8  # words of a document without its queries: less leaves nothing to find, or to judge
-_ROUNDS = 4  # taking a copy out may join its neighbours into another; a text made to do so for ever is refused
-_NEAR = 256  # characters to each side of a place in which the rest of its line is looked for
-_RULES = frozenset("=-~^*")  # what a heading is underlined with
+LEAST_LEFT = 8  # words of a document without its queries; fewer leave nothing to retrieve or judge
+_ROUNDS = 4  # removing a copy may join its neighbors into another; stop on texts built to repeat this
+_NEAR = 256  # characters around a match that are searched for the rest of its line
+_RULES = frozenset("=-~^*")  # characters that underline a heading
 
 
 def masked(title: str, text: str, passages: Sequence[str]) -> tuple[str, str] | None:
-    """Title and text without every place where the words of a passage stand one after the other.
+    """Return title and text without any occurrence of a passage, compared word by word.
 
-    None where they cannot be taken out, or too little would be left.
+    None if the passages cannot be removed, or too little text would remain.
 
-    >>> masked("Slow leaks", "# Slow leaks\\nA tyre that loses air (slow leaks) is mended in these seven steps.",
+    >>> masked("Slow leaks", "# Slow leaks\\nA tyre that loses air (slow leaks) is fixed in these seven steps.",
     ...        ["slow leaks"])
-    ('', 'A tyre that loses air () is mended in these seven steps.')
+    ('', 'A tyre that loses air () is fixed in these seven steps.')
     """
     every = [wanted for passage in passages if (wanted := normal(passage))]
     for _ in range(_ROUNDS):
@@ -40,7 +40,7 @@ def masked(title: str, text: str, passages: Sequence[str]) -> tuple[str, str] | 
 
 
 def _without(text: str, wanted: str) -> str:
-    """A text without the words of `wanted`, folded and joined."""
+    """Remove the words of `wanted` (case-folded, joined by spaces)."""
     if f" {wanted} " not in f" {normal(text)} ":
         return text
     kept: list[str] = []
@@ -53,10 +53,10 @@ def _without(text: str, wanted: str) -> str:
 
 
 def _places(text: str, wanted: str) -> list[tuple[int, int]]:
-    """(begin, end) of every place where the words of `wanted`, folded and joined, stand in `text`."""
+    """Return (begin, end) of every occurrence in `text` of the words of `wanted` (case-folded, joined by spaces)."""
     found = list(WORD.finditer(text))
     folded = [match.group().casefold() for match in found]
-    at: list[int] = []  # where each word begins in the words joined
+    at: list[int] = []  # where each word begins in the joined words
     length = 1
     for word in folded:
         at.append(length)
@@ -73,7 +73,7 @@ def _places(text: str, wanted: str) -> list[tuple[int, int]]:
 
 
 def _widened(text: str, first: int, last: int) -> tuple[int, int]:
-    """A place with the punctuation at its end; where nothing else stands in its line, the whole line and its rule."""
+    """Extend a match by trailing punctuation, or to its whole line and underline if nothing else is on that line."""
     while last < len(text) and text[last] in ".,;:!?" and last - first < _NEAR:
         last += 1
     before = text[max(0, first - _NEAR) : first].rpartition("\n")[2]

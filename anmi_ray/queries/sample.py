@@ -1,4 +1,4 @@
-"""A sample of documents while they stream by: those of smallest hash, whatever their order and their shards."""
+"""Sample documents from a stream by smallest hash, independent of order and sharding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Kept = TypeVar("Kept")
 
 
 class DocumentSample(Generic[Kept]):
-    """What was kept of `size` documents."""
+    """A sample of `size` documents, with a value kept for each."""
 
     def __init__(self, size: int, seed: int) -> None:
         self._size = size
@@ -20,17 +20,17 @@ class DocumentSample(Generic[Kept]):
         self._limit: bytes | None = None
 
     def takes(self, source: str) -> bool:
-        """Whether a document may be one of them, as far as is known yet."""
+        """Return whether a document may still belong to the sample."""
         return self._limit is None or self._key(source) < self._limit
 
     def add(self, source: str, kept: Kept) -> None:
-        """Keep something of a document that it takes."""
+        """Add a document's value; only if `takes` accepted it."""
         self._held[self._key(source)] = kept
         if len(self._held) >= 2 * self._size:
             self._prune()
 
     def drawn(self) -> Iterable[Kept]:
-        """What was kept of each of them, in the order of their hashes."""
+        """Return the kept values in hash order."""
         self._prune()
         return self._held.values()
 

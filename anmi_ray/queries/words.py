@@ -1,13 +1,13 @@
-"""What a word is to queries that are made of documents: a run of letters, digits and underscores, its case folded.
+"""Words for extracting queries: runs of letters, digits and underscores, case-folded.
 
-Documents are hostile input, so every pattern here and in the finders reads a text once from left to right.
+Documents are hostile input, so every pattern reads a text once from left to right.
 """
 
 from __future__ import annotations
 
 import re
 
-# English words beside the usual stop words that begin or end no term.
+# English words, in addition to the usual stop words, that do not begin or end a term.
 _LITTLE = frozenset(
     {"also", "although", "among", "another", "around", "because", "could", "either", "else", "ever", "every"}
     | {"first", "furthermore", "hence", "however", "instead", "last", "less", "many", "may", "might", "moreover"}
@@ -19,7 +19,7 @@ WORD = re.compile(r"\w+")
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in their order.
+    """Return the words of a text in order.
 
     >>> words("The *first* ORA-00942, again")
     ['the', 'first', 'ora', '00942', 'again']
@@ -28,12 +28,12 @@ def words(text: str) -> list[str]:
 
 
 def normal(text: str) -> str:
-    """The words of a text, joined: what "the same words" means."""
+    """Return the words of a text joined by spaces, for comparing texts."""
     return " ".join(WORD.findall(text)).casefold()
 
 
 def says(word: str, stop_words: frozenset[str]) -> bool:
-    """Whether a word, its case folded, says something by itself: two characters or more, a letter, no stop word."""
+    """Return whether a case-folded word is informative: two or more characters, a letter, not a stop word."""
     return (
         len(word) > 1
         and word not in stop_words
@@ -44,9 +44,9 @@ def says(word: str, stop_words: frozenset[str]) -> bool:
 
 
 def cleaned(text: str) -> str:
-    """A text as one line that can be shown: what is not printed becomes a space, and spaces are single.
+    """Return a text as one printable line with single spaces.
 
-    Its words are those of `text`: characters that are not printed stand in no word.
+    Its words stay the same, since a word contains no unprintable characters.
     """
     if text.isprintable():
         return " ".join(text.split())

@@ -1,6 +1,6 @@
-"""Queries that a language model wrote about a document: which of them can be asked, and why others cannot.
+"""Check queries that a language model wrote about a document.
 
-Who reads a document may have been told by it what to write, so nothing of an answer is taken on trust.
+The document may contain instructions to the model, so no part of its answer is trusted.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from anmi_ray.queries.choose import MOST_CHARACTERS, QueryCandidate, unfit
 from anmi_ray.queries.kinds import first_sentence, headings
 from anmi_ray.queries.words import cleaned, normal
 
-ANSWER = "answer"  # in the place of a kind, where a document got no queries
+ANSWER = "answer"  # kind recorded for a document that got no queries
 BLANK = "is empty"
 CONTROL = "holds control characters"
 COPY = "copies its document"
 UNWANTED = "was not asked for"
-_COPIED = 4  # words that stand in the document one after the other: fewer are its terms, which every query may need
+_COPIED = 4  # consecutive words of the document; shorter runs are terms that every query may need
 
 
 def written_queries(
@@ -29,24 +29,25 @@ def written_queries(
     seed: int,
     stop_words: frozenset[str],
 ) -> list[tuple[QueryCandidate, str]]:
-    """Each (kind, query) of an answer as a candidate, with why it is no query, or "".
+    """Return each (kind, query) of an answer as a candidate, with its rejection reason or "".
 
-    document: title and text; wanted: the kinds that were asked for, and how many of each.
+    document: title and text.
+    wanted: the requested kinds, and how many queries of each.
     """
     kinds, each = wanted
-    of_kind = Counter[str]()
-    found: list[tuple[QueryCandidate, str]] = []
+    counts = Counter[str]()
+    candidates: list[tuple[QueryCandidate, str]] = []
     for kind, text in answer:
         known = kind if kind in kinds else ANSWER
-        candidate = _candidate(known, text, source, of_kind[known], seed)
-        of_kind[known] += 1
+        candidate = _candidate(known, text, source, counts[known], seed)
+        counts[known] += 1
         beyond = known == ANSWER or candidate.number >= each
-        found.append((candidate, UNWANTED if beyond else _fault(known, text, document, stop_words)))
-    return found
+        candidates.append((candidate, UNWANTED if beyond else _fault(known, text, document, stop_words)))
+    return candidates
 
 
 def unanswered(source: str, answer: str, seed: int) -> QueryCandidate:
-    """What stands in the place of a document's queries where there are none; `answer`: what came instead."""
+    """Return a placeholder for a document without queries; `answer`: the model's reply."""
     return _candidate(ANSWER, answer, source, 0, seed)
 
 
@@ -66,8 +67,8 @@ def _fault(kind: str, text: str, document: tuple[str, str], stop_words: frozense
 
 
 def _is_copy(query: str, title: str, text: str) -> bool:
-    """Whether a query is the title, a heading or the first sentence, or a longer run of words that stands there."""
+    """Return whether a query copies the title, a heading, the first sentence, or a longer run of words."""
     wanted = normal(query)
     if wanted in (normal(title), normal(first_sentence(text)), *map(normal, headings(text))):
         return True
-    return wanted.count(" ") + 1 >= _COPIED and any(f" {wanted} " in f" {normal(one)} " for one in (title, text))
+    return wanted.count(" ") + 1 >= _COPIED and any(f" {wanted} " in f" {normal(part)} " for part in (title, text))

@@ -1,7 +1,6 @@
 """From judgments to ratings: Bradley-Terry and Thurstone fits with standard errors, one bucket of queries a call.
 
-judgments -> pairs (games) -> globals (prior, dispersion; once) -> weighting (strengths) -> solver -> uncertainty,
-diagnostics -> tables.
+judgments -> pairs (games) -> globals (prior, dispersion; once) -> solver -> uncertainty, diagnostics -> tables.
 """
 
 from anmi_ray.rating.beliefs import QueryBeliefs, Worth, beliefs, worth
@@ -11,8 +10,7 @@ from anmi_ray.rating.games import Games
 from anmi_ray.rating.heldout_positives import hide_positives
 from anmi_ray.rating.pairs import preferences
 from anmi_ray.rating.rate_table import NamedRatings, rate_preferences
-from anmi_ray.rating.shared_parameters import SAMPLE_QUERIES, Globals, globals_of, sample_queries
-from anmi_ray.rating.weighting import fit_globals, shared_numbers
+from anmi_ray.rating.shared_parameters import SAMPLE_QUERIES, Globals, fit_globals, globals_of, sample_queries
 
 __all__ = [
     "SAMPLE_QUERIES",
@@ -33,6 +31,5 @@ __all__ = [
     "rate_games",
     "rate_preferences",
     "sample_queries",
-    "shared_numbers",
     "worth",
 ]

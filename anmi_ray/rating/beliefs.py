@@ -1,7 +1,7 @@
 """A fit's ratings with all their covariances, query by query: what an adaptive design chooses the next pairs by.
 
-The first stage's order is worth something before anybody is asked. Here, and only here, it moves the ratings' prior
-mean, by slopes that the answers so far decide: near zero where the order tells nothing. The ratings that are kept
+The first stage's order is informative before any answer. Here, and only here, it moves the ratings' prior
+mean, by slopes that the answers so far decide: near zero if the order is uninformative. The ratings that are kept
 leave it out, since whoever weighs them against ranks, or measures systems by them, would count it twice.
 
 A rating's prior is N(μ + xᵀβ, 1/τ'). x are two scores of the document's rank, each of mean 0 and variance 1: the normal
@@ -85,7 +85,7 @@ class _Query(NamedTuple):
 def worth(
     judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table, globals_: Globals, config: RateConfig
 ) -> Worth:
-    """What the answers about a bucket's queries say of the order in which their candidates were retrieved."""
+    """Return the evidence of a bucket's answers about the order in which candidates were retrieved."""
     fitted = _fit(judgments, comparisons, candidates, globals_, config)
     found = Worth(np.zeros(_SCORES), np.zeros((_SCORES, _SCORES)))
     for query in _queries(fitted, candidates) if fitted is not None else ():

@@ -22,7 +22,6 @@ from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.shared_parameters import Globals
 from anmi_ray.rating.solver import Posterior, Solution, solve
 from anmi_ray.rating.uncertainty import Errors, GapAnchors, anchors, errors
-from anmi_ray.rating.weighting import weighed
 
 # Documents from which gaps of a query without a known positive are measured: where a judge of 80 % compares, 97 % of
 # those that rank and rating together take for relevant are among the best eight by rating alone, 78 % among four.
@@ -85,7 +84,7 @@ def rate_games(
     games = target.games
     parts = diagnostics.components(games)
     centred, to, uncertain = averaged(found, parts.component, globals_, config, (top, confirmed), threads)
-    told = target if pairs is None else globals_.posterior(weighed(pairs, globals_, config, threads))
+    told = target if pairs is None else globals_.posterior(pairs)
     return RateResult(
         _ratings(target, globals_.model, centred, parts.component, uncertain),
         _fits(found, told, globals_.model, centred, parts, solution, threads),
@@ -112,7 +111,7 @@ def averaged(
         centred = centre(games, component, found.mean)
         to = anchors(games, centred, *anchored)
         return centred, to, errors(found, component, to, threads)
-    fits = [approximate_games(games, replace(globals_, sigma0=sd), config, threads)[1] for sd, _ in spreads]
+    fits = [approximate(games, replace(globals_, sigma0=sd), config, threads)[1] for sd, _ in spreads]
     ratings = [centre(games, component, fit.mean) for fit in fits]
 
     def mean(values: Sequence[Floats]) -> Floats:  # term by term: a matrix product rounds by the number of documents
@@ -136,11 +135,6 @@ def averaged(
 
 def approximate(games: Games, globals_: Globals, config: RateConfig, threads: int = 1) -> tuple[Solution, Gaussian]:
     """The modes of all queries, and the posterior's Gaussian approximation that `config.estimate` names."""
-    return approximate_games(weighed(games, globals_, config, threads), globals_, config, threads)
-
-
-def approximate_games(games: Games, globals_: Globals, config: RateConfig, threads: int) -> tuple[Solution, Gaussian]:
-    """`approximate` on games that are weighed already."""
     target = globals_.posterior(games)
     solution = solve(target, threads=threads)
     mode = solution.latent

@@ -8,7 +8,7 @@ from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.identity import ID_BYTES
 from anmi_ray.rating.bucket import rate_games
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.weighting import shared_numbers
+from anmi_ray.rating.shared_parameters import globals_of
 
 
 def compile_solver(config: RateConfig) -> None:
@@ -25,4 +25,4 @@ def compile_solver(config: RateConfig) -> None:
         answers=np.ones(2),
         inconsistent=np.zeros(2, np.bool_),
     )
-    rate_games(games, shared_numbers(games, config), config)
+    rate_games(games, globals_of(games, config), config)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from anmi_ray.core.scale import Floats
 from anmi_ray.rating.games import Games
@@ -67,20 +66,6 @@ def bounds(games: Games) -> tuple[float, float]:
     each = float(games.answers.mean())
     least, most = DISPERSION_BOUNDS
     return least * min(each, 1.0), most * max(each, 1.0)
-
-
-def predictive_score(posterior: Posterior, latent: Floats, component: NDArray[np.int32], threads: int = 1) -> float:
-    """Mean over answers of w log E μ(x) + (1-w) log(1 - E μ(x)), x as leave-one-pair-out predicts it; -inf for none."""
-    left = leave_one_pair_out(posterior, latent, component, threads)
-    if not len(left.game):
-        return -np.inf
-    mean = np.zeros(len(left.game))
-    for weight, outcome, _ in foretold(posterior.likelihood, left):
-        mean += weight * outcome
-    w = posterior.games.w[left.game]
-    answers = posterior.games.answers[left.game]
-    score = special.xlogy(w, mean) + special.xlog1py(1.0 - w, -mean)
-    return float(np.sum(answers * score) / np.sum(answers))
 
 
 @dataclass(frozen=True)

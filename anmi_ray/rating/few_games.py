@@ -23,7 +23,7 @@ DISPERSION_FREEDOM = 60  # degrees of freedom; with fewer, the dispersion is 1
 PRIOR_FREEDOM = 200  # with fewer, ratings are averaged over spreads of the prior, and the dispersion is at least 1
 PRIOR_GAPS = 60  # the same, with fewer gaps that can be estimated
 DEFAULT = "default, too few comparisons to estimate it"
-SPREADS_ELO = (75.0, 150.0, 300.0, 450.0, 600.0, 800.0, 1000.0)  # sds of the prior that ratings are averaged over
+SPREADS_ELO = (75.0, 150.0, 300.0, 450.0, 600.0, 800.0, 1000.0)  # prior standard deviations to average over
 _MIDDLE = 450.0
 _MAX_EVIDENCE = 20.0  # estimable gaps; more do not change the weights of the spreads further
 
@@ -69,7 +69,7 @@ def weighted_spreads(
     offset: Floats | None,
     config: RateConfig,
 ) -> Spreads:
-    """Return candidate sds of the prior, weighted by sd x (marginal likelihood of the games)^t, t = min(1, 20/gaps).
+    """Return candidate prior sds, weighted by sd x (marginal likelihood of the games)^t, t = min(1, 20/gaps).
 
     Laplace's approximation of the marginal likelihood favors narrow priors where games are few. The factor sd makes up
     for it in one query: equal weights covered .84 of the ratings of 20 documents in a chain of single games (truth 2

@@ -28,7 +28,6 @@ class Games:
     `first`; answers float64[P], how many judges' answers it holds (strength before dispersion); inconsistent bool[P],
     some judge's two orders disagree. Where games are single answers: judge int32[P] into `judges`, and shown int8[P],
     1 where `first` was shown first, -1 where `second` was, 0 unknown; without them no judge's leaning can be told.
-    Where a judge says how likely a tie is: tie float64[P], 1 - E|C| of its score C in [-1, 1], NaN unknown.
     """
 
     query_ids: NDArray[np.uint8]
@@ -44,7 +43,6 @@ class Games:
     judges: tuple[str, ...] = ()
     judge: NDArray[np.int32] | None = None
     shown: NDArray[np.int8] | None = None
-    tie: Floats | None = None
 
     def __post_init__(self) -> None:
         falls = np.flatnonzero(self.first[1:] < self.first[:-1]) + 1
@@ -156,7 +154,6 @@ def subset(games: Games, keep: NDArray[np.bool_], inside: NDArray[np.bool_]) -> 
         inconsistent=games.inconsistent[inside],
         judge=None if games.judge is None else games.judge[inside],
         shown=None if games.shown is None else games.shown[inside],
-        tie=None if games.tie is None else games.tie[inside],
     )
 
 

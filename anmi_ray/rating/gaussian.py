@@ -63,7 +63,7 @@ def linearise(posterior: Posterior, latent: Floats) -> tuple[Floats, Floats, Flo
 
 
 def laplace(posterior: Posterior, mode: Floats) -> Gaussian:
-    """The curvature at the mode (expected information where there is a lapse rate)."""
+    """The curvature at the mode."""
     return Gaussian(posterior, mode, linearise(posterior, mode)[2], np.zeros(posterior.games.queries, np.bool_))
 
 
@@ -207,7 +207,7 @@ def _match(like, query, played, e, factors):
         _log_density(like, query, played, k, gap, v, weight, pull, levels)
         shift, ratio = _moments(levels)
         worst = max(worst, abs(shift), abs(ratio - 1.0))
-        # a lapse rate's likelihood is not concave: it may widen a gap, and no weight is below zero
+        # no weight is below zero, whatever rounding says
         factors.new_weight[k] = max(0.0, (1.0 / ratio - 1.0) / v + weight)
         factors.new_pull[k] = ((gap + shift * math.sqrt(v)) / ratio - gap) / v + pull
     return worst

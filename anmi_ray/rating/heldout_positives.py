@@ -1,4 +1,4 @@
-"""Hiding known positives: rating and mining are not told of some, so that finding them among negatives is a check.
+"""Withhold some known positives from rating and mining, to check whether they end up among the negatives.
 
 A hidden positive is a false negative whose truth is known: its share among the mined says whether the estimated rate
 of false negatives can be believed on a collection with labels.

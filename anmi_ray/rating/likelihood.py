@@ -7,12 +7,8 @@ are the shares of w that are wins, ties and losses of i: t = 1 - |2w - 1|, a = m
 |---|---|---|---|
 | half | either | w log F(x) + (1-w) log F(-x), F = Φ or σ; a tie is half a win | (22), (30) |
 | davidson | Bradley-Terry | P(win), P(tie), P(loss) ∝ e^{x/2}, ν, e^{-x/2} | Davidson 1970 |
-| rao-kupper | Bradley-Terry | P(win) = σ(x - η), P(loss) = σ(-x - η), P(tie) the rest | Rao and Kupper 1967 |
-| glenn-david | Thurstone | P(win) = Φ(x - η), P(loss) = Φ(-x - η), P(tie) the rest | Glenn and David 1960 |
 
-With a lapse rate l a judge answers by a fair coin in a share l of the games: F becomes l/2 + (1-l) F. That
-log-likelihood is not concave, so its curvature is the expected information, which is never negative; all others are
-concave and theirs is the observed one. Compiled scalar kernels say what a game is; `terms` is the same for all games
+All are concave; curvatures are the observed information. Scalar kernels evaluate one game; `terms` evaluates all games
 of a query, vectorised for the two plain links.
 Letter: P games of a query.
 """
@@ -37,32 +33,27 @@ from anmi_ray.rating.links import (
     mills_excess,
 )
 
-Ties = Literal["half", "davidson", "rao-kupper", "glenn-david"]
+Ties = Literal["half", "davidson"]
 
-DAVIDSON = 2
-RAO_KUPPER = 3
-GLENN_DAVID = 4
-TIE_CODES: dict[Ties, int] = {"davidson": DAVIDSON, "rao-kupper": RAO_KUPPER, "glenn-david": GLENN_DAVID}
-TIE_MODELS: dict[Ties, Model] = {"davidson": "bradley-terry", "rao-kupper": "bradley-terry", "glenn-david": "thurstone"}
+DAVIDSON = 2  # the kind after those of MODEL_CODES
 _SKEW_STEP = 1e-4  # of the central difference of a curvature where its derivative has no short form
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 
 
 class Likelihood(NamedTuple):
-    """What a game says, as the compiled kernels read it: link or tie model, tie width (ν or η, latent), lapse rate."""
+    """The likelihood as the compiled kernels read it: the link or DAVIDSON, and the tie width ν."""
 
     kind: int
     width: float
-    lapse: float
 
     @classmethod
-    def of(cls, model: Model, ties: Ties = "half", width: float = 0.0, lapse: float = 0.0) -> Likelihood:
-        """The likelihood of a model by its names; AssertionError for a combination that does not exist."""
+    def of(cls, model: Model, ties: Ties = "half", width: float = 0.0) -> Likelihood:
+        """Return the likelihood of a model by its names; AssertionError for a combination that does not exist."""
         if ties == "half":
-            return cls(MODEL_CODES[model], 0.0, float(lapse))
-        if TIE_MODELS[ties] != model or lapse or width <= 0.0:
-            raise AssertionError(f"no likelihood: {model}, ties {ties}, width {width}, lapse {lapse}")
-        return cls(TIE_CODES[ties], float(width), 0.0)
+            return cls(MODEL_CODES[model], 0.0)
+        if model != "bradley-terry" or width <= 0.0:
+            raise AssertionError(f"no likelihood: {model}, ties {ties}, width {width}")
+        return cls(DAVIDSON, float(width))
 
 
 @compiled
@@ -74,53 +65,29 @@ def shares(w: float) -> tuple[float, float, float]:
 @compiled
 def game_log_likelihood(like: Likelihood, x: float, w: float) -> float:
     """ℓ(x; w) of one game of strength 1."""
-    if like.kind <= BRADLEY_TERRY and like.lapse == 0.0:
-        upper, lower = log_link_both(like.kind, x)
-        return w * upper + (1.0 - w) * lower
     if like.kind <= BRADLEY_TERRY:
         upper, lower = log_link_both(like.kind, x)
-        guess = 0.5 * like.lapse
-        value = w * math.log(guess + (1.0 - like.lapse) * math.exp(upper))
-        return value + (1.0 - w) * math.log(guess + (1.0 - like.lapse) * math.exp(lower))
+        return w * upper + (1.0 - w) * lower
     win, tie, loss = shares(w)
-    if like.kind == DAVIDSON:
-        log_z = _davidson_log_z(like.width, x)
-        return 0.5 * (win - loss) * x - log_z + tie * math.log(like.width)
-    if like.kind == RAO_KUPPER:
-        value = (win + tie) * log_link_both(BRADLEY_TERRY, x - like.width)[0]
-        value += (loss + tie) * log_link_both(BRADLEY_TERRY, -x - like.width)[0]
-        return value + tie * math.log(math.expm1(2.0 * like.width))
-    value = win * log_link_both(THURSTONE, x - like.width)[0] + loss * log_link_both(THURSTONE, -x - like.width)[0]
-    return value + tie * _glenn_david_tie(like.width, x)[0]
+    z = abs(x)
+    log_z = 0.5 * z + math.log(1.0 + math.exp(-z) + like.width * math.exp(-0.5 * z))  # log(e^{x/2} + e^{-x/2} + ν)
+    return 0.5 * (win - loss) * x - log_z + tie * math.log(like.width)
 
 
 @compiled
 def game_terms(like: Likelihood, x: float, w: float) -> tuple[float, float]:
-    """(gradient in x, curvature ≥ 0) of one game: observed, with a lapse rate expected information."""
-    if like.kind <= BRADLEY_TERRY and like.lapse == 0.0:
+    """(gradient in x, curvature ≥ 0) of one game."""
+    if like.kind <= BRADLEY_TERRY:
         slope, slope_back, curved, curved_back = link_terms(like.kind, x)
         return w * slope - (1.0 - w) * slope_back, w * curved + (1.0 - w) * curved_back
-    if like.kind <= BRADLEY_TERRY:
-        up, down, density = _lapsed(like, x)
-        return (w / up - (1.0 - w) / down) * density, density * density / (up * down)
-    win, tie, loss = shares(w)
-    if like.kind == DAVIDSON:
-        mean, variance = outcome_moments(like, x)
-        return w - mean, variance
-    if like.kind == RAO_KUPPER:
-        slope, _, curved, _ = link_terms(BRADLEY_TERRY, x - like.width)
-        back, _, curved_back, _ = link_terms(BRADLEY_TERRY, -x - like.width)
-        return (win + tie) * slope - (loss + tie) * back, (win + tie) * curved + (loss + tie) * curved_back
-    slope, _, curved, _ = link_terms(THURSTONE, x - like.width)
-    back, _, curved_back, _ = link_terms(THURSTONE, -x - like.width)
-    _, middle, curved_middle = _glenn_david_tie(like.width, x)
-    return win * slope - loss * back + tie * middle, win * curved + loss * curved_back + tie * curved_middle
+    mean, variance = outcome_moments(like, x)
+    return w - mean, variance
 
 
 @compiled
 def game_skew(like: Likelihood, x: float, w: float) -> float:
     """d/dx of a game's curvature; the marginal likelihood's gradient needs it."""
-    if like.kind <= BRADLEY_TERRY and like.lapse == 0.0:
+    if like.kind <= BRADLEY_TERRY:
         slope, back, curved, curved_back = link_terms(like.kind, x)
         skew = w * link_skew(like.kind, x, slope, curved)
         return skew - (1.0 - w) * link_skew(like.kind, -x, back, curved_back)
@@ -132,7 +99,7 @@ def game_skew(like: Likelihood, x: float, w: float) -> float:
 @compiled
 def steepest(like: Likelihood) -> float:
     """At least the largest |d/dx| of a game's curvature (0.2958 and 1/√108 found); infinite where it is not known."""
-    if like.kind > BRADLEY_TERRY or like.lapse != 0.0:
+    if like.kind > BRADLEY_TERRY:
         return np.inf
     return 0.296 if like.kind == THURSTONE else 0.0963
 
@@ -142,74 +109,23 @@ def outcome_moments(like: Likelihood, x: float) -> tuple[float, float]:
     """Mean and variance of one judge's outcome (win 1, tie 1/2, loss 0) at gap x."""
     if like.kind <= BRADLEY_TERRY:
         upper, lower = log_link_both(like.kind, x)
-        up = 0.5 * like.lapse + (1.0 - like.lapse) * math.exp(upper)
-        down = 0.5 * like.lapse + (1.0 - like.lapse) * math.exp(lower)
-        return up, up * down
-    if like.kind == DAVIDSON:
-        tail = math.exp(-abs(x))
-        tie = like.width * math.exp(-0.5 * abs(x))
-        total = 1.0 + tail + tie
-        better = 1.0 / total
-        worse = tail / total
-        win, loss = (better, worse) if x >= 0.0 else (worse, better)
-    elif like.kind == RAO_KUPPER:
-        win = math.exp(log_link_both(BRADLEY_TERRY, x - like.width)[0])
-        loss = math.exp(log_link_both(BRADLEY_TERRY, -x - like.width)[0])
-    else:
-        win = math.exp(log_link_both(THURSTONE, x - like.width)[0])
-        loss = math.exp(log_link_both(THURSTONE, -x - like.width)[0])
+        up = math.exp(upper)
+        return up, up * math.exp(lower)
+    tail = math.exp(-abs(x))
+    total = 1.0 + tail + like.width * math.exp(-0.5 * abs(x))
+    better = 1.0 / total
+    worse = tail / total
+    win, loss = (better, worse) if x >= 0.0 else (worse, better)
     difference = win - loss
     return 0.5 + 0.5 * difference, 0.25 * (win + loss - difference * difference)
-
-
-@compiled
-def _lapsed(like, x):
-    """(P(win), P(loss), dP(win)/dx) with a lapse rate."""
-    upper, lower = log_link_both(like.kind, x)
-    slope = link_terms(like.kind, x)[0]
-    keep = 1.0 - like.lapse
-    win = math.exp(upper)
-    loss = math.exp(lower)
-    return 0.5 * like.lapse + keep * win, 0.5 * like.lapse + keep * loss, keep * slope * win
-
-
-@compiled
-def _davidson_log_z(width, x):
-    """log(e^{x/2} + e^{-x/2} + ν)."""
-    z = abs(x)
-    return 0.5 * z + math.log(1.0 + math.exp(-z) + width * math.exp(-0.5 * z))
-
-
-@compiled
-def _glenn_david_tie(width, x):
-    """(log P, its slope, its curvature) of P = Φ(x + η) - Φ(x - η), without cancellation far from zero."""
-    z = abs(x)
-    if z <= width + 1.0:
-        upper, lower = log_link_both(THURSTONE, width - z)
-        below = math.exp(log_link_both(THURSTONE, -width - z)[0])
-        inside = 1.0 - math.exp(lower) - below if z <= width else math.exp(upper) - below
-        near = _INV_SQRT_2PI * math.exp(-0.5 * (z - width) * (z - width))
-        far = _INV_SQRT_2PI * math.exp(-0.5 * (z + width) * (z + width))
-        log_p = math.log(inside)
-        slope = (far - near) / inside
-        bend = ((z - width) * near - (z + width) * far) / inside
-    else:  # both bounds in the upper tail: in units of φ(z - η), R = Φ(-·)/φ(·)
-        ratio = 1.0 / (z - width + mills_excess(z - width))
-        ratio_far = 1.0 / (z + width + mills_excess(z + width))
-        far = math.exp(-2.0 * z * width)
-        inside = ratio - far * ratio_far
-        log_p = math.log(inside * _INV_SQRT_2PI) - 0.5 * (z - width) * (z - width)
-        slope = (far - 1.0) / inside
-        bend = ((z - width) - (z + width) * far) / inside
-    return log_p, (slope if x >= 0.0 else -slope), max(0.0, slope * slope - bend)
 
 
 # exp on the loop below: 2^k by bits, the rest by its series of degree 13 on |r| ≤ ½ log 2, exact to rounding. Numba's
 # own exp is a call, which keeps a loop from being vectorised.
 _LOG2_E = 1.0 / math.log(2.0)
 _LN_2 = math.log(2.0)
-_SHIFT = 1.5 * 2.0**52  # adding it rounds a double to an integer, which then stands in the lowest bits
-_LEAST = -1020.0  # powers of two below are taken as this one: 1e-307 beside numbers near one
+_SHIFT = 1.5 * 2.0**52  # adding it rounds a double to an integer, in the lowest bits
+_LEAST = -1020.0  # smaller powers of two are clamped to this: 1e-307 next to numbers near one
 _SERIES = tuple(1.0 / math.factorial(k) for k in range(14))
 
 
@@ -227,7 +143,7 @@ def _series(r):
 @compiled
 def terms(like, x, w, m, gradient, curvature, scratch, bits):
     """m times `game_terms` of all games [p]; `scratch` float64[p] and `bits` int64[p] are the same memory."""
-    if like.kind > BRADLEY_TERRY or like.lapse != 0.0:
+    if like.kind > BRADLEY_TERRY:
         for p in range(len(x)):
             g, c = game_terms(like, x[p], w[p])
             gradient[p] = m[p] * g
@@ -265,7 +181,7 @@ def terms(like, x, w, m, gradient, curvature, scratch, bits):
 def moments(like: Likelihood, x: Floats) -> tuple[Floats, Floats]:
     """`outcome_moments` of gaps float64[P]: mean and variance of one judge's outcome."""
     if like.kind <= BRADLEY_TERRY:
-        up = 0.5 * like.lapse + (1.0 - like.lapse) * link(x, "thurstone" if like.kind == THURSTONE else "bradley-terry")
+        up = link(x, "thurstone" if like.kind == THURSTONE else "bradley-terry")
         return up, up * (1.0 - up)
     mean = np.empty_like(x)
     variance = np.empty_like(x)

@@ -1,4 +1,4 @@
-"""From checked rows of anybody's preferences to games, with the ids remembered.
+"""Convert checked preference rows to games, keeping the users' ids.
 
 The way in for people who have preferences already and no run of ours. A row is one game; equal rows are that many
 games, and a judge's failure is none. Inside, a query or document is its rank among the sorted ids of the table, as 16
@@ -30,7 +30,7 @@ ANCHOR_TEXTS = ("query_id", "doc_id")
 class Outcomes:
     """Rows with a strength, sorted: query, first < second are ranks of ids (int64[P]), w the preference for `first`,
     strength > 0, judge the rank of the judge's name, shown 1 where `first` was shown first, -1 where `second` was, 0
-    unknown, tie the probability of one that the judge told, else NaN.
+    unknown.
     """
 
     query: Longs
@@ -40,7 +40,6 @@ class Outcomes:
     strength: Floats
     judge: NDArray[np.int32]
     shown: NDArray[np.int8]
-    tie: Floats
 
     def take(self, which: NDArray[Any] | slice) -> Outcomes:
         """Some of the rows, in the same order."""
@@ -85,7 +84,6 @@ class Preferences(Refusals):
             w=o.w,
             answers=o.strength,
             inconsistent=np.zeros(len(o.w), np.bool_),
-            tie=None if np.isnan(o.tie).all() else o.tie,
         )
         return replace(games, **{"judge": o.judge, "judges": self.judges, "shown": o.shown}) if judged else games
 
@@ -95,7 +93,7 @@ class Preferences(Refusals):
 
 
 def outcomes_of(rows: PreferenceRows) -> Preferences:
-    """What rows that were read as GAMES say of their documents: every row with an answer is a game."""
+    """Return the outcomes of rows read as GAMES: every row with an answer is a game."""
     queries = pc.unique(rows.query).sort()
     judges = pc.unique(rows.judge).sort()
     documents = pc.unique(pa.concat_arrays([rows.doc_a, rows.doc_b])).sort()
@@ -112,10 +110,9 @@ def outcomes_of(rows: PreferenceRows) -> Preferences:
         strength=strength,
         judge=_rank(rows.judge, judges).astype(np.int32),
         shown=np.where(swap, -rows.shown, rows.shown).astype(np.int8),
-        tie=rows.tie,
     )
     o = outcomes.take(strength > 0.0)
-    played = o.take(np.lexsort((o.tie, o.shown, o.judge, o.strength, o.w, o.second, o.first, o.query)))
+    played = o.take(np.lexsort((o.shown, o.judge, o.strength, o.w, o.second, o.first, o.query)))
     n = len(documents)
     return Preferences(
         outcomes=played,
@@ -154,7 +151,7 @@ def with_anchors(preferences: Preferences, source: pa.Table | Rows, one_query: b
         raise DataError(
             f"none of its {missing:,} rows names a rated document",
             rows.place,
-            "give query_id and doc_id as they stand in the preferences",
+            "give query_id and doc_id as written in the preferences",
         )
     return replace(preferences, anchors=np.unique((q * n + d)[found])), missing
 

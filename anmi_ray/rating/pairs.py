@@ -120,7 +120,7 @@ def read_games(
     failures = [f"{n} judgments, none with an answer" if n else "not judged" for n in failed_C[silent].tolist()]
     rejects = [
         _rejects(query_C[silent], pair_ids[silent], "no answer", failures),
-        _rejects(query_C[foreign], pair_ids[foreign], "not candidates", "a document is no compared candidate"),
+        _rejects(query_C[foreign], pair_ids[foreign], "not candidates", "a document is not a compared candidate"),
         strays,
         _rejects(doc_keys[~rated, :ID_BYTES], doc_keys[~rated, ID_BYTES:], "no games", "no pair with an answer"),
     ]
@@ -128,7 +128,7 @@ def read_games(
 
 
 def _single(games: Games, p_PJ2: Floats, judges: tuple[str, ...], weight_J: Floats, every: bool) -> Games:
-    """Every answer p_a[P, J, order] of the games as a game of its own; what `every` says is shown first is known."""
+    """Return each answer p_a[P, J, order] as a separate game with a known presentation order."""
     game, judge, order = np.nonzero(~np.isnan(p_PJ2) & (weight_J > 0.0)[:, None])
     both_PJ = np.asarray(~np.isnan(p_PJ2).any(axis=2), dtype=np.bool_)
     told = every | both_PJ[game, judge]
@@ -182,7 +182,7 @@ def _answers(judgments: pa.Table, comparisons: pa.Table) -> tuple[Floats, tuple[
         id_matrix(judgments["query_id"])[stray],
         id_matrix(judgments["comparison_id"])[stray],
         "unknown comparison",
-        "a judgment of a pair that is no comparison of this bucket",
+        "a judgment of a pair that is not a comparison of this bucket",
     )
     return p_CJ2, tuple(names.to_pylist()), failed, rejects
 

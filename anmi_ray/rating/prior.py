@@ -1,7 +1,7 @@
 """The Gaussian prior of ratings: its spread σ0 by empirical Bayes, and a known positive's own prior.
 
 σ0 matters more than anything else in a fit of few games. It maximises the marginal likelihood of all queries of a
-sample, each by Laplace's approximation at its mode. A known positive is no average document: its prior is that of the
+sample, each by Laplace's approximation at its mode. A known positive has a separate prior, that of the
 maximum of n draws, mean a·M(n)·σ0 and sd b·S(n)·σ0 with a = b = 1, or a and b fitted alike.
 Letters: Q queries, D documents, P games.
 """
@@ -91,7 +91,7 @@ class TopAndRest(NamedTuple):
 
 
 def top_and_rest(games: Games) -> TopAndRest:
-    """Per query with r known positives among n documents; (0, 1, 0, 1) where there is none."""
+    """Return the moments per query with r known positives among n documents; (0, 1, 0, 1) without any."""
     positives = np.add.reduceat(games.positive, games.doc_start[:-1], dtype=np.int64)
     pairs, index = np.unique(np.stack([games.documents, positives]), axis=1, return_inverse=True)
     return TopAndRest(*np.array([_top_and_rest(int(n), int(r)) for n, r in pairs.T])[index].T)
@@ -146,9 +146,7 @@ def log_marginal(
     """Σ_q log ∫ likelihood · prior by Laplace's approximation; without a prior the log-likelihood at its maximum.
 
     log p ≈ ℓ(ê) - Σ τ (ê - μ)²/2 + ½ Σ log τ - ½ log det A, A = information + diag(τ). The gradients are exact for this
-    approximation: through ê too, by the likelihood's third derivative (with a lapse rate, whose information is the
-    expected one, to first order). There the approximation also needs more games: of σ0 = 2 probit and a lapse rate of
-    .2 it found 1.3 and .2 from 8 single answers a document, 1.8 and .2 from 40 (simulated).
+    approximation: through ê too, by the likelihood's third derivative.
     """
     mean, precision = prior_arrays(games, shape)
     posterior = Posterior(games, like, m, mean, precision, offset)

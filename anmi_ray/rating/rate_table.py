@@ -13,8 +13,7 @@ from anmi_ray.core.errors import ConfigError, FitError, NoMaximumError
 from anmi_ray.core.identity import query_id
 from anmi_ray.rating.bucket import rate_games
 from anmi_ray.rating.outcomes import Outcomes, Preferences, outcomes_of, with_anchors
-from anmi_ray.rating.shared_parameters import SAMPLE_QUERIES, Globals, sample_queries
-from anmi_ray.rating.weighting import shared_numbers
+from anmi_ray.rating.shared_parameters import SAMPLE_QUERIES, Globals, globals_of, sample_queries
 from anmi_ray.tables.preferences import GAMES, check_preferences
 from anmi_ray.tables.rows import rows_of
 
@@ -42,20 +41,21 @@ def rate_preferences(
     max_reject_fraction: float = 0.1,
     threads: int = 1,
 ) -> NamedRatings:
-    """Rate the documents of a table: query_id, doc_a, doc_b, preference [games] [judge] [tie] [order] [error].
+    """Rate the documents of a table: query_id, doc_a, doc_b, preference [games] [judge] [order] [error].
 
     preference in [0, 1] is of doc_a; `tables.preferences` says what the columns hold. A table is an Arrow table or what
     Arrow makes one of: columns by name, a data frame. `anchors` (query_id, doc_id) are known positives, to which gaps
-    are measured and which get a positive's prior. ConfigError: `config` is none. DataError: a column is missing, more
-    than `max_reject_fraction` of the rows cannot be used, or no anchor is rated. FitError: there is nothing to rate, or
-    plain maximum likelihood was asked for and a query has no finite maximum; it names documents by the table's ids.
+    are measured and which get a positive's prior. ConfigError: `config` is not a RateConfig. DataError: a column is
+    missing, more than `max_reject_fraction` of the rows cannot be used, or no anchor is rated. FitError: there is
+    nothing to rate, or plain maximum likelihood was asked for and a query has no finite maximum; it names documents by
+    the table's ids.
 
     >>> table = pa.table({"query_id": ["q"] * 2, "doc_a": ["x", "y"], "doc_b": ["y", "z"], "preference": [0.9, 0.8]})
     >>> rate_preferences(table, RateConfig(prior=1.0)).ratings["doc_id"].to_pylist()
     ['x', 'y', 'z']
     """
     if config is not None and not isinstance(config, RateConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"{type(config).__name__} is no RateConfig", "config", "give RateConfig(prior=1.0)")
+        raise ConfigError(f"expected a RateConfig, got {type(config).__name__}", "config", "give RateConfig(prior=1.0)")
     preferences = outcomes_of(check_preferences(table, GAMES, one_query))
     preferences.refuse_rejects(max_reject_fraction)
     if anchors is not None:
@@ -74,7 +74,7 @@ def rate_read(preferences: Preferences, config: RateConfig, threads: int = 1) ->
     judged = config.judge_offsets is True  # what a file names first is what was shown first only if its owner says so
     try:
         sample = preferences.games(_sample(preferences, SAMPLE_QUERIES), judged)
-        globals_ = shared_numbers(sample, config, threads)
+        globals_ = globals_of(sample, config, threads)
         result = rate_games(preferences.games(judged=judged), globals_, config, threads)
     except NoMaximumError as error:
         raise _named(error, preferences) from None

@@ -1,6 +1,6 @@
 """What all queries share, estimated once from a hash sample of queries and then frozen.
 
-Prior, dispersion and, where asked for, tie width, lapse rate and judges' leanings towards what they are shown first.
+Prior, dispersion and, where asked for, tie width and judges' leanings towards what they are shown first.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from scipy import optimize
 
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.errors import DataError, FitError
-from anmi_ray.core.identity import hash_sample
+from anmi_ray.core.identity import hash_sample, id_array
 from anmi_ray.core.scale import Floats, Model
 from anmi_ray.rating.diagnostics import Components, components, refuse_without_maximum, without_maximum
-from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion, predictive_score
+from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion
 from anmi_ray.rating.few_games import DEFAULT, Spreads, least_dispersion, weighted_spreads, with_defaults
 from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.likelihood import Likelihood, Ties
+from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.prior import (
     SD_FACTOR_BOUNDS,
     Free,
@@ -33,7 +36,6 @@ from anmi_ray.rating.prior import (
     top_of_normals,
 )
 from anmi_ray.rating.solver import Posterior, solve
-from anmi_ray.rating.strengths import Noise
 
 SAMPLE_QUERIES = 5000  # from which prior and dispersion are estimated: their error is then far below a rating's own
 MIN_POSITIVES = 100  # rated known positives from which their own prior is fitted rather than assumed
@@ -42,26 +44,24 @@ MIN_POSITIVES = 100  # rated known positives from which their own prior is fitte
 SPREAD_GAIN = 0.03
 _ROUNDS = 20  # prior and dispersion depend on each other; they settle in three to six rounds
 _SETTLED = 2e-3
-_PRECISE = 1e-4  # relative, of a tie width or lapse rate given all else
+_PRECISE = 1e-4  # relative, of a tie width given all else
 SAMPLE_DOCUMENTS = 2000  # of a larger query only a piece of its graph is looked at: the estimates factorise it
 WIDTH_BOUNDS = (1e-3, 50.0)
-LAPSE_BOUNDS = (1e-4, 0.5)
 _FIRST_WIDTH = 0.3
-_FIRST_LAPSE = 0.05
-_OPTIONAL = {"first", "noise", "spreads"}  # fields of Globals that few fits have
+_OPTIONAL = {"spreads"}  # fields of Globals that may be absent from its JSON
+_FORMER = {"lapse": 0.0, "lapse_how": "none"}  # fields in the JSON of earlier versions
 
 
 @dataclass(frozen=True)
 class Globals:
-    """Prior, dispersion and the judges' habits, in latent units, and how each was obtained.
+    """Prior, dispersion, tie width and judges' leanings, in latent units, and how each was obtained.
 
     sigma0: sd of the prior, None for plain maximum likelihood. positive_mean_factor, positive_sd_factor: a known
     positive's prior is N(a M σ0, (b S σ0)²), M and S those of the maximum of the query's n draws (None: like all).
     positive_mean, positive_sd: the same in latent units at the sample's median n, for reading. dispersion: φ.
-    tie_width: ν or η of `ties`, 0 where a tie is half a win. offsets: by judge, what a gap gains in favour of the
-    document shown first. log_marginal: of the sample, for comparing models that use the same games. first, noise: where
-    strengths come from a first fit, what that fit shares, and what was learned of the preferences' error.
-    spreads: where sigma0 is a default, the sds that ratings are averaged over; sigma0 is their root mean square.
+    tie_width: Davidson's ν, 0 where a tie is half a win. offsets: by judge, what a gap gains in favour of the document
+    shown first. log_marginal: of the sample, for comparing models that use the same games. spreads: where sigma0 is a
+    default, the standard deviations that ratings are averaged over; sigma0 is their root mean square.
     """
 
     model: Model
@@ -76,39 +76,28 @@ class Globals:
     dispersion_how: str
     ties: Ties
     tie_width: float
-    lapse: float
-    lapse_how: str
     offsets: dict[str, float]
     queries: int
     documents: int
     games: int
     positives: int
     log_marginal: float
-    first: Globals | None = None
-    noise: Noise | None = None
     spreads: Spreads | None = None
 
     def to_json(self) -> str:
-        """All fields as one JSON object, keys sorted; `first` and `noise` where there are."""
-        return json.dumps(self._values(), sort_keys=True, indent=1)
-
-    def _values(self) -> dict[str, object]:
+        """Return all fields as one JSON object, keys sorted; `spreads` only if there are any."""
         values: dict[str, object] = asdict(self)
-        if self.first is not None:
-            values["first"] = self.first._values()
-        return {name: value for name, value in values.items() if value is not None or name not in _OPTIONAL}
+        kept = {name: value for name, value in values.items() if value is not None or name not in _OPTIONAL}
+        return json.dumps(kept, sort_keys=True, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Globals:
         """The inverse of `to_json`; DataError on anything else."""
         try:
-            values = json.loads(text)
+            values = dict(json.loads(text))
+            values = {name: value for name, value in values.items() if _FORMER.get(name, ...) != value}
             if set(values) | _OPTIONAL != {field.name for field in fields(cls)}:
                 raise ValueError(f"fields {sorted(values)}")
-            if "first" in values:
-                values["first"] = cls.from_json(json.dumps(values["first"]))
-            if "noise" in values:
-                values["noise"] = Noise(*values["noise"])
             if "spreads" in values:
                 values["spreads"] = tuple((sd, weight) for sd, weight in values["spreads"])
             return cls(**values)
@@ -117,7 +106,7 @@ class Globals:
 
     def posterior(self, games: Games) -> Posterior:
         """Likelihood and prior of all queries of `games`; a judge unknown here does not lean. Raises as `posterior`."""
-        like = Likelihood.of(self.model, self.ties, self.tie_width, self.lapse)
+        like = Likelihood.of(self.model, self.ties, self.tie_width)
         shape = None
         if self.sigma0 is not None:
             shape = PriorShape(self.sigma0, self.positive_mean_factor, self.positive_sd_factor)
@@ -133,18 +122,30 @@ def sample_queries(query_ids: Iterable[bytes], size: int) -> list[bytes]:
 def posterior(
     games: Games, like: Likelihood, m: Floats, shape: PriorShape | None, offset: Floats | None = None
 ) -> Posterior:
-    """Likelihood and prior of all queries; without a prior, FitError where there is no finite unique maximum."""
+    """Return the posterior of all queries. Raises FitError without a prior if there is no finite unique maximum."""
     if shape is None:
         refuse_without_maximum(games)
     return Posterior(games, like, m, *prior_arrays(games, shape), offset)
+
+
+def fit_globals(judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table, config: RateConfig) -> Globals:
+    """`globals_of` the games of at most SAMPLE_QUERIES of the queries given."""
+    chosen = sample_queries(pc.unique(comparisons["query_id"]).to_pylist(), SAMPLE_QUERIES)
+    judgments, comparisons, candidates = (
+        table.filter(pc.is_in(table["query_id"], value_set=id_array(chosen)))
+        for table in (judgments, comparisons, candidates)
+    )
+    how = (config.inconsistent_strength, config.judge_offsets, config.judge_weights)
+    games, _ = read_games(judgments, comparisons, candidates, *how)
+    return globals_of(games, config)
 
 
 def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
     """Estimate what all queries share from the games of a sample.
 
     `games` are the documents and games looked at: a query of more than SAMPLE_DOCUMENTS gives a piece of its graph.
-    Prior and judges' leanings (empirical Bayes, pooled over queries), dispersion (pooled) and tie width or lapse rate
-    (marginal likelihood) are found in turn until all stand. FitError: no pair has an answer, or plain maximum
+    Prior and judges' leanings (empirical Bayes, pooled over queries), dispersion (pooled) and tie width
+    (marginal likelihood) are fitted in turn until all converge. FitError: no pair has an answer, or plain maximum
     likelihood has no maximum.
     """
     if not games.queries:
@@ -171,11 +172,6 @@ def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
     sample = _Sample(games, asked, config, parts, threads)
     free = Free(config.prior == "empirical-bayes", fitted, offsets=bool(config.judge_offsets))
     state = _settle(sample, _first_state(sample), free)
-    lapse_how = "none"
-    if config.lapse == "fitted":
-        state, lapse_how = _accepted(sample, state, free)
-    elif config.lapse:
-        lapse_how = "fixed"
     spread = False
     if fitted:  # a wider prior of positives has to pay for itself: Laplace alone would widen it where games are few
         wider = free._replace(sd_factor=True)
@@ -186,33 +182,17 @@ def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
         if spread:
             state = _settle(sample, wide, wider)
     if config.prior == asked.prior or state.shape is None:
-        return _globals(sample, state, positives, fitted, spread, lapse_how)
+        return _globals(sample, state, positives, fitted, spread)
     offset = games.offset(state.leaning)
     spreads = weighted_spreads(games, parts, state.like, state.dispersion, state.shape, offset, config)
     mean_square = sum(weight * sd * sd for sd, weight in spreads)
     state = replace(state, shape=replace(state.shape, sigma0=math.sqrt(mean_square)))
-    return replace(_globals(sample, state, positives, fitted, spread, lapse_how), spreads=spreads)
-
-
-def _accepted(sample: _Sample, state: _State, free: Free) -> tuple[_State, str]:
-    """The fit with a lapse rate if it foretells games better than one without, each pair by the others.
-
-    The marginal likelihood alone must not decide: what a lapse explains leaves no trace in the expected information,
-    and on real preferences it took an eighth of the answers for lapses, with σ0 at its bound.
-    """
-    plain = _settle(sample, replace(_first_state(sample), like=state.like._replace(lapse=0.0)), free, habits=False)
-    scores = []
-    for fitted in (plain, state):
-        target, latent = _mode(sample, replace(fitted, latent=None))
-        scores.append(predictive_score(target, latent, sample.parts.component, sample.threads))
-    if scores[1] > scores[0]:
-        return state, "fitted"
-    return plain, f"fitted to {state.like.lapse:.3g}, which foretells games no better than none"
+    return replace(_globals(sample, state, positives, fitted, spread), spreads=spreads)
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """What the estimates are made from."""
+    """Inputs of the estimates."""
 
     games: Games
     asked: RateConfig  # the settings as given
@@ -223,7 +203,7 @@ class _Sample:
 
 @dataclass(frozen=True)
 class _State:
-    """Where the turns between the estimates stand."""
+    """Current values of the alternating estimates."""
 
     shape: PriorShape | None
     dispersion: float
@@ -237,12 +217,11 @@ class _State:
 def _first_state(sample: _Sample) -> _State:
     config = sample.config
     width = 0.0 if config.ties == "half" else _FIRST_WIDTH if config.tie_width == "fitted" else config.tie_width
-    lapse = _FIRST_LAPSE if config.lapse == "fitted" else config.lapse
     return _State(
         shape=_first_shape(config),
         dispersion=1.0 if isinstance(config.dispersion, str) else config.dispersion,
         dispersion_how=config.dispersion if isinstance(config.dispersion, str) else _given(sample, "dispersion"),
-        like=Likelihood.of(config.model, config.ties, width, lapse),
+        like=Likelihood.of(config.model, config.ties, width),
         leaning=np.zeros(len(sample.games.judges)),
     )
 
@@ -259,16 +238,14 @@ def _first_shape(config: RateConfig) -> PriorShape | None:
     return PriorShape(sigma0, None, None) if config.positive_prior == "same" else PriorShape(sigma0)
 
 
-def _settle(sample: _Sample, state: _State, free: Free, habits: bool = True) -> _State:
-    """Fit prior, habits and dispersion in turn, by secant steps in log φ, until an estimate repeats its input."""
+def _settle(sample: _Sample, state: _State, free: Free) -> _State:
+    """Fit prior, tie width and dispersion in turn, by secant steps in log φ, until an estimate repeats its input."""
     before: tuple[float, float] | None = None
     for _ in range(_ROUNDS):
         state = _fit_prior(sample, state, free)[0]
-        habits_stand = True
-        if habits:
-            state, habits_stand = _fit_habits(sample, state)
+        state, width_settled = _fit_tie_width(sample, state)
         if state.dispersion_how not in ("pooled", "pearson"):
-            if habits_stand:
+            if width_settled:
                 return state
             continue
         state, estimate = _fit_dispersion(sample, state)
@@ -279,7 +256,7 @@ def _settle(sample: _Sample, state: _State, free: Free, habits: bool = True) -> 
             continue
         given = math.log(state.dispersion)
         got = math.log(estimate)
-        if abs(got - given) <= _SETTLED and habits_stand:
+        if abs(got - given) <= _SETTLED and width_settled:
             return state
         # a larger φ gives a smaller σ0, which gives a smaller φ: the plain iteration swings, so steps are shortened
         slope = -0.6 if before is None or given == before[0] else (got - before[1]) / (given - before[0])
@@ -302,33 +279,28 @@ def _fit_prior(sample: _Sample, state: _State, free: Free) -> tuple[_State, floa
     return fitted, found.log_marginal
 
 
-def _fit_habits(sample: _Sample, state: _State) -> tuple[_State, bool]:
-    """The tie width or lapse rate that explains the games best, and whether it is what it was."""
-    config = sample.config
+def _fit_tie_width(sample: _Sample, state: _State) -> tuple[_State, bool]:
+    """Fit the tie width by marginal likelihood, and say whether it is what it was."""
     games = sample.games
-    if config.ties != "half" and config.tie_width == "fitted":
-        name = "width"
-        bounds = WIDTH_BOUNDS
-    elif config.lapse == "fitted":
-        name = "lapse"
-        bounds = LAPSE_BOUNDS
-    else:
+    if sample.config.ties == "half" or sample.config.tie_width != "fitted":
         return state, True
     m = games.answers / state.dispersion
     offset = games.offset(state.leaning)
 
     def loss(log_value: float) -> float:
-        like = state.like._replace(**{name: math.exp(log_value)})
+        like = state.like._replace(width=math.exp(log_value))
         return -log_marginal(games, like, m, state.shape, state.latent, offset, sample.threads).value
 
-    found: Any = optimize.minimize_scalar(loss, bounds=np.log(bounds), method="bounded", options={"xatol": _PRECISE})
-    value = math.exp(found.x)
-    old = getattr(state.like, name)
-    return replace(state, like=state.like._replace(**{name: value})), abs(math.log(value / old)) <= 5.0 * _SETTLED
+    found: Any = optimize.minimize_scalar(
+        loss, bounds=np.log(WIDTH_BOUNDS), method="bounded", options={"xatol": _PRECISE}
+    )
+    width = math.exp(found.x)
+    settled = abs(math.log(width / state.like.width)) <= 5.0 * _SETTLED
+    return replace(state, like=state.like._replace(width=width)), settled
 
 
 def _mode(sample: _Sample, state: _State) -> tuple[Posterior, Floats]:
-    """The posterior where the turns stand, and its modes, from those before."""
+    """Return the posterior at the current estimates and its modes, warm-started."""
     games = sample.games
     offset = games.offset(state.leaning)
     target = posterior(games, state.like, games.answers / state.dispersion, state.shape, offset)
@@ -347,7 +319,7 @@ def _fit_dispersion(sample: _Sample, state: _State) -> tuple[_State, float]:
     return replace(state, latent=latent, dispersion_how=how), estimate
 
 
-def _globals(sample: _Sample, state: _State, positives: int, fitted: bool, spread: bool, lapse_how: str) -> Globals:
+def _globals(sample: _Sample, state: _State, positives: int, fitted: bool, spread: bool) -> Globals:
     games = sample.games
     config = sample.config
     shape = state.shape
@@ -371,8 +343,6 @@ def _globals(sample: _Sample, state: _State, positives: int, fitted: bool, sprea
         dispersion_how=state.dispersion_how,
         ties=config.ties,
         tie_width=state.like.width,
-        lapse=state.like.lapse,
-        lapse_how=lapse_how,
         offsets=dict(zip(games.judges, state.leaning.tolist(), strict=True)) if config.judge_offsets else {},
         queries=games.queries,
         documents=len(games.doc_ids),

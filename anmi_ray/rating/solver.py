@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from anmi_ray.core.scale import Floats
 from anmi_ray.rating.conjugate_gradient import conjugate_gradient, dot
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.likelihood import GLENN_DAVID, Likelihood, game_terms, steepest, terms
+from anmi_ray.rating.likelihood import Likelihood, game_terms, steepest, terms
 from anmi_ray.rating.links import THURSTONE, compiled
 
 TOLERANCE = 1e-8  # largest gradient per game of a document at which a fit has converged
@@ -109,7 +109,7 @@ class OneQuery(NamedTuple):
 
 
 class AllQueries(NamedTuple):
-    """All queries' games, offsets and priors, and where each query's stand."""
+    """Games, offsets and priors of all queries, with each query's ranges."""
 
     doc_start: NDArray[np.int64]
     game_start: NDArray[np.int64]
@@ -196,7 +196,7 @@ class Workspace(NamedTuple):
 
 @compiled
 def workspace(documents, games):
-    """Memory for queries of at most so many documents and games."""
+    """Work memory for queries of up to the given numbers of documents and games."""
     scratch = np.empty(games)
     return Workspace(
         np.empty(games),
@@ -279,7 +279,7 @@ def begin(like, query, cold, games, grad, diagonal, e, work):
     The start is the posterior's mode with every game linear: pushed as a clear win at a likely gap is, times 2w - 1,
     and as curved as it is there.
     """
-    gap = _LIKELY_PROBITS if like.kind == THURSTONE or like.kind == GLENN_DAVID else _LIKELY_LOGITS
+    gap = _LIKELY_PROBITS if like.kind == THURSTONE else _LIKELY_LOGITS
     gradient, curvature = game_terms(like, gap, 1.0)
     at_zero = gradient + curvature * gap
     for p in range(len(query.m)):
@@ -376,7 +376,7 @@ def _norm_after(like, query, reach, games, tolerance, residual, work):
 
 @compiled
 def _residual(query, residual, work):
-    """What the last `conjugate_gradient` left of its right side, (D + L) D⁻¹ ρ."""
+    """Return the residual of the last `conjugate_gradient`, (D + L) D⁻¹ ρ."""
     rho = work.rows[6]
     for i in range(len(residual)):
         residual[i] = rho[i]

@@ -85,8 +85,6 @@ def _lambda2(row, other):
     _take_out(product, constant)
     length = math.sqrt(dot(product, product))
     ritz = math.inf
-    guess = 0.0
-    precision = 1e-3 * _CHANGE * n
     for k in range(steps):
         before, v, product = v, product, before
         for i in range(n):
@@ -97,10 +95,9 @@ def _lambda2(row, other):
         beta[k] = length = math.sqrt(dot(product, product))
         last = k == steps - 1 or length < _CHANGE * n
         if last or k % _WINDOW == _WINDOW - 1:
-            found = _smallest_eigenvalue(alpha[: k + 1], beta[:k], guess, precision)
+            found = _smallest_eigenvalue(alpha[: k + 1], beta[:k])
             if last or ritz - found < min(_CHANGE * n, _RELATIVE_CHANGE * found):
                 return found
-            guess = max(0.0, 2.0 * found - ritz - precision)  # it rarely falls by more than the last time
             ritz = found
     return ritz
 
@@ -125,40 +122,22 @@ def _take_out(x, direction):
 
 
 @compiled
-def _smallest_eigenvalue(alpha, beta, guess, tolerance):
-    """Of the symmetric tridiagonal matrix (alpha, beta) without negative eigenvalues; a guess from below saves time."""
-    x = guess
-    for i in range(60):
-        step = _laguerre(alpha, beta, x)
-        if i == 0 and step < 0.0:  # the guess is too high, 0 is not
-            x = 0.0
-        elif step < tolerance:  # below zero it is rounding
-            return x + max(0.0, step)
-        else:
-            x += step
-    return x
+def _smallest_eigenvalue(alpha, beta):
+    """Smallest eigenvalue of the symmetric tridiagonal matrix (alpha, beta), all above 0, by bisection.
 
-
-@compiled
-def _laguerre(alpha, beta, x):
-    """Laguerre's step from x up to the smallest root of the characteristic polynomial, -1 where x is no lower.
-
-    As all roots are real it never passes the root, and near it what remains falls to its cube. d is a pivot of the
-    matrix less x, r and q are its first and second derivative divided by d.
+    One is below x if and only if a pivot of the matrix less x is negative (Sturm).
     """
-    k = len(alpha)
-    d = alpha[0] - x
-    r = -1.0 / d
-    q = 0.0
-    g = -r
-    h = r * r
-    for i in range(1, k):
-        if d <= 0.0:
-            return -1.0
-        t = beta[i - 1] * beta[i - 1] / d
-        d = alpha[i] - x - t
-        q = t * (q - 2.0 * r * r) / d
-        r = (t * r - 1.0) / d
-        g -= r
-        h += r * r - q
-    return k / (g + math.sqrt(max(0.0, (k - 1) * (k * h - g * g)))) if d > 0.0 else -1.0
+    low = 0.0
+    high = alpha.min()
+    while high - low > 1e-4 * _RELATIVE_CHANGE * high:
+        x = 0.5 * (low + high)
+        pivot = alpha[0] - x
+        for i in range(len(beta)):
+            if pivot <= 0.0:
+                break
+            pivot = alpha[i + 1] - x - beta[i] * beta[i] / pivot
+        if pivot <= 0.0:
+            high = x
+        else:
+            low = x
+    return 0.5 * (low + high)

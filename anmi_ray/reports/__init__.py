@@ -1,1 +1,1 @@
-"""Pages that a person reads, made from plain numbers: of runs, campaigns, mining rules, distilled judges."""
+"""Pages that a person reads, made from plain numbers: of runs and campaigns; and the pictures of commands."""

@@ -1,25 +1,20 @@
-"""What other stages report as JSON or tables, as the report's own types: the judges' audit, the fits, the negatives."""
+"""What the report takes from other stages' JSON and tables: the judges' audit, the fits, the negatives."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core.records import FIT
-from anmi_ray.reports.data import FitFacts, JudgeAudit, JudgeValue, MiningFacts, Quantiles
+from anmi_ray.reports.data import Json
 
-# key of the audit -> how the report names it; what is injected comes first, because it can be checked
-INJECTED = {
-    "noise_sd": "noise (probit)",
-    "position_bias": "position bias (probit)",
-    "tie_width": "tie width (probit)",
-    "failure_rate": "failures (share)",
-}
+# key of the audit -> how the report names it
 FOUND = {
     "failure_rate": "failures (share)",
     "tie_rate": "ties (share)",
@@ -35,39 +30,40 @@ EQUAL_P = 0.05  # above it a query's ratings vary no more than noise would
 FIRST = "preference for the first shown (share above ½)"
 
 
-def judge_audits(audit: Mapping[str, Any], simulated: Collection[str] = ()) -> tuple[JudgeAudit, ...]:
-    """The judges of {"judges": {name: figures}}; one with injected values, or named in `simulated`, was simulated."""
-    return tuple(
-        JudgeAudit(name, "injected" in figures or name in simulated, tuple(_values(figures)))
+def audited(quantity: str, recovered: float | None, low: float | None = None, high: float | None = None) -> Json:
+    """One audited quantity of a judge, with its 95 % interval if known."""
+    return {"quantity": quantity, "recovered": recovered, "low": low, "high": high}
+
+
+def judge_audits(audit: Json, panel: JudgeConfig | None = None) -> list[Json]:
+    """The judges of {"judges": {name: figures}}; `panel` says which were simulated."""
+    simulated = {judge.name for judge in panel.simulated} if panel else set[str]()
+    return [
+        {"judge": name, "simulated": name in simulated, "values": _values(figures)}
         for name, figures in audit.get("judges", {}).items()
-    )
+    ]
 
 
-def panel_values(audit: Mapping[str, Any]) -> tuple[JudgeValue, ...]:
+def panel_values(audit: Json) -> list[Json]:
     """How the judges of {"panel": figures} agree: Krippendorff's α, and the correlation of their errors by pair."""
     panel = audit.get("panel", {})
-    values = [JudgeValue("agreement, Krippendorff's α", panel["alpha"])] if "alpha" in panel else []
+    values = [audited("agreement, Krippendorff's α", panel["alpha"])] if "alpha" in panel else []
     correlations = panel.get("error_correlation", {}).items()
-    return (*values, *(JudgeValue(f"error correlation, {pair}", value) for pair, value in correlations))
+    return [*values, *(audited(f"error correlation, {pair}", value) for pair, value in correlations)]
 
 
-def distilled_values(page: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[JudgeValue, ...]:
-    """What a distilled judge is worth on held-out pairs: by distilled.json, else by the summary of its stage."""
-    steps = {row["step"]: row for row in page.get("checkpoints", ())}
-    found = steps.get(page.get("step"), {})
+def distilled_values(summary: Json) -> list[Json]:
+    """Figures of a distilled judge on held-out pairs, from the summary of its stage."""
     names = {
-        "right where the ensemble agrees": ("accuracy", "accuracy_consensus"),
-        "Brier score": ("brier", "brier"),
-        "slope of the calibration": ("slope", "calibration_slope"),
+        "accuracy_consensus": "right where the ensemble agrees",
+        "brier": "Brier score",
+        "calibration_slope": "slope of the calibration",
     }
     values = []
-    for name, (of_page, of_summary) in names.items():
-        value = found.get(of_page, summary.get(of_summary))
-        if isinstance(value, Mapping):
-            value = [value["mean"], value["low"], value["high"]]
-        if isinstance(value, list):
-            values.append(JudgeValue(name, value[0], low=value[1], high=value[2]))
-    return tuple(values)
+    for key, name in names.items():
+        mean, low, high = summary[key]
+        values.append(audited(name, mean, low=low, high=high))
+    return [*values, audited("expected calibration error", summary["ece"])]
 
 
 def confirming(stage: str, audit: Mapping[str, Any]) -> Iterator[str]:
@@ -92,34 +88,26 @@ def spent(judges: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def mining_facts(summary: Mapping[str, Any]) -> MiningFacts:
-    """The headline numbers of the mining summary."""
-    rate = summary["false_negative_rate"]
-    return MiningFacts(
-        summary["examples"],
-        summary["queries"],
-        summary["negatives_per_example"],
-        summary["mean_gap_elo"],
-        summary["mean_gap_se_elo"],
-        summary["false_negative_gap_elo"],
-        rate["mean"],
-        rate["low"],
-        rate["high"],
-        rated_share=summary.get("rated_share"),  # artifacts of before have none
-        **_verdicts(summary.get("verdicts", {})),
-    )
+def mining_facts(summary: Json) -> Json:
+    """The headline numbers of the mining summary, and what rules that ask judges said of documents."""
+    rate, verdicts = summary["false_negative_rate"], summary.get("verdicts", {})
+    names = ("examples", "queries", "negatives_per_example", "mean_gap_elo", "mean_gap_se_elo")
+    return {
+        **{name: summary[name] for name in (*names, "false_negative_gap_elo")},
+        "false_negative_rate": rate["mean"],
+        "false_negative_low": rate["low"],
+        "false_negative_high": rate["high"],
+        "validated": verdicts.get("validate"),
+        "pseudo_positives": verdicts.get("rocketqa", {}).get("pseudo_positives"),
+        "rated_share": summary.get("rated_share"),  # artifacts of older versions have none
+    }
 
 
-def _verdicts(found: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-    """What rules that ask somebody said of documents, where the settings had such a rule."""
-    pseudo = found.get("rocketqa", {}).get("pseudo_positives")
-    return {"validated": found.get("validate"), "pseudo_positives": pseudo}
-
-
-def fit_facts(buckets: Iterable[pa.Table], sample: pa.Array, prior: str = "") -> FitFacts:
+def fit_facts(buckets: Iterable[pa.Table], sample: pa.Array, prior: str = "") -> Json:
     """Counts over Fit rows, read once, a bucket at a time, and quantiles over the queries of `sample`.
 
-    `prior` says in words which prior and dispersion were used.
+    equal: queries whose ratings vary no more than noise would. cycle_rate: share of all triads that run in a circle.
+    prior: which prior and dispersion were used, in words.
     """
     counts: Counter[str] = Counter()
     kept = [FIT.empty()]
@@ -134,48 +122,44 @@ def fit_facts(buckets: Iterable[pa.Table], sample: pa.Array, prior: str = "") ->
         counts["cycles"] += int(np.rint(rate * triads).sum())
         kept.append(fits.filter(pc.is_in(fits["query_id"], value_set=sample)))
     sampled = pa.concat_tables(kept)
-    return FitFacts(
-        queries=counts["queries"],
-        not_converged=counts["queries"] - counts["converged"],
-        disconnected=counts["disconnected"],
-        equal=counts["equal"],
-        triads=counts["triads"],
-        cycle_rate=counts["cycles"] / counts["triads"] if counts["triads"] else None,
-        sampled=sampled.num_rows,
-        quantiles=_quantiles(sampled),
-        prior=prior,
-    )
+    return {
+        "queries": counts["queries"],
+        "not_converged": counts["queries"] - counts["converged"],
+        "disconnected": counts["disconnected"],
+        "equal": counts["equal"],
+        "triads": counts["triads"],
+        "cycle_rate": counts["cycles"] / counts["triads"] if counts["triads"] else None,
+        "sampled": sampled.num_rows,
+        "quantiles": _quantiles(sampled),
+        "prior": prior,
+    }
 
 
-def _quantiles(fits: pa.Table) -> dict[str, Quantiles]:
-    """Of every column in PER_QUERY, and of the deviance where a query has more comparisons than a tree."""
+def _quantiles(fits: pa.Table) -> dict[str, Json]:
+    """Median, 5 % and 95 % quantile over queries, each the value of some query, of every column in PER_QUERY.
+
+    Also of the deviance over comparisons - documents + components, of queries with more comparisons than a tree.
+    """
     columns = {name: fits[name].to_numpy().astype(np.float64) for name in PER_QUERY}
     freedom = columns["comparisons"] - columns["documents"] + fits["components"].to_numpy()
     spare = freedom > 0
     columns["deviance_per_df"] = fits["deviance"].to_numpy()[spare] / freedom[spare]
-    found: dict[str, Quantiles] = {}
+    found: dict[str, Json] = {}
     for name, values in columns.items():
         if len(values):
             low, median, high = np.quantile(values, [0.05, 0.5, 0.95], method="inverted_cdf").tolist()
-            found[name] = Quantiles(median, low, high)
+            found[name] = {"median": median, "low": low, "high": high}
     return found
 
 
-def _values(figures: Mapping[str, Any]) -> list[JudgeValue]:
-    injected = figures.get("injected", {})
-    recovered = figures.get("recovered", {})
-    values = [
-        JudgeValue(label, found["value"], injected.get(key), found["low"], found["high"], found.get("inside"))
-        for key, label in INJECTED.items()
-        if (found := recovered.get(key)) is not None
-    ]
+def _values(figures: Json) -> list[Json]:
+    values: list[Json] = []
     bias = figures.get("position_bias", {})
     if bias.get("probability") is not None:
         low, high = bias.get("interval", (None, None))
-        values.append(JudgeValue(FIRST, bias["probability"], None, low, high))
-    known = {value.quantity for value in values}
+        values.append(audited(FIRST, bias["probability"], low, high))
     for key, label in FOUND.items():
-        if key in figures and label not in known:
+        if key in figures:
             low, high = figures.get("intervals", {}).get(key) or (None, None)
-            values.append(JudgeValue(label, figures[key], None, low, high))
+            values.append(audited(label, figures[key], low, high))
     return values

@@ -15,10 +15,10 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from anmi_ray.evaluation.pairwise import evenly
+from anmi_ray.evaluation.significance import Estimate
 from anmi_ray.reports import theme
 from anmi_ray.reports.page import CATEGORIES, category_colour
-from anmi_ray.reports.theme import CARD, COLOUR, DASH, FAINT, GAIN, INK, LOSS, MAIN, Canvas
+from anmi_ray.reports.theme import BASE, CARD, COLOUR, DASH, FAINT, GAIN, INK, LOSS, MAIN, REST, SECOND, Canvas
 
 MAX_POINTS = 1_500
 MAX_BARS = 440
@@ -60,25 +60,18 @@ def intervals(
     label: str,
     x_label: str,
     reference: float | None = None,
-    root: bool = False,
     breaks: Sequence[float] = (),
     title: Sequence[str] = (),
     step: float = 30.0,
     width: float = theme.WIDE,
 ) -> Markup:
-    """Estimates below one another with their intervals; `reference` is a dashed line across, `breaks` lines between.
-
-    root: the axis is of the square root, so that small shares stay apart.
-    """
+    """Estimates below one another with their intervals; `reference` is a dashed line across, `breaks` lines between."""
     places = [row.place for row in rows]
     low = min(places, default=0.0) - 0.5
     high = max(places, default=0.0) + 0.5
     canvas = Canvas(label, step * (high - low), width)
-    scale = alt.Scale(type="sqrt" if root else "linear", zero=root, nice=False, padding=0 if root else 8)
-    ends = [v for row in rows for v in (row.value, row.low, row.high) if v is not None]
-    if root:
-        scale.domain = [0.0, max([*ends, 0.1]) * 1.02]
-    x = alt.X("value:Q", scale=scale, axis=_root_axis(x_label) if root else alt.Axis(title=x_label, tickCount=6))
+    scale = alt.Scale(zero=False, nice=False, padding=8)
+    x = alt.X("value:Q", scale=scale, axis=alt.Axis(title=x_label, tickCount=6))
     y = alt.Y("place:Q", scale=alt.Scale(domain=[high, low], nice=False), axis=None)
     all_rows = [{**vars(row), "name": theme.short(row.name)} for row in rows]
     base = canvas.rows(all_rows).encode(y=y, color=alt.Color("ink:N", scale=None))
@@ -96,13 +89,6 @@ def intervals(
         _beside(base, "said", 12.0),
     ]
     return canvas.draw(*layers, title=title)
-
-
-def _root_axis(label: str) -> alt.Axis:
-    shares = [0, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 40, 60, 80, 100]
-    return alt.Axis(
-        title=label, values=shares, tickCount=len(shares), labelOverlap="greedy", labelSeparation=8, format="~g"
-    )
 
 
 def _beside(base: alt.Chart, field: str, shift: float) -> alt.Chart:
@@ -129,6 +115,15 @@ def per_query(difference: NDArray[np.float64], measure: str, system: str, baseli
     )
     zero = canvas.rows([{"at": 0.0}]).mark_rule(color=FAINT).encode(y="at:Q")
     return canvas.draw(bars.mark_rect(), zero, title=f"{measure}: {system} − {baseline}")
+
+
+def evenly(count: int, limit: int) -> NDArray[np.int64]:
+    """At most `limit` of the places 0..count-1, evenly chosen, the first and the last among them.
+
+    >>> evenly(9, 3).tolist()
+    [0, 4, 8]
+    """
+    return np.unique(np.linspace(0, count - 1, min(limit, count)).round().astype(np.int64))
 
 
 def scatter(x_values: NDArray[np.float64], y_values: NDArray[np.float64], x_label: str, y_label: str) -> Markup:
@@ -170,7 +165,7 @@ def histogram(
         "x:Q", title=label, scale=alt.Scale(domain=[low, float(edges[-1])], nice=False), axis=alt.Axis(grid=False)
     )
     y = alt.Y("y:Q", title=None, axis=alt.Axis(tickCount=4))
-    layers = bands_behind(canvas, bands, x, (low, float(edges[-1])))
+    layers = _bands_behind(canvas, bands, x, (low, float(edges[-1])))
     for counted, opacity in ((groups, 0.3 if front else 1.0), (chosen, 1.0)):
         bars = canvas.rows(_stack(counted, edges)).encode(
             x=x, x2="to", y=y, y2="top", color=COLOUR, description="tooltip:N"
@@ -198,9 +193,7 @@ def _stack(groups: Mapping[str, NDArray[np.float64]], edges: NDArray[np.float64]
     return rows
 
 
-def bands_behind(
-    canvas: Canvas, bands: Sequence[Limits], x: alt.X, ends: tuple[float, float], named: bool = True
-) -> list[alt.Chart]:
+def _bands_behind(canvas: Canvas, bands: Sequence[Limits], x: alt.X, ends: tuple[float, float]) -> list[alt.Chart]:
     """Shaded ranges of x with their names above the plot; what lies beyond the `ends` of the axis is cut."""
     low, high = ends
     rows: list[dict[str, Any]] = []
@@ -208,12 +201,12 @@ def bands_behind(
         row = {"x": low if start is None else max(start, low), "to": high if stop is None else min(stop, high)}
         if row["to"] > row["x"]:
             fits = (row["to"] - row["x"]) / (high - low) * 420.0 > 5.6 * len(name)
-            middle = {"middle": (row["x"] + row["to"]) / 2, "name": name if named and fits else ""}
+            middle = {"middle": (row["x"] + row["to"]) / 2, "name": name if fits else ""}
             rows.append({**row, **middle, "colour": category_colour(name), "edge": row["x"]})
     shade = canvas.rows(rows).encode(x=x, x2="to", color=COLOUR)
     names = canvas.rows([row for row in rows if row["name"]]).encode(x="middle:Q", text="name:N", y=alt.value(-6))
     edges = canvas.rows([row for row in rows if row["edge"] > low]).encode(x="edge:Q")
-    whole = {"y": alt.value(-13 if named else 0), "y2": alt.value("height")}
+    whole = {"y": alt.value(-13), "y2": alt.value("height")}
     return [
         shade.mark_rect(fillOpacity=0.1).encode(**whole),
         edges.mark_rule(color=CARD, strokeWidth=1.5).encode(**whole),
@@ -227,13 +220,8 @@ def lines(
     y_label: str,
     zero: bool = False,
     ring: tuple[float, float] | None = None,
-    across: Sequence[tuple[str, float]] = (),
-    spread: Sequence[IntervalLine] = (),
 ) -> Markup:
-    """Curves over one pair of axes, with a legend where there are several; `ring` marks one point.
-
-    across: named levels, dashed; spread: intervals of single points, whose `place` is on the x axis.
-    """
+    """Curves over one pair of axes, with a legend if there are several; `ring` marks one point."""
     canvas = Canvas(f"{y_label} over {x_label}", 186.0)
     x = alt.X("x:Q", title=x_label, scale=alt.Scale(zero=False, nice=False, padding=4))
     y = alt.Y("y:Q", title=None, scale=alt.Scale(zero=zero), axis=alt.Axis(tickCount=5))
@@ -243,13 +231,7 @@ def lines(
     colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=colours), legend=_legend(names))
     points = {one.name for one in curves if len(one.points) <= 40}
     few = [{**row, "tooltip": f"{row['x']:,.6g}: {row['y']:.4g}"} for row in rows if row["name"] in points]
-    levels = [{"y": value, "name": name, "side": k % 2} for k, (name, value) in enumerate(across)]
-    middle = canvas.rows(levels).mark_rule(color=FAINT, strokeDash=DASH).encode(y=y)
-    ends = [{"x": one.place, "low": one.low, "high": one.high} for one in spread if one.low is not None]
     layers = [
-        middle,
-        *(_named(canvas, [row for row in levels if row["side"] == side], side, y) for side in (0, 1)),
-        canvas.rows(ends).mark_rule(color=MAIN, strokeWidth=1.3).encode(x=x, y=alt.Y("low:Q"), y2="high"),
         canvas.rows(rows).mark_line().encode(x=x, y=y, color=colour),
         canvas.rows(few)
         .mark_circle(size=24, opacity=1, aria=True)
@@ -261,16 +243,45 @@ def lines(
     return canvas.draw(*layers, title=y_label)
 
 
-def _named(canvas: Canvas, levels: Sequence[Mapping[str, Any]], side: int, y: alt.Y) -> alt.Chart:
-    """The names of levels, on the right or the left above their lines."""
-    text = canvas.rows(levels).mark_text(align="left" if side else "right", dy=-7, fontSize=10.5)
-    return text.encode(x=alt.value(4 if side else "width"), y=y, text="name:N")
-
-
 def _legend(names: Sequence[str]) -> alt.Legend | None:
     if len(names) < 2:
         return None
     return alt.Legend(columns=max(1, int(62 / (max(map(len, names)) + 5))))
+
+
+def calibration(named: Mapping[str, Sequence[tuple[float, Estimate]]], predicted: str, observed: str) -> Markup:
+    """Reliability curves: observed over predicted means of buckets; the first one with intervals, at most four.
+
+    predicted, observed: titles of the axes.
+    """
+    canvas = Canvas("calibration", 290.0)
+    names = list(named)[:4]
+    colours = [MAIN, SECOND, BASE, REST]
+    rows = [
+        {"x": at, "y": one.mean, "low": one.low, "high": one.high, "name": name,
+         "tooltip": f"predicted {at:.3f}, observed {one.mean:.3f}, {one.n:,} pairs"}
+        for name in names
+        for at, one in named[name]
+        if one.mean is not None
+    ]  # fmt: skip
+    first = [row for row in rows if row["name"] == names[0]]
+    others = [row for row in rows if row["name"] != names[0]]
+    share = alt.Scale(domain=[0, 1], nice=False)
+    x = alt.X("x:Q", scale=share, axis=alt.Axis(title=predicted, grid=True, tickCount=5))
+    y = alt.Y("y:Q", scale=share, axis=alt.Axis(title=None, grid=True, tickCount=5))
+    scale = alt.Scale(domain=names, range=colours[: len(names)])
+    colour = alt.Color("name:N", scale=scale, legend=alt.Legend(columns=2) if len(names) > 1 else None)
+    perfect = canvas.rows([{"x": 0, "y": 0}, {"x": 1, "y": 1}]).mark_line(color=FAINT, strokeDash=DASH)
+    whole = canvas.rows([row for row in first if row["low"] is not None and row["high"] is not None])
+    dots = canvas.rows(first).mark_circle(size=45, opacity=1, aria=True)
+    return canvas.draw(
+        perfect.encode(x=x, y=y),
+        canvas.rows(others).mark_line().encode(x=x, y=y, color=colour),
+        canvas.rows(others).mark_circle(size=18, opacity=1).encode(x=x, y=y, color=colour),
+        whole.mark_rule(color=MAIN, strokeWidth=1.3).encode(x=x, y=alt.Y("low:Q"), y2="high"),
+        dots.encode(x=x, y=y, color=colour, description="tooltip:N"),
+        title=observed,
+    )
 
 
 def smooth(points: Sequence[tuple[float, float]], target: int = 160) -> list[tuple[float, float]]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,76 +21,9 @@ from anmi_ray.evaluation.judged import ByJudges
 from anmi_ray.evaluation.relevance import Relevance
 from anmi_ray.evaluation.significance import SystemComparison, by_system
 from anmi_ray.reports.page import a_key_a_line, plain
-from anmi_ray.reports.rounds import Rounds
 
 FORMAT = 1  # version of report.json
-
-
-@dataclass(frozen=True)
-class RejectCount:
-    """Rows refused in one stage or file for one reason."""
-
-    place: str
-    reason: str
-    rows: int
-
-
-@dataclass(frozen=True)
-class Collection:
-    """What was searched: counts of documents, of queries by split (labelled: with a relevant document; left_out: those
-    without that are no part of it), of relevance grades, and what was refused.
-    """
-
-    name: str
-    documents: int
-    queries: Mapping[str, int]
-    qrels: int
-    rejects: tuple[RejectCount, ...] = ()
-    labelled: Mapping[str, int] = field(default_factory=dict)
-    left_out: int = 0
-
-
-@dataclass(frozen=True)
-class JudgeValue:
-    """One audited quantity of a judge; `injected` is what a simulated judge was told to have.
-
-    `inside` says whether the interval holds the injected value; None where that is not to be expected.
-    """
-
-    quantity: str
-    recovered: float | None
-    injected: float | None = None
-    low: float | None = None
-    high: float | None = None
-    inside: bool | None = None
-
-
-@dataclass(frozen=True)
-class JudgeAudit:
-    """The audit of one judge."""
-
-    judge: str
-    simulated: bool
-    values: tuple[JudgeValue, ...]
-
-
-@dataclass(frozen=True)
-class DistilledFacts:
-    """A judge learned from `judgments` of an ensemble about `pairs` pairs, where the run has `asked` pairs to judge.
-
-    saved: share of the ensemble's judgments that all of those would have taken. `values` are of `test_pairs` pairs of
-    queries that it did not learn from; `page`: the file beside the report that says more.
-    """
-
-    judges: tuple[str, ...]
-    ensemble: tuple[str, ...]
-    pairs: int
-    judgments: int
-    asked: int
-    saved: float | None
-    test_pairs: int | None = None
-    values: tuple[JudgeValue, ...] = ()
-    page: str | None = None
+Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -106,179 +39,92 @@ class TruthSample:
 
 
 @dataclass(frozen=True)
-class Quantiles:
-    """Median, 5 % and 95 % quantile over queries; each is the value of some query."""
-
-    median: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class FitFacts:
-    """How the fits of the train queries went.
-
-    `equal` counts queries whose ratings vary no more than noise would (p > .05 in the test of equal ratings);
-    `cycle_rate` is the share of all `triads` that run in a circle. `quantiles` are of `sampled` queries, by the Fit
-    record's columns, and `deviance_per_df` of the deviance over comparisons - documents + components.
-    """
-
-    queries: int
-    not_converged: int
-    disconnected: int
-    equal: int
-    triads: int
-    cycle_rate: float | None
-    sampled: int
-    quantiles: Mapping[str, Quantiles]
-    prior: str = ""
-
-
-@dataclass(frozen=True)
-class RatedDocument:
-    """A candidate of the example query with its rating and standard error, in Elo points."""
-
-    title: str
-    text: str
-    rating_elo: float
-    std_err_elo: float
-    is_positive: bool
-    truth_elo: float | None = None
-
-
-@dataclass(frozen=True)
-class RatedQuery:
-    """One train query with some of its candidates, in the order in which they are to be shown."""
-
-    query: str
-    documents: tuple[RatedDocument, ...]
-    candidates: int
-    comparisons: int
-
-
-@dataclass(frozen=True)
-class GapBand:
-    """A range of gaps [low, high) in Elo points with the weight its negatives get; None is an open end."""
-
-    name: str
-    low: float | None
-    high: float | None
-    weight: float
-
-
-@dataclass(frozen=True)
 class GapSample:
     """Gaps from the anchor in Elo points by category of the negative, and the bands that name them.
 
-    `gaps` are of all rated candidates, `chosen` of those that became negatives with a weight above 0. `spread_elo` is
-    the mean over queries of the ratings' standard deviation, without which points mean little.
+    gaps: of all rated candidates.
+    bands: name, low, high (None is an open end) and weight of the negatives in it.
+    spread_elo: mean over queries of the ratings' standard deviation, without which points mean little.
+    chosen: gaps of the candidates that became negatives with a weight above 0.
     """
 
     gaps: Mapping[str, NDArray[np.float64]]
-    bands: tuple[GapBand, ...]
+    bands: Sequence[Json]
     spread_elo: float | None = None
     chosen: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class MiningFacts:
-    """What was mined; the false negative rate is the weighted share of chosen negatives with a true gap below δ₀."""
+class DesignRound:
+    """What is known after round `number` (1, 2, ...), from all that was asked so far.
 
-    examples: int
-    queries: int
-    negatives_per_example: float | None
-    mean_gap_elo: float | None
-    mean_gap_se_elo: float | None
-    false_negative_gap_elo: float
-    false_negative_rate: float | None
-    false_negative_low: float | None = None
-    false_negative_high: float | None = None
-    validated: Mapping[str, int] | None = None  # borderline documents by what their direct judgment said
-    pseudo_positives: int | None = None
-    rated_share: float | None = None  # of the negatives' weight, on rated ones; random ones have the rest
-
-
-@dataclass(frozen=True)
-class StageFlow:
-    """Rows of one unit through a stage; rows_in = rows_out + rejected."""
-
-    unit: str
-    rows_in: int
-    rows_out: int
-    rejected: int
-
-
-@dataclass(frozen=True)
-class StageTime:
-    """How long a stage took (the run that computed it, in seconds), and what passed through it."""
-
-    stage: str
-    seconds: float
-    reused: bool
-    flows: tuple[StageFlow, ...] = ()
-
-
-@dataclass(frozen=True)
-class Hit:
-    """One ranked document as a reader sees it."""
-
-    title: str
-    text: str
-    relevant: bool
-
-
-@dataclass(frozen=True)
-class QueryPair:
-    """A query's top documents under the baseline and under the system, and its headline measure under both."""
-
-    query: str
-    before: float
-    after: float
-    baseline_hits: tuple[Hit, ...]
-    system_hits: tuple[Hit, ...]
-
-
-@dataclass(frozen=True)
-class Serving:
-    """What reranking takes, as measured on the held-out queries, and the model that it takes.
-
-    seconds: of scoring the top `depth` documents of `queries` queries on `cores` cores (None: a cluster's or a GPU's),
-    start of the processes included; None where it was not measured whole. `documents`: how many were encoded, each once
-    for all queries; None where every pair was read for itself. `parameters` of the model, `model_bytes` of its weights.
+    queries: those with pairs chosen in this round. pairs: mean over all queries, of all rounds so far. answers: mean
+    over judges. Standard errors of ratings in Elo points: mean over documents, and over those that are the best of
+    their query; None where nothing was rated. prior_elo: sd of the fit's prior.
     """
 
-    depth: int
+    number: int
     queries: int
-    seconds: float | None = None
-    cores: int | None = None
-    documents: int | None = None
-    parameters: int | None = None
-    model_bytes: int | None = None
+    pairs: float
+    answers: float
+    std_err_elo: float | None
+    top_std_err_elo: float | None
+    prior_elo: float | None = None
 
-    @property
-    def query_ms(self) -> float | None:
-        """Milliseconds a query, of all that were scored together."""
-        return None if self.seconds is None or not self.queries else 1000 * self.seconds / self.queries
 
-    @property
-    def alone_ms(self) -> float | None:
-        """About the milliseconds of a query whose documents are encoded for it alone; None if that is no other."""
-        return None if self.seconds is None or not self.documents else 1000 * self.seconds * self.depth / self.documents
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds of an adaptive design, and how many documents count as the best of a query.
+
+    uniform_pairs: about the pairs a query that a uniform graph would need for the last round's error of the best.
+    """
+
+    rounds: tuple[DesignRound, ...]
+    top: int
+    uniform_pairs: float | None
+
+
+def uniform_pairs(rounds: Sequence[DesignRound]) -> float | None:
+    """Pairs a query, extrapolated from the first round, whose graph is uniform.
+
+    What answers add to the prior's precision grows about as their pairs: 1/error² = 1/prior² + c pairs.
+
+    >>> uniform_pairs([DesignRound(1, 9, 100.0, 100.0, 180.0, 200.0), DesignRound(2, 9, 150.0, 150.0, 150.0, 100.0)])
+    400.0
+    """
+    before, after = (_added(one) for one in (rounds[0], rounds[-1]))
+    return rounds[0].pairs * after / before if before > 0 and after > 0 else None
+
+
+def _added(one: DesignRound) -> float:
+    """The precision of the best documents' ratings, less the prior's."""
+    if not one.top_std_err_elo:
+        return 0.0
+    return one.top_std_err_elo**-2 - (one.prior_elo**-2 if one.prior_elo else 0.0)
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """Everything that the report says.
+    """Everything that the report says; the groups are JSON values as they are in report.json.
 
-    `system` and `baseline` are what the headline compares, under `measure`; `comparisons` holds a row per system for
-    every measure, by labels; `judged` what judges measured, query by query in `judged_metrics`. `simulated` is true if
-    any judge behind the ratings, and so behind the model, was simulated.
-    `training` rows are the training log: step, loss, ranking, regression, learning_rate, alpha, dev, absent or None
-    where not measured; further numbers are kept in report.json.
+    collection: name, documents, queries by split, qrels, rejects (place, reason, rows), labelled queries by split,
+        left_out.
+    comparisons: a row per system and measure, by labels.
+    system, baseline, measure: what the headline compares.
+    simulated: True if any judge behind the ratings was simulated.
+    serving: what reranking takes (`stages.report.serving`).
+    judges, panel: audited values (`audits.judge_audits`, `audits.panel_values`); spent: sentences.
+    distilled: what a distilled judge learned from, saved, and its held-out values and reliability curve.
+    fits, mining: counts and rates (`audits.fit_facts`, `audits.mining_facts`).
+    example: one train query with some of its candidates in the order in which they are shown.
+    training: rows of the training log: step, loss, ranking, regression, learning_rate, alpha, dev and further numbers.
+    stages: stage, seconds, reused, flows (rows_in = rows_out + rejected).
+    queries: text, measure before and after, and the top documents of both systems.
+    judged: what judges measured, query by query in judged_metrics.
     """
 
     run: str
-    collection: Collection
+    collection: Json
     metrics: pa.Table
     comparisons: tuple[SystemComparison, ...]
     system: str
@@ -288,21 +134,21 @@ class ReportData:
     config_yaml: str
     level: float = 0.95
     first: Headline | None = None
-    serving: Serving | None = None
+    serving: Json | None = None
     fusion: WeightSweep | None = None
-    judges: tuple[JudgeAudit, ...] = ()
-    panel: tuple[JudgeValue, ...] = ()
+    judges: Sequence[Json] = ()
+    panel: Sequence[Json] = ()
     spent: tuple[str, ...] = ()
-    distilled: DistilledFacts | None = None
+    distilled: Json | None = None
     rounds: Rounds | None = None
-    fits: FitFacts | None = None
+    fits: Json | None = None
     truth: TruthSample | None = None
-    example: RatedQuery | None = None
+    example: Json | None = None
     gaps: GapSample | None = None
-    mining: MiningFacts | None = None
-    training: tuple[Mapping[str, float | None], ...] = ()
-    stages: tuple[StageTime, ...] = ()
-    queries: tuple[QueryPair, ...] = ()
+    mining: Json | None = None
+    training: Sequence[Mapping[str, float | None]] = ()
+    stages: Sequence[Json] = ()
+    queries: Sequence[Json] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
@@ -311,18 +157,30 @@ class ReportData:
     judged_metrics: pa.Table | None = None
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """How well ratings recover the truth: means over queries of Kendall's τ-b and of Pearson's r, and the pooled RMSE.
+def judges_alone(data: ReportData) -> bool:
+    """Whether judges measured and no label did."""
+    return not data.metrics.num_rows and data.judged is not None and bool(data.judged.comparisons)
 
-    The RMSE is after centring both on each query's mean, in Elo points; queries with a constant side have no τ, r.
-    """
 
-    queries: int
-    documents: int
-    kendall_tau: float | None
-    pearson_r: float | None
-    rmse_elo: float
+def shown(data: ReportData) -> ReportData:
+    """The data as a page shows them: with what judges measured in the place of labels where there are none."""
+    if data.judged is None or data.judged_metrics is None or not judges_alone(data):
+        return data
+    found = data.judged
+    return replace(data, metrics=data.judged_metrics, comparisons=found.comparisons, measure=found.measure)
+
+
+def extremes(
+    metrics: pa.Table, measure: str, system: str, baseline: str, each: int = 3
+) -> tuple[list[bytes], list[bytes]]:
+    """Query ids with the largest gains and with the largest losses of `system`, at most `each`, ties by id."""
+    values = by_system(metrics, measure)
+    ids, after = values[system]
+    difference = after - values[baseline][1]
+    order = sorted(range(len(ids)), key=lambda i: (-difference[i], ids[i]))
+    gains = [ids[i] for i in order if difference[i] > 0][:each]
+    losses = [ids[i] for i in reversed(order) if difference[i] < 0][:each]
+    return gains, losses
 
 
 def centred(sample: TruthSample) -> TruthSample:
@@ -334,8 +192,12 @@ def centred(sample: TruthSample) -> TruthSample:
     return TruthSample(sample.query, truth, rating)
 
 
-def agreement(sample: TruthSample) -> Agreement | None:
-    """Agreement of ratings with the truth, per query; None for an empty sample."""
+def agreement(sample: TruthSample) -> dict[str, float | None] | None:
+    """How well ratings recover the truth; None for an empty sample.
+
+    kendall_tau (τ-b), pearson_r: means over queries; a query with a constant side has none. rmse_elo: pooled, after
+    centring both on each query's mean, in Elo points.
+    """
     if not len(sample.query):
         return None
     from scipy.stats import kendalltau
@@ -353,13 +215,13 @@ def agreement(sample: TruthSample) -> Agreement | None:
             taus.append(float(tau.statistic))
             pearsons.append(float(truth @ rating / math.sqrt(float((truth @ truth) * (rating @ rating)))))
     error = middle.rating_elo - middle.truth_elo
-    return Agreement(
-        len(queries),
-        len(error),
-        float(np.mean(taus)) if taus else None,
-        float(np.mean(pearsons)) if pearsons else None,
-        float(np.sqrt(np.mean(error**2))),
-    )
+    return {
+        "queries": len(queries),
+        "documents": len(error),
+        "kendall_tau": float(np.mean(taus)) if taus else None,
+        "pearson_r": float(np.mean(pearsons)) if pearsons else None,
+        "rmse_elo": float(np.sqrt(np.mean(error**2))),
+    }
 
 
 def headline_row(data: ReportData) -> SystemComparison | None:

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from anmi_ray.core.scale import Z95
 from anmi_ray.reports.charts import IntervalLine, intervals, matrix
 from anmi_ray.reports.page import decimal, of_pictures, signed
 from anmi_ray.reports.theme import MAIN, SECOND, short, to_svg
 
-Z = 1.96  # half a 95 % interval in standard errors
 MAX_DOCUMENTS = 120  # of one query in a picture; more would not be read
 
 
@@ -86,7 +86,7 @@ def ratings(found: RatedList) -> Markup:
 
 def _rated(found: RatedList, i: int, place: int) -> IntervalLine:
     rating = float(found.rating[i])
-    half = Z * float(found.std_err[i])
+    half = Z95 * float(found.std_err[i])
     low = rating - half
     high = rating + half
     name = f"✓ {short(found.names[i])}" if found.known[i] else found.names[i]

@@ -15,8 +15,16 @@ from anmi_ray.evaluation.measures import depth_of
 from anmi_ray.evaluation.relevance import Relevance
 from anmi_ray.evaluation.replicates import queries_needed, smallest_difference
 from anmi_ray.evaluation.significance import SystemComparison, by_system
-from anmi_ray.reports.data import GapSample, RatedQuery, ReportData, agreement, centred, headline_row
-from anmi_ray.reports.held_out import judges_alone, shown
+from anmi_ray.reports.data import (
+    GapSample,
+    Json,
+    ReportData,
+    agreement,
+    centred,
+    headline_row,
+    judges_alone,
+    shown,
+)
 from anmi_ray.reports.page import asset, capital, category_colour, count, decimal, p_value, percent, render, signed
 
 _SECTIONS = ("quality", "queries", "judges", "ratings", "negatives", "training", "cost", "provenance")
@@ -47,13 +55,13 @@ def to_html(data: ReportData) -> str:
         measures=measures,
         rows={name: _rows(data, name, systems) for name in measures},
         systems=systems,
-        quantities=list(dict.fromkeys(value.quantity for judge in data.judges for value in judge.values)),
+        quantities=list(dict.fromkeys(value["quantity"] for judge in data.judges for value in judge["values"])),
         fig=_figures(data, measures, systems),
         agreement=agreement(data.truth) if data.truth is not None else None,
         strips=_strips(data.example, data.level) if data.example is not None else [],
         categories=_categories(data.gaps) if data.gaps is not None else [],
-        total_seconds=sum(stage.seconds for stage in data.stages),
-        longest_seconds=max((stage.seconds for stage in data.stages), default=0.0),
+        total_seconds=sum(stage["seconds"] for stage in data.stages),
+        longest_seconds=max((stage["seconds"] for stage in data.stages), default=0.0),
     )
 
 
@@ -75,7 +83,7 @@ def beside(data: ReportData) -> str:
     others = [name for name in data.references if name in mean]
     if not others or "reranked" not in mean:
         return ""
-    who = "reranked" if data.collection.labelled.get("train", 1) else "judgments alone"
+    who = "reranked" if data.collection["labelled"].get("train", 1) else "judgments alone"
     untrained = next((name for name in (START, data.baseline) if name in mean), "")
     named = {f"nothing trained ({untrained})": untrained} | {name: name for name in others}
     said = [f"{name} {decimal(mean[system])}" for name, system in named.items() if system]
@@ -162,27 +170,31 @@ def _figures(data: ReportData, measures: Sequence[str], systems: Sequence[str]) 
             middle.truth_elo, middle.rating_elo, "true relevance (Elo, query mean 0)", "rating (Elo, query mean 0)"
         )
     if data.gaps is not None and any(len(values) for values in data.gaps.gaps.values()):
-        bands = [(band.name, band.low, band.high) for band in data.gaps.bands]
+        bands = [(band["name"], band["low"], band["high"]) for band in data.gaps.bands]
         drawn["gaps"] = charts.histogram(data.gaps.gaps, data.gaps.chosen, bands, "gap below the anchor (Elo)")
     if data.relevance is not None:
         drawn["relevance"] = _reliability(data.relevance)
+    if data.distilled is not None and data.distilled["curve"]:
+        curve = {", ".join(data.distilled["judges"]): data.distilled["curve"]}
+        drawn["distilled"] = charts.calibration(curve, "predicted score", "the ensemble's score")
     return drawn | curves(data.training)
 
 
 def _reliability(found: Relevance) -> Markup:
     """How often documents are relevant, over the probability that they are."""
-    from anmi_ray.reports.distilled_charts import calibration
+    from anmi_ray.reports.charts import calibration
 
     held = {"dev, out of fold": found.dev, **({"test": found.test} if found.test is not None else {})}
     named = {name: one.curve for name, one in reversed(held.items())}  # the first has intervals
     return calibration(named, "P(relevant), mean of the documents", "share that is relevant")
 
 
-def _strips(example: RatedQuery, level: float) -> list[dict[str, float | None]]:
+def _strips(example: Json, level: float) -> list[dict[str, float | None]]:
     """Where each document's rating, its interval, the truth and zero stand on one strip, as shares of its width."""
     z = NormalDist().inv_cdf((1 + level) / 2)
-    ends = [d.rating_elo + side * z * d.std_err_elo for d in example.documents for side in (-1, 1)]
-    ends += [d.truth_elo for d in example.documents if d.truth_elo is not None]
+    documents = example["documents"]
+    ends = [d["rating_elo"] + side * z * d["std_err_elo"] for d in documents for side in (-1, 1)]
+    ends += [d["truth_elo"] for d in documents if d["truth_elo"] is not None]
     low = min(ends, default=0.0)
     high = max(ends, default=0.0)
     margin = (high - low) * 0.02 or 1.0
@@ -192,27 +204,27 @@ def _strips(example: RatedQuery, level: float) -> list[dict[str, float | None]]:
 
     return [
         {
-            "low": at(d.rating_elo - z * d.std_err_elo),
-            "middle": at(d.rating_elo),
-            "high": at(d.rating_elo + z * d.std_err_elo),
-            "mark": None if d.truth_elo is None else at(d.truth_elo),
+            "low": at(d["rating_elo"] - z * d["std_err_elo"]),
+            "middle": at(d["rating_elo"]),
+            "high": at(d["rating_elo"] + z * d["std_err_elo"]),
+            "mark": None if d["truth_elo"] is None else at(d["truth_elo"]),
             "zero": at(0.0) if low <= 0 <= high else None,
         }
-        for d in example.documents
+        for d in documents
     ]
 
 
 def _categories(sample: GapSample) -> list[dict[str, Any]]:
     """Rows of the table beside the gap histogram: category, band, weight, documents, share, median gap."""
     total = sum(len(values) for values in sample.gaps.values())
-    bands = {band.name: band for band in sample.bands}
+    bands = {band["name"]: band for band in sample.bands}
     names = sorted(sample.gaps, key=lambda n: (list(bands).index(n) if n in bands else len(bands), n))
     return [
         {
             "name": name,
             "colour": category_colour(name),
-            "band": _band(bands[name].low, bands[name].high) if name in bands else "",
-            "weight": bands[name].weight if name in bands else None,
+            "band": _band(bands[name]["low"], bands[name]["high"]) if name in bands else "",
+            "weight": bands[name]["weight"] if name in bands else None,
             "documents": len(sample.gaps[name]),
             "chosen": len(sample.chosen.get(name, ())),
             "share": len(sample.gaps[name]) / total if total else 0.0,

@@ -20,8 +20,7 @@ from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.retrieval import jdk
 
 # A bound, not what is taken (a process with a small index takes .3 GB in all). An index is mapped from its files,
-# outside the heap; on it lie the buffer of one that is being written and one document at a time, of 10 MB with its term
-# vectors at most.
+# outside the heap; on it lie the buffer of one that is being written and one document at a time, of 10 MB at most.
 HEAP = "1g"
 _OPTIONS = (
     f"-Xmx{HEAP}",
@@ -38,7 +37,7 @@ _STORAGE = ("java.io.", "java.nio.file.", "org.apache.lucene.index.", "org.apach
 
 
 def check() -> None:
-    """Raise ConfigError unless pyserini is installed and a JDK found; imports neither, starts nothing."""
+    """Raise ConfigError unless pyserini is installed and JAVA_HOME is a JDK; imports neither, starts nothing."""
     _classes()
     jdk.usable()
 

@@ -1,9 +1,9 @@
-"""BM25 by Lucene itself: its analyzers of many languages, its index on disk, and RM3 as Anserini computes it.
+"""BM25 by Lucene itself: its analyzers of many languages, and its index on disk.
 
 The same interface as `bm25`, with the index built once into a folder and then mapped, not held. A document is known by
 its place: one thread writes one segment whose merges keep the order, so that Lucene's own number of a document is its
 place, ties go to the smaller one, and the same texts give the same rankings and scores. Nothing is stored beside the
-inverted index, but for RM3 each document's words. Statistics of a larger collection come in with the query: a word's
+inverted index. Statistics of a larger collection come in with the query: a word's
 boost makes its idf in this index the one given, and k1 and b are chosen such that lengths count as they do there.
 Q queries.
 """
@@ -26,7 +26,7 @@ from anmi_ray.retrieval.jvm import java
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.retrieval.top import Hits, empty
 
-_FIELD = "contents"  # what Anserini's RM3 looks for
+_FIELD = "contents"
 _BUFFER_MB = 64.0  # of postings, before they are written out
 _BLOCK = 64  # queries that a thread takes at once
 _WORDS = 2**31 - 1  # different words of a query: a whole document may be asked
@@ -45,7 +45,7 @@ def build(texts: Iterable[str], folder: Path, config: LuceneConfig) -> None:
         directory = _directory(folder)
         writer = java("org.apache.lucene.index.IndexWriter")(directory, _writing(analyzer))
         try:
-            field = _field(with_vectors=config.rm3 is not None)
+            field = _field()
             document = java("org.apache.lucene.document.Document")()
             document.add(field)
             for text in texts:
@@ -70,8 +70,7 @@ def words(queries: Sequence[str], config: LuceneConfig) -> set[str]:
 class LuceneIndex:
     """An index that `build` wrote, of `documents` documents, open for searching; k1 and b may differ from then.
 
-    `whole`: what is known of the collection that these documents are a part of; without it they are all. With RM3 the
-    first search uses it, the words that are fed back and the second search are of these documents alone.
+    `whole`: what is known of the collection that these documents are a part of; without it they are all.
 
     Raises ConfigError for an unknown language and as `check` does, and StoreError for an index that is absent or
     damaged, of another number of documents, or made by other analysis than `config` asks for.
@@ -103,7 +102,6 @@ class LuceneIndex:
         self._queries = java("io.anserini.search.query.BagOfWordsQueryGenerator")()
         self._boosted = None if whole is None else _parser()
         self._json = _mapper()
-        self._rm3 = _rm3(config, self._analyzer)
 
     def statistics(self, words: Collection[str]) -> Statistics:
         """Statistics of these documents alone, of `words`, to be merged into those of the whole collection.
@@ -117,7 +115,7 @@ class LuceneIndex:
         return Statistics(int(documents), int(length), {word: count for word, count in held if count})
 
     def search(self, queries: Sequence[str], depth: int, threads: int = 1) -> Hits:
-        """The `depth` best documents per query that share a word with it (with RM3: or with its first documents).
+        """The `depth` best documents per query that share a word with it.
 
         (index int64[Q, depth], -1 where there are fewer; score float64[Q, depth]); ties by the smaller index. A query
         is words: Lucene's query syntax means nothing in it. The number of threads changes nothing but the time.
@@ -125,11 +123,6 @@ class LuceneIndex:
         index, score = empty(len(queries), depth)
         if not len(queries) or not self._documents:
             return index, score
-        limits = java("io.anserini.search.SearchCollection$Args")()
-        # ties by Lucene's number, not by a stored id
-        limits.hits = depth
-        limits.arbitraryScoreTieBreak = True
-
         boosted = None if self._whole is None else [self._boosted_query(_text(query)) for query in queries]
 
         def block(start: int) -> None:
@@ -139,7 +132,7 @@ class LuceneIndex:
                     asked = self._queries.buildQuery(_FIELD, self._analyzer, text) if boosted is None else boosted[row]
                     if asked is None:
                         continue
-                    documents, scores = self._search(text, asked, depth, limits)
+                    documents, scores = self._search(asked, depth)
                     found = int(np.count_nonzero(scores > 0))
                     index[row, :found] = documents[:found]
                     score[row, :found] = scores[:found]
@@ -178,26 +171,14 @@ class LuceneIndex:
                  if self._boosts[word]]  # fmt: skip
         return self._boosted.parse(" ".join(parts)) if parts else None
 
-    def _search(self, query: str, asked: Any, depth: int, limits: Any) -> tuple[Any, Any]:
+    def _search(self, asked: Any, depth: int) -> tuple[list[int], np.ndarray[tuple[int], np.dtype[np.float32]]]:
         """Documents and float32 scores of one query, best first; `asked` is what Lucene makes of it.
 
         Every method called here belongs to an object that all threads share: pyjnius binds a method to its object
         in a place of the class, so that two threads calling it on two objects would get in each other's way.
         """
-        if self._rm3 is None:
-            hits = json.loads(self._json.writeValueAsString(self._searcher.search(asked, depth)))["scoreDocs"]
-            return [hit["doc"] for hit in hits], np.array([hit["score"] for hit in hits], dtype=np.float32)
-        assert self._config.rm3 is not None
-        first = self._searcher.search(asked, self._config.rm3.documents)
-        feedback = java("io.anserini.search.ScoredDocs").fromTopDocs(first, self._searcher)
-        if not feedback.scores:
-            return [], np.zeros(0, dtype=np.float32)
-        words = java("io.anserini.analysis.AnalyzerUtils").analyze(self._analyzer, query)
-        context = java("io.anserini.rerank.RerankerContext")(
-            self._searcher, "", asked, None, query, words, None, limits
-        )
-        found = self._rm3.rerank(feedback, context)
-        return found.lucene_docids, np.array(found.scores, dtype=np.float32)
+        hits = json.loads(self._json.writeValueAsString(self._searcher.search(asked, depth)))["scoreDocs"]
+        return [hit["doc"] for hit in hits], np.array([hit["score"] for hit in hits], dtype=np.float32)
 
     def _verify(self, folder: Path) -> None:
         """That it is whole (checksums of all that will be read), of these documents, and of this analysis."""
@@ -207,13 +188,10 @@ class LuceneIndex:
         if self._reader.numDocs() != self._documents or self._reader.maxDoc() != self._documents:
             message = f"a Lucene index of {self._reader.numDocs()} documents, not of {self._documents}"
             raise StoreError(message, str(folder), _REBUILD)
-        made = self._reader.getIndexCommit().getUserData()
-        wanted = _described(self._config)
-        for name in ("analyzer", "vectors"):
-            is_ = made.get(name)
-            must = wanted.get(name)
-            if is_ != must and not (name == "vectors" and must == "false"):
-                raise StoreError(f"a Lucene index with {name} {is_}, not {must}", str(folder), _REBUILD)
+        made = self._reader.getIndexCommit().getUserData().get("analyzer")
+        wanted = _described(self._config).get("analyzer")
+        if made != wanted:
+            raise StoreError(f"a Lucene index with analyzer {made}, not {wanted}", str(folder), _REBUILD)
 
 
 def _directory(folder: Path) -> Any:
@@ -232,22 +210,20 @@ def _writing(analyzer: Any) -> Any:
     return settings
 
 
-def _field(with_vectors: bool) -> Any:
-    """A field that counts words: no positions, nothing stored; with vectors, each document's words for RM3."""
+def _field() -> Any:
+    """A field that counts words: no positions, nothing stored."""
     kind = java("org.apache.lucene.document.FieldType")()
     kind.setIndexOptions(java("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS)
-    kind.setStoreTermVectors(with_vectors)
     # one of six constructors that take three arguments: the cast says which
     empty_text = jvm.start().cast("java.lang.CharSequence", java("java.lang.String")(""))
     return java("org.apache.lucene.document.Field")(_FIELD, empty_text, kind)
 
 
 def _described(config: LuceneConfig) -> Any:
-    """What an index is told apart by: its analysis, and whether RM3 can be computed from it."""
+    """The metadata that identifies an index: its analysis."""
     english = f", stemmer {config.stemmer}, stop words {'left out' if config.stopwords else 'kept'}"
     said = java("java.util.HashMap")()
     said.put("analyzer", config.language + (english if config.language == "en" else ""))
-    said.put("vectors", "false" if config.rm3 is None else "true")
     return said
 
 
@@ -264,21 +240,6 @@ def _analyzer(config: LuceneConfig) -> Any:
             f"use one of {', '.join(known)}",
         )
     return analyzers.getLanguageSpecificAnalyzer(config.language)
-
-
-def _rm3(config: LuceneConfig, analyzer: Any) -> Any:
-    if config.rm3 is None:
-        return None
-    return java("io.anserini.rerank.lib.Rm3Reranker")(
-        analyzer,
-        None,
-        _FIELD,
-        config.rm3.terms,
-        config.rm3.documents,
-        config.rm3.original_weight,
-        False,  # do not log the queries
-        config.language == "en",  # words of the letters a to z and digits alone
-    )
 
 
 def _mapper() -> Any:

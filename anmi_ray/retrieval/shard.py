@@ -4,8 +4,7 @@ A hit is a (query, document) pair with what each retriever said of it, without t
 survive the merge, and `hits.texts_of` gives the texts of those that do. Besides the best `depth` of each retriever, a
 train query's hits hold its known positives and the documents that may become its random negatives. Merging the hits
 of all shards (`merge.merge_bucket`) gives what one shard over all documents would give, if the statistics of words are
-those of the whole collection: `statistics` gives a shard's, whose sum is passed to each. (But for RM3, whose feedback
-is a shard's own.)
+those of the whole collection: `statistics` gives a shard's, whose sum is passed to each.
 Q queries, N documents of the shard, H hits.
 """
 
@@ -298,7 +297,7 @@ def _lucene_index(
         "language": config.language,
         "stemmer": config.stemmer,
         "stopwords": config.stopwords,
-        "feedback": config.rm3 is not None,
+        "feedback": False,  # of indexes made by earlier versions, which are found again
     }
     folder = shelf("lucene", _VERSION["lucene"], settings, make)
     return lucene.LuceneIndex(folder, config, len(texts), whole)

@@ -1,4 +1,4 @@
-"""A pool of actors, each of which keeps what is dear to make: calls go to whoever is free.
+"""A pool of actors that keep expensive state; calls go to idle actors.
 
 An actor that dies is replaced, and its call, which must bear repetition, goes to the next that is free. Only actors
 that have started get calls: a pool may be larger than what there is room for, and nothing waits for one that compiles.
@@ -24,7 +24,7 @@ from anmi_ray.runtime.capacity import in_flight
 from anmi_ray.runtime.tasks import TASK_RETRIES, Carrier, Context, call_logged, our_errors, seal_buckets, windowed
 from anmi_ray.store import Artifact, Flow
 
-_START = -1  # in the place of a bucket
+_START = -1  # instead of a bucket
 _NO_BUCKET = -2
 
 
@@ -141,7 +141,7 @@ class ActorPool:
 
 
 def scorers(execution: ExecutionConfig) -> Carrier:
-    """How calls that score with a model are carried out: with GPUs by actors that keep their share and the model."""
+    """Choose how to run calls that score with a model: with GPUs in actors that keep the model."""
     return _by_scorers if execution.score.gpus else windowed
 
 

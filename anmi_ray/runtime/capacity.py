@@ -18,8 +18,8 @@ from ray.autoscaler.v2.utils import is_autoscaler_v2
 
 from anmi_ray.config import labels
 from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.needs import GPU_TYPE, Need
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.runtime.needs import GPU_TYPE, Need
 
 _MIRRORED = re.compile("node_[0-9a-f]{56}")  # how an autoscaler that only looks on names a node's type
 
@@ -118,7 +118,7 @@ def _largest_cpus(execution: ExecutionConfig) -> int:
 
 def may_grow(worker: Mapping[str, float], workers: int) -> bool:
     """Whether an autoscaler may yet make room for the workers, as far as Ray can tell."""
-    config: Any = state.get_cluster_config()  # as Ray Train and Ray Data ask: there is no public way
+    config: Any = state.get_cluster_config()  # as Ray Train and Ray Data do; no public API
     if config is not None and config.node_group_configs:
         groups = [(group.max_count, dict(group.resources)) for group in config.node_group_configs]
         return workers <= largest(groups, worker)
@@ -155,7 +155,7 @@ def scales(status: bytes | None) -> bool:
 
 
 def _said(need: Need, nodes: Sequence[Mapping[str, float]], of: int, fitting: float) -> str:
-    """What is needed, what there is room for, and what is there, on the nodes that are selected among all."""
+    """Resources needed, available and present, on the selected nodes."""
     gpu = next((name.removeprefix(GPU_TYPE) for name in need.each if name.startswith(GPU_TYPE)), None)
     amounts = {name: amount for name, amount in need.each.items() if not name.startswith(GPU_TYPE)}
     each = ", ".join(f"{amount:g} {gpu if gpu and name == 'GPU' else name}" for name, amount in amounts.items())
@@ -182,10 +182,10 @@ def _kinds(nodes: Sequence[Mapping[str, float]]) -> str:
 def _remedies(
     need: Need, nodes: Sequence[Mapping[str, Any]], selected: Sequence[Mapping[str, float]], fitting: int
 ) -> list[str]:
-    """What of the settings may be changed so that it fits."""
+    """Return the setting to change so that it fits."""
     if need.selector and not selected:
         known = {f"{key}={value}" for node in nodes for key, value in node["Labels"].items() if "ray.io/" not in key}
-        said = f"the labels that are there are {', '.join(sorted(known))}" if known else "no node has labels of its own"
+        said = f"the labels that are there are {', '.join(sorted(known))}" if known else "no node has labels"
         return [f"correct {need.labels} ({said})"]
     if "GPU" in need.each and not any(node.get("GPU") for node in selected):
         return [f"set {need.gpu}"] if need.gpu else []

@@ -1,8 +1,4 @@
-"""What a stage has to do, in numbers: rows, core-seconds, bytes and files, GPU hours, and what others are paid.
-
-Seconds follow from costs a row that were measured by running the quickstart on two cores of an AMD EPYC with
-avx512_bf16: they scale with cores, and tell minutes from days. Costs that one stage alone has stand beside it.
-"""
+"""Cost of a stage: calls, tokens, dollars, GPU hours, and the comparisons that it passes on."""
 
 from __future__ import annotations
 
@@ -15,41 +11,40 @@ from anmi_ray.config.experiment import Experiment
 if TYPE_CHECKING:
     from anmi_ray.judging.spend import CallCost
 
-SCORE_TOKEN_S = 1.4e-4
-TRAIN_TOKEN_S = 4e-4  # of pairs as long as max_tokens allows: most are shorter
-COMPARISON_BYTES = 50
-RUN_BYTES = 30
-TEXT_BYTES = 700
-MODEL_BYTES = 9e7
 COMPARED = "compare"  # the role whose comparisons judges are asked about
 BEGUN = "begun"  # the role of an adaptive design's first comparisons where a later round's are asked about
 
 
 @dataclass(frozen=True)
 class StageCost:
-    """One stage's work: in words, core-seconds, bytes and files kept, GPU hours and what others are paid.
+    """Planned cost of one stage.
 
-    `limited`: seconds that it takes at least however many cores there are: on GPUs, and by rate limits. `pairs`:
-    comparisons that it hands on, in one order.
+    work: in words; "" for a stage that costs neither calls nor GPU hours.
+    pairs: comparisons that it passes on, each in one order.
+    calls: to language models and servers.
+    tokens: of prompts and answers of these calls.
+    dollars: paid to servers, and for GPUs if their price is configured.
+    gpu_hours: on the cluster's GPUs.
     """
 
-    work: str
-    seconds: float
-    bytes: float
-    dollars: float = 0.0
-    limited: float = 0.0
-    files: int = 0
-    gpu_hours: float = 0.0
+    work: str = ""
     pairs: int = 0
+    calls: int = 0
+    tokens: float = 0.0
+    dollars: float = 0.0
+    gpu_hours: float = 0.0
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a stage works on: the settings of all and its own, the collection's counts, what earlier stages hand on.
+    """Inputs of the cost of a stage.
 
+    experiment, config: all settings, and those of the stage.
+    documents, train, dev, test: documents of the collection, and queries by split.
     dev_labelled: dev queries with a relevance grade, which judges do not rate.
-    pairs: by role, the comparisons that the stage in it hands on. calls: what is asked of its panel's language models,
-    where that is known. manifest: its own, where its artifact is complete.
+    pairs: comparisons that the stage in each role passes on.
+    calls: cost of the language models of its panel, if known.
+    manifest: of its own artifact, if that is complete.
     """
 
     experiment: Experiment
@@ -63,19 +58,20 @@ class Workload:
     calls: Sequence[CallCost] = ()
     manifest: Mapping[str, Any] | None = None
 
-    @property
-    def queries(self) -> int:
-        """Queries of all splits."""
-        return self.train + self.held_out
+    def found(self, unit: str, about: int) -> int:
+        """Rows of this unit that the stage has found, if it is complete, else the estimate."""
+        if self.manifest is None:
+            return about
+        return next(flow["rows_out"] for flow in self.manifest["flows"] if flow["unit"] == unit)
 
     @property
     def held_out(self) -> int:
-        """Queries of dev and test."""
+        """Number of dev and test queries."""
         return self.dev + self.test
 
     @property
     def compared(self) -> int:
-        """Queries whose candidates are compared: of train, and of dev those without a label where judges rate these."""
+        """Number of queries whose candidates are compared: train, and unlabelled dev queries if judges rate dev."""
         if not self.experiment.rates_dev:
             return self.train
         size = self.experiment.corpus.unlabelled_dev
@@ -84,21 +80,5 @@ class Workload:
 
     @property
     def candidates(self) -> int:
-        """Candidates of all queries whose candidates are compared."""
+        """Number of candidates of all queries whose candidates are compared."""
         return self.compared * min(self.experiment.retrieve.candidates, self.documents)
-
-    @property
-    def listed(self) -> int:
-        """Documents of an example that training reads, at most."""
-        mine = self.experiment.mine
-        return 1 + mine.negatives + mine.random_negatives + mine.rated_extra
-
-    @property
-    def shards(self) -> int:
-        """Shards of the documents."""
-        return -(-self.documents // self.experiment.corpus.shard_documents)
-
-    @property
-    def buckets(self) -> int:
-        """Buckets of queries."""
-        return self.experiment.execution.buckets_on(self.experiment.execution.cpus)

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from anmi_ray.core.errors import DamagedError, from_os_error
+from anmi_ray.core.errors import from_os_error
 from anmi_ray.runtime.tasks import Carrier, Context, our_errors, windowed
 from anmi_ray.store import Artifact
-from anmi_ray.store.parquet import REMEDY, end_of, look, seal_file
+from anmi_ray.store.parquet import decoding, read_tail
 from anmi_ray.store.uri import remove
 
 
@@ -68,7 +68,6 @@ def publish(artifact: Artifact, name: str, index: int, tables: Iterable[pa.Table
                     if table.num_rows:
                         writer.write_table(table.replace_schema_metadata(None), row_group_size=table.num_rows)
                 writer.add_key_value_metadata({"groups": ",".join(map(str, groups))})
-            seal_file(file)
         except OSError as error:
             raise from_os_error(error, tempfile.gettempdir()) from error
         artifact.store.publish_file(_path(artifact, name, index), file)
@@ -81,7 +80,7 @@ def groups_of(artifact: Artifact, name: str, index: int) -> list[int] | None:
         return None
     with artifact.store.open_input(path) as stream:
         try:
-            return _groups(look(*end_of(stream)).metadata)
+            return _groups(pq.read_metadata(read_tail(stream)))
         except (ValueError, OSError):  # ArrowInvalid is the former
             return None
 
@@ -91,19 +90,15 @@ def _groups(footer: pq.FileMetaData) -> list[int]:
 
 
 def read(artifact: Artifact, name: str, index: int, reader: int) -> pa.Table:
-    """The rows of one reader. Raises DamagedError where they are not those that were written."""
+    """The rows of one reader. Raises DamagedError where they are damaged."""
     path = _path(artifact, name, index)
-    try:
-        with artifact.store.open_input(path) as stream:
-            file = pq.ParquetFile(stream, metadata=look(*end_of(stream)).metadata, page_checksum_verification=True)
-            group = _groups(file.metadata)[reader]
-            table = file.read_row_group(group) if group >= 0 else file.schema_arrow.empty_table()
-    except OSError as error:
-        raise from_os_error(error, artifact.store.where(path)) from error
-    except (ValueError, pa.ArrowException) as error:
-        raise DamagedError(f"damaged: {error}", artifact.store.where(path), REMEDY) from error
-    if group >= 0 and table.num_rows != file.metadata.row_group(group).num_rows:
-        raise DamagedError("damaged: other rows than its footer counts", artifact.store.where(path), REMEDY)
+    place, remedy = artifact.store.where(path), artifact.store.rebuild(path)
+    with decoding(place, remedy, artifact.store.local is not None), artifact.store.open_input(path) as stream:
+        file = pq.ParquetFile(stream, page_checksum_verification=True)
+        group = _groups(file.metadata)[reader]
+        table = file.read_row_group(group) if group >= 0 else file.schema_arrow.empty_table()
+        if group >= 0 and table.num_rows != file.metadata.row_group(group).num_rows:
+            raise ValueError("it holds other rows than its footer counts")
     return table.replace_schema_metadata(None)
 
 

@@ -11,7 +11,7 @@ from anmi_ray.store import Flow
 
 
 class Meters(Reporter):
-    """See the module. Needs a started Ray; `stage`: the one that is at work."""
+    """See the module. Needs a started Ray; `stage`: the running stage."""
 
     def __init__(self, run: str, stage: str = "") -> None:
         stages = {"tag_keys": ("run", "stage")}
@@ -19,7 +19,7 @@ class Meters(Reporter):
         runs = {"tag_keys": ("run",)}
         self._done = Gauge("anmi_stage_done", "how much of a stage is done, in its unit", **units)
         self._size = Gauge("anmi_stage_size", "how much there is to do in a stage, in its unit", **units)
-        self._seconds = Gauge("anmi_stage_seconds", "seconds that a stage is at work, or took", **stages)
+        self._seconds = Gauge("anmi_stage_seconds", "running time of a stage in seconds", **stages)
         kinds = (*units["tag_keys"], "kind")
         self._rows = Counter("anmi_rows", "rows that went into stages, came out, or were rejected", tag_keys=kinds)
         self._step = Gauge("anmi_train_step", "step after which dev was measured last", **runs)
@@ -33,7 +33,7 @@ class Meters(Reporter):
         self._stage, self._began = name, time.monotonic()
 
     def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
-        """It is so far."""
+        """Update the gauges."""
         tags = {**self._run, "stage": self._stage, "unit": unit}
         self._done.set(done, tags=tags)
         self._size.set(total, tags=tags)

@@ -1,4 +1,4 @@
-"""Who is told how far a run is: what a command shows, the log, the root and Prometheus all take this form."""
+"""Progress reporters: the command line, the log, the root and Prometheus implement this interface."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Reporter:
         """A stage has something to do and starts."""
 
     def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
-        """It is so far."""
+        """Report progress."""
 
     def notice(self, text: str) -> None:
         """Something that its user should know."""

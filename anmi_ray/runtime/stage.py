@@ -1,4 +1,4 @@
-"""What a stage says of itself, beside the body that carries it out: `anmi_ray/pipeline/stages.py` lists them.
+"""The description of a stage, in addition to its body; `anmi_ray/pipeline/stages.py` lists the stages.
 
 Nothing here imports Ray, and a module that declares a stage imports neither Ray nor a model's code before it runs.
 """
@@ -13,9 +13,9 @@ from typing import Any
 from anmi_ray.config.base import Settings, result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import AnmiError
 from anmi_ray.runtime.costs import StageCost, Workload
-from anmi_ray.runtime.needs import Need
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact
 
@@ -37,9 +37,9 @@ class Stage:
     name: of its artifacts' folder, and what users call it.
     version: rises whenever the same inputs and settings would give other rows.
     inputs: the roles whose artifacts it reads, each named as the stage that plays it, but for those in `played_by`.
-    does: in words, for whoever looks on.
+    does: description for the user.
     run: (artifact to make, inputs by role, settings, context) -> facts for the manifest, "flows" among them.
-    cost: what it has to do, from what it works on.
+    cost: its calls, tokens, dollars and GPU hours, and the comparisons it passes on; zero by default.
     settings: dotted name of the group of settings that is its own; "" where that is called as the stage is.
     config: settings that it works with, where they are not that group as it stands.
     left_out: of these settings, those that change no result of its own: where things lie, what other stages are of.
@@ -61,7 +61,7 @@ class Stage:
     inputs: tuple[str, ...]
     does: str
     run: Body
-    cost: Callable[[Workload], StageCost]
+    cost: Callable[[Workload], StageCost] = lambda _: StageCost()
     settings: str = ""
     config: Callable[[Experiment], Settings] | None = None
     left_out: frozenset[str] = frozenset()
@@ -99,7 +99,7 @@ class Stage:
         return 1 if self.direct or self.panel(experiment).orders == "one" else 2
 
     def settings_of(self, experiment: Experiment) -> dict[str, Any]:
-        """What of them can change its result and is not the default, the run's seed among it."""
+        """Return the non-default settings that can change its result, including the run's seed."""
         found = result_settings(self.config_of(experiment))
         settings = {name: value for name, value in found.items() if name not in self.left_out}
         if not experiment.seed:

@@ -1,4 +1,4 @@
-"""What every request passes before its body is parsed: whether there is room, its key, its size, its time."""
+"""Check the key, the size and the content type of a request before its body is parsed, and bound its time."""
 
 from __future__ import annotations
 
@@ -17,53 +17,16 @@ Scope = Any
 Receive = Any
 Send = Any
 
-MOST_INSIDE = 1024
-"""Requests that may be inside at once, whatever they ask for."""
+MAX_INSIDE = 1024
+"""Requests that may be under way at once, whatever they ask for."""
 
-_BODIES = 16  # bodies of the greatest size that may be in memory at once
-OPEN = ("/", "/health", "/docs", "/openapi.json")  # no key is asked for
-_GONE = 499  # nginx's status of a request whose client left
-_DISCARD_S = 10.0
-
-
-class _Exchange:
-    """A request and its answer: the status that was sent, and whether the request's body has come to its end."""
-
-    def __init__(self, receive: Receive, send: Send) -> None:
-        self._receive = receive
-        self._send = send
-        self.status = _GONE
-        self.ended = False
-
-    @property
-    def answered(self) -> bool:
-        """Whether the answer has begun."""
-        return self.status != _GONE
-
-    async def receive(self) -> Any:
-        """The next message of the client."""
-        message = await self._receive()
-        self.ended = message["type"] == "http.disconnect" or not message.get("more_body", False)
-        return message
-
-    async def send(self, message: Any) -> None:
-        """The next message to the client."""
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-        await self._send(message)
-
-    async def discard(self, most: int) -> None:
-        """Read what is left of a body that nobody wants: a client that still writes would not read its answer."""
-        try:
-            async with asyncio.timeout(_DISCARD_S):
-                while not self.ended and most > 0:
-                    most -= len((await self.receive()).get("body", b""))
-        except TimeoutError:
-            return
+OPEN = ("/", "/health", "/docs", "/openapi.json")  # paths without a key
+_CLIENT_LEFT = 499  # nginx's status of a request whose client left
+_DISCARDED_BODIES = 16  # bodies of the maximal size that are read, and not kept, so that the client reads its answer
 
 
 class Gate:
-    """An ASGI application around another, which gets whole bodies of JSON within the limits."""
+    """An ASGI application around another, which gets whole JSON bodies within the limits."""
 
     def __init__(
         self, app: Any, settings: ServiceSettings, paths: set[str], answered: Callable[[str, int, float], None]
@@ -73,7 +36,6 @@ class Gate:
         self._key = settings.key()
         self._paths = paths
         self._answered = answered
-        self._bytes = 0
         self.inside = 0
         self.draining = False
 
@@ -83,97 +45,82 @@ class Gate:
             await self._app(scope, receive, send)
             return
         begin = time.monotonic()
-        exchange = _Exchange(receive, send)
+        status = _CLIENT_LEFT
+
+        async def sending(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        body: bytes | None = None
         self.inside += 1
         try:
-            await self._pass(scope, exchange)
+            async with asyncio.timeout(self._settings.timeout_s):
+                refusal = self._refusal(scope)
+                body = await self._body(receive, 0 if refusal else self._settings.max_body)
+                if refusal is not None:
+                    raise refusal
+                await self._app(scope, _once(body, receive), sending)
+        except TimeoutError:
+            late = f"no answer within {self._settings.timeout_s:g} seconds"
+            await self._refuse(RefusalError(408 if body is None else 503, late, 1), status, scope, receive, sending)
+        except RefusalError as error:
+            await self._refuse(error, status, scope, receive, sending)
         finally:
             self.inside -= 1
             path = scope["path"] if scope["path"] in self._paths else "other"
-            self._answered(path, exchange.status, time.monotonic() - begin)
+            self._answered(path, status, time.monotonic() - begin)
 
-    async def _pass(self, scope: Scope, exchange: _Exchange) -> None:
-        has_body = scope["method"] in ("POST", "PUT", "PATCH")
-        body = b""
-        try:
-            try:
-                headers = {name.lower(): value for name, value in scope["headers"]}
-                self._check(scope, headers)
-                async with asyncio.timeout(self._settings.timeout_s):
-                    receive = exchange.receive
-                    if has_body:
-                        body = await self._body(headers, receive)
-                        receive = _whole(body, receive)
-                    elif headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
-                        await exchange.discard(
-                            _BODIES * self._settings.max_body
-                        )  # else the connection is reset, unanswered
-                    else:
-                        exchange.ended = True
-                    await self._app(scope, receive, exchange.send)
-            except TimeoutError:
-                late = f"no answer within {self._settings.timeout_s:g} seconds"
-                raise RefusalError(503 if exchange.ended else 408, late, 1) from None
-            finally:
-                self._bytes -= len(body)
-        except RefusalError as refusal:
-            if exchange.answered:  # the client has the beginning of an answer, and is told by its end
-                return
-            if has_body and refusal.status != 408:
-                await exchange.discard(_BODIES * self._settings.max_body)
-            answer = JSONResponse(refusal.content, refusal.status, refusal.headers)
-            await answer(scope, exchange.receive, exchange.send)
+    async def _refuse(self, error: RefusalError, status: int, scope: Scope, receive: Receive, send: Send) -> None:
+        if status == _CLIENT_LEFT:  # else the answer has begun
+            await JSONResponse(error.content, error.status, error.headers)(scope, receive, send)
 
-    def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        """Raise RefusalError where a request is turned away by what stands before its body."""
-        if scope["path"] in OPEN:
-            return
-        if self.draining:
-            raise RefusalError(503, "the service is being stopped", 5)
-        if self._key is not None:
+    def _refusal(self, scope: Scope) -> RefusalError | None:
+        """Check a request by its path and headers."""
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        if scope["path"] not in OPEN:
+            if self.draining:
+                return RefusalError(503, "the service is being stopped", 5)
             kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-            if not (kind.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._key)):
-                raise RefusalError(401, "the API key is missing or wrong: send it as Authorization: Bearer KEY")
-        if self.inside > MOST_INSIDE:
-            raise RefusalError(429, f"{MOST_INSIDE:,} requests are under way already", 1)
+            if self._key is not None and not (
+                kind.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._key)
+            ):
+                return RefusalError(401, "the API key is missing or wrong: send it as Authorization: Bearer KEY")
+            if self.inside > MAX_INSIDE:
+                return RefusalError(429, f"{MAX_INSIDE:,} requests are under way already", 1)
+        if scope["method"] in ("POST", "PUT", "PATCH"):
+            length = headers.get(b"content-length", b"")
+            if length.isdigit() and int(length[:20]) > self._settings.max_body:
+                return self._too_long()
+            kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+            if kind != b"application/json" and not kind.endswith(b"+json"):
+                return RefusalError(415, "the body must be JSON: send it with Content-Type: application/json")
+        return None
 
-    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        """The whole body; what is kept counts in `_bytes`. Raises RefusalError."""
-        most = self._settings.max_body
-        length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length[:20]) > most:
-            raise self._too_long()
-        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if kind != b"application/json" and not kind.endswith(b"+json"):
-            raise RefusalError(415, "the body must be JSON: send it with Content-Type: application/json")
+    async def _body(self, receive: Receive, most: int) -> bytes:
+        """Read the whole body, and keep it if it has at most `most` bytes; RefusalError if more, unless that is 0."""
         parts: list[bytes] = []
         size = 0
-        try:
-            more = True
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise RefusalError(400, "the client left before its body was whole")
-                part = message.get("body", b"")
-                more = message.get("more_body", False)
-                parts.append(part)
-                size += len(part)
-                self._bytes += len(part)
-                if size > most:
-                    raise self._too_long()
-                if self._bytes > _BODIES * most:
-                    raise RefusalError(429, "bodies of other requests fill the service's memory", 1)
-        except BaseException:
-            self._bytes -= size
-            raise
+        more = True
+        while more and size <= _DISCARDED_BODIES * self._settings.max_body:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise RefusalError(400, "the client left before its body was whole")
+            more = message.get("more_body", False)
+            size += len(message.get("body", b""))
+            if size <= most:
+                parts.append(message.get("body", b""))
+        if most and size > most:
+            raise self._too_long()
         return b"".join(parts)
 
     def _too_long(self) -> RefusalError:
         return RefusalError(413, f"the body is longer than {self._settings.max_body:,} bytes: send fewer documents")
 
 
-def _whole(body: bytes, receive: Receive) -> Receive:
-    """What the application receives: the body at once, then what the server says next."""
+def _once(body: bytes, receive: Receive) -> Receive:
+    """Give the application the body at once, then what the server says next."""
     given = False
 
     async def receiving() -> Any:

@@ -1,8 +1,4 @@
-"""The texts of all requests in one bounded queue, from which batches are taken, of one request or of several.
-
-A batch is bounded by texts and characters; within it the model's own forward passes are bounded by tokens
-(models/pairs.py), so the longest texts decide neither memory nor time of a batch alone.
-"""
+"""Batch texts of concurrent requests, first come, first served, in one bounded queue."""
 
 from __future__ import annotations
 
@@ -12,207 +8,152 @@ import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from anmi_ray.serving.model_version import ModelVersion
+from anmi_ray.serving.meters import ServiceMeters
 from anmi_ray.serving.refusals import RefusalError
-
-What = Literal["score", "query", "document"]
-"""A score of a query and a text; the vector of a text that is a query, or a document."""
+from anmi_ray.serving.scorer import Computed, Task
+from anmi_ray.serving.settings import ServiceSettings
 
 _BATCH_CHARACTERS = 1_000_000
-_SMOOTHING = 0.2  # of the newest batch in the rate
-_LONGEST_RETRY_S = 60
-_TRIES = 3  # of a request whose batches were computed by different models
-_MARGIN = 0.65  # of the time limit that may be spent waiting: what is in batches is not counted, and rates fall
+_SMOOTHING = 0.2  # weight of the newest batch in the rate
+_MAX_RETRY_S = 60
+_WAITING_SHARE = 0.65  # of the time limit; the rest is for batches under way and rates that fall
 
-
-@dataclass(frozen=True)
-class Computed:
-    """Of N texts: values float32[N], or vectors float32[N, d]; None where the model has no such. Tokens int64[N].
-
-    `model` says by which: another may be loaded while requests are under way. `max_tokens`: tokens of an input that it
-    reads at most.
-    """
-
-    values: NDArray[np.float32] | None
-    tokens: NDArray[np.int64]
-    model: ModelVersion = field(default_factory=ModelVersion)
-    max_tokens: int = 0
-
-
-Compute = Callable[[What, list[str], list[str]], Awaitable[Computed]]
-
-
-class Watcher(Protocol):
-    """Who is told of every batch."""
-
-    def batch(self, texts: int, tokens: int, seconds: float) -> None:
-        """Texts of one batch, their tokens, and the seconds that it took."""
+Compute = Callable[[Task, list[str], list[str]], Awaitable[Computed]]
 
 
 @dataclass(eq=False)
-class _Job:
-    """One request: `taken` of its texts are in batches, `left` of them are not computed yet."""
+class _Part:
+    """Texts of one request that fit into a batch."""
 
-    what: What
+    task: Task
     query: str
     texts: Sequence[str]
-    done: asyncio.Future[list[Computed]]
-    taken: int = 0
-    left: int = 0
-    parts: dict[int, Computed] = field(default_factory=dict)
+    done: asyncio.Future[Computed]
 
-    def take(self, most: int, characters: int) -> list[str]:
-        """The next texts, one at least."""
-        first = self.taken
-        for text in self.texts[first : first + most]:
-            characters -= len(text)
-            if characters < 0 and self.taken > first:
-                break
-            self.taken += 1
-        return list(self.texts[first : self.taken])
-
-    def put(self, start: int, part: Computed) -> None:
-        """Keep what was computed of the texts from `start` on; the last part ends the job."""
-        self.parts[start] = part
-        self.left -= len(part.tokens)
-        if not self.left and not self.done.done():
-            self.done.set_result([self.parts[at] for at in sorted(self.parts)])
+    @property
+    def characters(self) -> int:
+        return sum(map(len, self.texts))
 
     def fail(self, error: Exception) -> None:
-        """End the job with an error."""
         if not self.done.done():
             self.done.set_exception(error)
 
 
 class BatchQueue:
-    """Computes texts of concurrent requests together, first come, first served; `workers` batches are under way."""
+    """Compute texts of concurrent requests together, `workers` batches at a time."""
 
-    def __init__(
-        self, compute: Compute, batch_texts: int, max_waiting: int, workers: int, timeout_s: float, watcher: Watcher
-    ) -> None:
+    def __init__(self, compute: Compute, settings: ServiceSettings, workers: int, meters: ServiceMeters) -> None:
         self._compute = compute
-        self._batch_texts = batch_texts
-        self._max_waiting = max_waiting
-        self._timeout_s = timeout_s
-        self._watcher = watcher
+        self._settings = settings
+        self._meters = meters
         self._workers = workers
-        self._jobs: deque[_Job] = deque()
-        self._some = asyncio.Event()
+        self._parts: deque[_Part] = deque()
+        self._filled = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._rate = 0.0  # texts a second
-        self.waiting = 0
+
+    @property
+    def waiting(self) -> int:
         """Texts that are in no batch yet."""
+        return sum(len(part.texts) for part in self._parts)
 
-    async def computed(self, what: What, query: str, texts: Sequence[str]) -> Computed:
-        """What the model says of one text or more.
-
-        Raises RefusalError 429 where too many wait, or would too long; 503 where processes have different models.
-        """
+    async def computed(self, task: Task, query: str, texts: Sequence[str]) -> Computed:
+        """Compute one text or more. Raises RefusalError 429 if too many texts wait, or would wait too long."""
         self._admit(len(texts))
-        for _ in range(_TRIES):
-            parts = await self._parts(what, query, texts)
-            models = {part.model.asked_at for part in parts}
-            if len(models) == 1:  # else two of them speak, and their scores are no ranking
-                return _joined(parts)
-        raise RefusalError(503, "another model is being loaded, and not every process has it: send it again", 5)
-
-    async def _parts(self, what: What, query: str, texts: Sequence[str]) -> list[Computed]:
-        """What batches say of the texts, in their order."""
-        self._tasks = [task for task in self._tasks if not task.done()]
-        for _ in range(self._workers - len(self._tasks)):  # not before: a loop must run
-            # in a context of its own: else Ray Serve cancels what it asks for with the request that started it
-            self._tasks.append(asyncio.create_task(self._work(), context=contextvars.Context()))
-        job = _Job(what, query, texts, asyncio.get_running_loop().create_future(), left=len(texts))
-        self._jobs.append(job)
-        self.waiting += len(texts)
-        self._some.set()
-        try:
-            return await job.done
-        finally:
-            if job.taken < len(texts):  # given up, or failed
-                self._jobs.remove(job)
-                self.waiting -= len(texts) - job.taken
+        found = await self._in_parts(task, query, texts)
+        if any(one.model != found[0].model for one in found):  # one is being replaced: a single process is asked
+            return await self._compute(task, [query] * len(texts), list(texts))
+        values = [one.values for one in found if one.values is not None]
+        tokens = np.concatenate([one.tokens for one in found])
+        return replace(found[0], values=np.concatenate(values) if values else None, tokens=tokens)
 
     def _admit(self, count: int) -> None:
-        wait_s = (self.waiting + count) / self._rate if self._rate else 0.0
-        # whoever comes alone is served, however many texts it has
-        if self.waiting and (self.waiting + count > self._max_waiting or wait_s > _MARGIN * self._timeout_s):
-            seconds = self.waiting / self._rate if self._rate else 1.0
-            retry_s = min(_LONGEST_RETRY_S, max(1, math.ceil(seconds)))
-            raise RefusalError(429, f"{self.waiting:,} texts wait already: send it again in {retry_s} s", retry_s)
+        waiting = self.waiting
+        wait_s = waiting / self._rate if self._rate else 1.0
+        limit_s = _WAITING_SHARE * self._settings.timeout_s
+        too_long = bool(self._rate) and (waiting + count) / self._rate > limit_s
+        if waiting and (too_long or waiting + count > self._settings.max_waiting):  # a lone request is always served
+            retry_s = min(_MAX_RETRY_S, max(1, math.ceil(wait_s)))
+            raise RefusalError(429, f"{waiting:,} texts wait already: send it again in {retry_s} s", retry_s)
+
+    async def _in_parts(self, task: Task, query: str, texts: Sequence[str]) -> list[Computed]:
+        loop = asyncio.get_running_loop()
+        self._tasks = [one for one in self._tasks if not one.done()]
+        while len(self._tasks) < self._workers:
+            # in a context of its own: Ray Serve cancels calls made in the context of a request whose client has left
+            self._tasks.append(loop.create_task(self._work(), context=contextvars.Context()))
+        parts = [_Part(task, query, part, loop.create_future()) for part in self._split(texts)]
+        self._parts.extend(parts)
+        self._filled.set()
+        try:
+            return await asyncio.gather(*(part.done for part in parts))
+        finally:
+            if any(part in self._parts for part in parts):  # the client left, or another part failed
+                self._parts = deque(part for part in self._parts if part not in parts)
+
+    def _split(self, texts: Sequence[str]) -> list[Sequence[str]]:
+        """Consecutive texts, as many as a batch may hold."""
+        bounds, characters = [0], 0
+        for at, text in enumerate(texts):
+            characters += len(text)
+            if at - bounds[-1] == self._settings.batch_texts or (characters > _BATCH_CHARACTERS and at > bounds[-1]):
+                bounds.append(at)
+                characters = len(text)
+        return [texts[first:end] for first, end in zip(bounds, [*bounds[1:], len(texts)], strict=True)]
 
     async def _work(self) -> None:
         while True:
-            while not self._jobs:
-                self._some.clear()
-                await self._some.wait()
+            while not self._parts:
+                self._filled.clear()
+                await self._filled.wait()
             batch = self._next()
             try:
-                await self._carry_out(batch)
+                await self._compute_batch(batch)
             except asyncio.CancelledError:
-                for job, _, _ in batch:
-                    job.fail(RefusalError(503, "the computation of these texts was cancelled: send it again", 1))
+                for part in batch:
+                    part.fail(RefusalError(503, "the computation of these texts was cancelled: send it again", 1))
                 raise
 
-    def _next(self) -> list[tuple[_Job, int, list[str]]]:
-        """A batch: jobs of one kind, where the texts of each begin, and the texts."""
-        batch: list[tuple[_Job, int, list[str]]] = []
-        room = self._batch_texts
-        characters = _BATCH_CHARACTERS
-        while self._jobs and room > 0 and characters > 0:
-            job = self._jobs[0]
-            if batch and job.what != batch[0][0].what:
+    def _next(self) -> list[_Part]:
+        """The first part, and those behind it that are of the same task and fit."""
+        batch = [self._parts.popleft()]
+        texts, characters = len(batch[0].texts), batch[0].characters
+        while self._parts and self._parts[0].task == batch[0].task:
+            texts += len(self._parts[0].texts)
+            characters += self._parts[0].characters
+            if texts > self._settings.batch_texts or characters > _BATCH_CHARACTERS:
                 break
-            start = job.taken
-            texts = job.take(room, characters)
-            batch.append((job, start, texts))
-            room -= len(texts)
-            characters -= sum(map(len, texts))
-            self.waiting -= len(texts)
-            if job.taken == len(job.texts):
-                self._jobs.popleft()
-            else:
-                break
+            batch.append(self._parts.popleft())
         return batch
 
-    async def _carry_out(self, batch: list[tuple[_Job, int, list[str]]]) -> None:
+    async def _compute_batch(self, batch: list[_Part]) -> None:
         begin = time.monotonic()
-        full = bool(self._jobs)  # small batches say little of how fast many texts go
+        is_full = bool(self._parts)  # a small batch says little about the rate under load
+        queries = [part.query for part in batch for _ in part.texts]
         try:
-            found = await self._compute(
-                batch[0][0].what,
-                [job.query for job, _, texts in batch for _ in texts],
-                [text for _, _, texts in batch for text in texts],
-            )
-        except Exception as error:  # whatever it is, nobody may wait for this batch for ever
+            found = await self._compute(batch[0].task, queries, [text for part in batch for text in part.texts])
+        except Exception as error:  # whatever it is, no request may wait for this batch forever
             if len(batch) == 1 or isinstance(error, RefusalError):
-                for job, _, _ in batch:
-                    job.fail(error)
-                return
-            for one in batch:  # one request's text is nothing to the others
-                await self._carry_out([one])
+                for part in batch:
+                    part.fail(error)
+            else:
+                for part in batch:  # a text that fails must not fail the requests of others
+                    await self._compute_batch([part])
             return
         seconds = time.monotonic() - begin
         count = len(found.tokens)
-        if full:
+        if is_full:
             rate = count * self._workers / max(seconds, 1e-6)
-            self._rate = rate if not self._rate else (1 - _SMOOTHING) * self._rate + _SMOOTHING * rate
-        self._watcher.batch(count, int(found.tokens.sum()), seconds)
-        at = 0
-        for job, start, texts in batch:
-            part = slice(at, at + len(texts))
-            values = None if found.values is None else found.values[part]
-            job.put(start, replace(found, values=values, tokens=found.tokens[part]))
-            at += len(texts)
-
-
-def _joined(parts: Sequence[Computed]) -> Computed:
-    tokens = np.concatenate([part.tokens for part in parts])
-    values = [part.values for part in parts if part.values is not None]
-    return replace(parts[0], values=np.concatenate(values) if len(values) == len(parts) else None, tokens=tokens)
+            self._rate = (1 - _SMOOTHING) * self._rate + _SMOOTHING * rate if self._rate else rate
+        self._meters.batch(count, int(found.tokens.sum()), seconds)
+        first = 0
+        for part in batch:
+            rows = slice(first, first + len(part.texts))
+            first = rows.stop
+            if not part.done.done():
+                values = None if found.values is None else found.values[rows]
+                part.done.set_result(replace(found, values=values, tokens=found.tokens[rows]))

@@ -34,9 +34,3 @@ class RefusalError(Exception):
         if self.status == 401:
             found["WWW-Authenticate"] = "Bearer"
         return found
-
-
-def of_another_model() -> RefusalError:
-    """The first stage has the vectors and weights of one model, and another scores."""
-    what = "the model was loaded anew, and the first stage is not opened with it yet: send it again"
-    return RefusalError(503, what, 5)

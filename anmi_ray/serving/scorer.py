@@ -1,4 +1,4 @@
-"""What a process that scores does: the model of `anmi rerank`, asked by one thread.
+"""Score texts in a process of its own: the model of `anmi rerank`, used by one thread.
 
 Legend: N texts, d dimensions.
 """
@@ -7,48 +7,90 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anmi_ray.api import reranking
+from anmi_ray.api.runs import Run
+from anmi_ray.evaluation.relevance import RelevanceCurve
 from anmi_ray.models.bi_encoder import BiEncoder
-from anmi_ray.serving.model_version import ModelVersion
-from anmi_ray.serving.queue import Computed, What
 from anmi_ray.serving.settings import ServiceSettings
+
+Task = Literal["score", "query", "document"]
+"""Score pairs of a query and a text, or embed texts as queries or as documents."""
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A loaded model. Two that are equal give the same scores.
+
+    `name`: its name in answers.
+    `curve`: P(relevant) of its scores, if calibrated.
+    `fingerprint`: of a run's model, else empty.
+    `version`: of the deployment that loaded it.
+    """
+
+    name: str = ""
+    curve: RelevanceCurve | None = None
+    fingerprint: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Results of N texts.
+
+    `values`: scores float32[N], or vectors float32[N, d]; None if the model has no vectors of texts.
+    `tokens`: tokens of each text, int64[N].
+    `model`: the model that computed them.
+    `max_tokens`: tokens of an input that it reads at most.
+    """
+
+    values: NDArray[np.float32] | None
+    tokens: NDArray[np.int64]
+    model: ModelInfo = field(default_factory=ModelInfo)
+    max_tokens: int = 0
+
+
+def model_info(settings: ServiceSettings, version: str = "") -> ModelInfo:
+    """Describe the model that the settings name.
+
+    Raises ConfigError if there is none, DamagedError if a run's model is not what was written, DataError if a folder
+    holds no model or its relevance.json is damaged.
+    """
+    name, _ = reranking.model_of(settings.model, settings.root)
+    calibrated = reranking.calibration_of(settings.model, settings.root)
+    is_run = reranking.names_run(settings.model)
+    fingerprint = Run(settings.model, settings.root).artifact("train", "model").fingerprint if is_run else ""
+    return ModelInfo(settings.name or name, calibrated and calibrated.curve, fingerprint, version)
 
 
 class ModelScorer:
-    """A model in memory. One batch is computed at a time: torch's threads are the process's."""
+    """A model in memory. Computes one batch at a time: torch's threads belong to the process."""
 
-    def __init__(self, model: ModelVersion, settings: ServiceSettings) -> None:
-        _, place = reranking.model_of(model.place, settings.root)
+    def __init__(self, settings: ServiceSettings, version: str = "") -> None:
+        self.model = model_info(settings, version)
+        _, place = reranking.model_of(settings.model, settings.root)
         self._model: Any = reranking.load(place, settings.threads_each, settings.device, settings.precision)
-        self.model = model
         self._thread = ThreadPoolExecutor(1)
 
-    def close(self) -> None:
-        """Let go of the model, after the batches under way."""
-        self._thread.shutdown()
-        self._model: Any = None
+    async def compute(self, task: Task, queries: list[str], texts: list[str]) -> Computed:
+        """Scores of pairs, or unit vectors of texts."""
+        body = self._scores if task == "score" else self._vectors
+        return await asyncio.get_running_loop().run_in_executor(self._thread, body, task, queries, texts)
 
-    async def compute(self, what: What, queries: list[str], texts: list[str]) -> Computed:
-        """Scores float32[N] of pairs, or unit vectors float32[N, d] of texts; None where the model has no vectors."""
-        body = self._scores if what == "score" else self._vectors
-        model = self.model
-        max_tokens = self._model.max_tokens
-        found = await asyncio.get_running_loop().run_in_executor(self._thread, body, what, queries, texts)
-        return replace(found, model=model, max_tokens=max_tokens)
-
-    def _scores(self, what: What, queries: list[str], texts: list[str]) -> Computed:
+    def _scores(self, task: Task, queries: list[str], texts: list[str]) -> Computed:
         tokens = self._model.tokens(queries, texts)
-        lengths = self._model.pairs.pair_lengths(*tokens)
-        return Computed(self._model.score_tokens(*tokens), np.asarray(lengths, dtype=np.int64))
+        lengths = np.asarray(self._model.pairs.pair_lengths(*tokens), dtype=np.int64)
+        return Computed(self._model.score_tokens(*tokens), lengths, self.model, self._model.max_tokens)
 
-    def _vectors(self, what: What, queries: list[str], texts: list[str]) -> Computed:
+    def _vectors(self, task: Task, queries: list[str], texts: list[str]) -> Computed:
         model = self._model
         if not isinstance(model, BiEncoder) or model.pooling is None:
-            return Computed(None, np.zeros(len(texts), dtype=np.int64))
-        lists = model.pairs.of_queries(texts) if what == "query" else model.pairs.of_documents(texts)
-        return Computed(model.vectors(lists, np.arange(len(texts))), model.pairs.lengths(lists))
+            return Computed(None, np.zeros(len(texts), dtype=np.int64), self.model, model.max_tokens)
+        lists = model.pairs.of_queries(texts) if task == "query" else model.pairs.of_documents(texts)
+        vectors = model.vectors(lists, np.arange(len(texts)))
+        return Computed(vectors, model.pairs.lengths(lists), self.model, model.max_tokens)

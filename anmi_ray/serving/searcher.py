@@ -1,11 +1,12 @@
-"""What the process that searches does: a run's first stage, open, asked by one thread.
+"""Search a run's documents: the run's first stage, used by one thread, and the ranking of what it finds.
 
-Legend: N texts, d dimensions.
+Legend: N candidates of a query.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,17 +23,19 @@ from anmi_ray.evaluation.fusion import FUSED
 from anmi_ray.evaluation.served_fusion import ServedFusion
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.kinds import reads_apart
+from anmi_ray.models.pairs import document_text
 from anmi_ray.retrieval.merge import HYBRID, STUDENT
-from anmi_ray.serving.found import About, FoundDocument, QueryVector
-from anmi_ray.serving.refusals import of_another_model
+from anmi_ray.serving.refusals import RefusalError
+from anmi_ray.serving.search import SearchBody
 from anmi_ray.stages.ingest import queries_of
 from anmi_ray.stages.rerank.ranking import SYSTEM as RERANKED
-from anmi_ray.stages.retrieve.live import FirstStage, StudentVectors
+from anmi_ray.stages.retrieve.live import FirstStage, Places, Student
 from anmi_ray.store import Artifact
 
+_TOP_N = 10
 _EXAMPLES = 6
-_LONGEST_EXAMPLE = 120  # characters
-_MOST_EMBEDDED = 20_000  # documents whose vectors of the student are made at the start, five minutes on two cores
+_EXAMPLE_CHARACTERS = 120
+_MAX_EMBEDDED = 20_000  # documents that the student embeds at the start, five minutes on two cores
 _DOES = {
     "bm25": "words, by BM25",
     "lucene": "words, by Lucene's BM25",
@@ -44,72 +47,127 @@ _DOES = {
     FUSED: "the trained model's scores and the first stage's, by the run's weights",
 }
 
+Score = Callable[[str, list[str]], Awaitable[tuple[NDArray[np.float64], str]]]
+"""Scores float64[N] of texts for a query, and the fingerprint of the model that gave them."""
+
 
 class RunSearcher:
     """The first stage of run `name` under `root`. One query is searched at a time: torch's threads are the process's.
 
-    Raises ConfigError where the run has no collection any more, is of a version whose settings are not read, or a model
-    of its retrieval is gone; DamagedError where its documents are not what was written.
+    `systems`: what can be searched, as JSON. `notes`: indexes that were made again at the start.
+    Raises ConfigError if the run has no collection any more, is of a version whose settings are not read, or a model
+    of its retrieval is gone; DamagedError if its documents are not what was written.
     """
 
     def __init__(self, name: str, root: str, threads: int) -> None:
         run = Run(name, root)
         ingest = run.artifact("ingest", "documents")
         config = retrieval_of(run)
-        trained = _student(run, ingest, threads)
-        self._first = FirstStage(ingest, config, threads, trained)
+        student = _student(run, ingest, threads)
+        self._first = FirstStage(ingest, config, threads, student)
         self._thread = ThreadPoolExecutor(1)
-        fusion = _fusion(run, {*config.retrievers, HYBRID})
-        names = [*config.retrievers, HYBRID, *([STUDENT] if trained else []), RERANKED, *([FUSED] if fusion else [])]
-        depth = int(run.record["config"].get("rerank", {}).get("depth", config.depth))
-        mended = [f"{one} was damaged, and is made again" for one in self._first.mended]
-        self.about = About(
-            run=name,
-            documents=self._first.documents,
-            systems={name: _DOES[name] for name in names},
-            depth=config.depth,
-            candidates=min(depth, config.depth),
-            fusion=fusion,
-            examples=tuple(_examples(ingest)),
-            notes=(*mended, *(f"{one} was not there, and is made again" for one in self._first.made)),
-            fingerprint=run.artifact("train", "model").fingerprint,
-        )
+        self._fusion = _fusion(run, {*config.retrievers, HYBRID})
+        self._fingerprint = run.artifact("train", "model").fingerprint
+        self._depth = config.depth
+        self._candidates = min(int(run.record["config"].get("rerank", {}).get("depth", config.depth)), config.depth)
+        names = [*config.retrievers, HYBRID, *([STUDENT] if student else []), RERANKED]
+        self._names = [*names, *([FUSED] if self._fusion else [])]
+        self.systems: dict[str, Any] = {
+            "run": name,
+            "documents": self._first.documents,
+            "systems": [{"name": name, "does": _DOES[name]} for name in self._names],
+            "depth": self._depth,
+            "candidates": self._candidates,
+            "examples": _examples(ingest),
+        }
+        self.notes = [f"{index} was missing and is made again" for index in self._first.made]
 
     def close(self) -> None:
-        """Let go of the indexes, after the searches under way."""
+        """Close the indexes, after the searches under way."""
         self._thread.shutdown()
         self._first.close()
 
-    async def find(self, query: str, deepest: dict[str, int], vector: QueryVector | None) -> list[FoundDocument]:
-        """Every document within a ranking of the systems in `deepest`, with its texts if its rank is not below that.
-
-        Raises RefusalError where the vector is of another model than the documents'.
-        """
-        if vector is not None and vector.fingerprint != self.about.fingerprint:
-            raise of_another_model()
-        vector_d = None if vector is None else vector.vector_d
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._find, query, deepest, vector_d)
-
-    def _find(self, query: str, deepest: dict[str, int], vector_d: NDArray[np.float32] | None) -> list[FoundDocument]:
-        places = self._first.search(query, deepest.keys(), vector_d)
-        shown = [
-            doc_id
-            for doc_id, of_document in places.items()
-            if any(rank <= deepest.get(name, 0) for name, (rank, _) in of_document.items())
+    async def search(self, body: SearchBody, score: Score) -> dict[str, Any]:
+        """Rankings as JSON. Raises RefusalError for a system, or a depth, that the run has not."""
+        names = body.systems or [body.system or RERANKED]
+        self._check(body, names)
+        top_n = body.top_n or min(_TOP_N, self._depth)
+        candidates = body.candidates or max(self._candidates, top_n)
+        reranks = RERANKED in names or FUSED in names
+        first = {*names, *([HYBRID] if reranks else [])} - {RERANKED, FUSED}
+        loop = asyncio.get_running_loop()
+        places = await loop.run_in_executor(self._thread, self._first.search, body.query, first)
+        if reranks:
+            pool = _top(places, HYBRID, candidates)
+            await self._rerank(body.query, places, pool, score, fuses=FUSED in names)
+        ranked = {name: _top(places, name, top_n) for name in names}
+        shown = {doc_id for ranking in ranked.values() for doc_id in ranking}
+        texts = await loop.run_in_executor(self._thread, self._first.texts, shown)
+        rankings = [
+            {"system": name, "results": [_result(texts[one], places[one], name, body) for one in ranked[name]]}
+            for name in names
         ]
-        texts = self._first.texts(shown)
-        return [FoundDocument(texts.get(doc_id), of_document) for doc_id, of_document in places.items()]
+        return {"rankings": rankings} if body.systems is not None else {"results": rankings[0]["results"]}
+
+    def _check(self, body: SearchBody, names: Sequence[str]) -> None:
+        for name in names:
+            if name not in self._names:
+                raise RefusalError(422, f"system: {name[:80]} is not one of {', '.join(self._names)}")
+        for field, value in (("top_n", body.top_n), ("candidates", body.candidates)):
+            if value is not None and value > self._depth:
+                raise RefusalError(422, f"{field}: is {value}, and the run ranks {self._depth} documents of a query")
+
+    async def _rerank(self, query: str, places: Places, pool: list[bytes], score: Score, *, fuses: bool) -> None:
+        """Add the places of the model, and of the fusion if wanted, to those of the documents in `pool`."""
+        if not pool:
+            return
+        texts = await asyncio.get_running_loop().run_in_executor(self._thread, self._first.texts, pool)
+        score_N, fingerprint = await score(query, [document_text(*texts[one][1:]) for one in pool])
+        _add(places, pool, RERANKED, score_N)
+        if fuses and self._fusion is not None:
+            if fingerprint != self._fingerprint:  # the weights were fitted to the scores of another model
+                raise RefusalError(503, "the model is being replaced: send it again", 5)
+            given = {name: _scores_of(name, pool, places) for name in self._fusion.partners}
+            _add(places, pool, FUSED, reranking.fused(self._fusion, score_N, given))
+
+
+def _top(places: Places, system: str, count: int) -> list[bytes]:
+    """Documents within the first `count` of a system, best first."""
+    found = [one for one, by_system in places.items() if system in by_system and by_system[system][0] <= count]
+    return sorted(found, key=lambda one: places[one][system][0])
+
+
+def _add(places: Places, pool: Sequence[bytes], system: str, score_N: NDArray[np.float64]) -> None:
+    """Rank by falling score; ties go to the document that was first before."""
+    for rank, at in enumerate(np.argsort(-score_N, kind="stable").tolist(), start=1):
+        places[pool[at]][system] = (rank, float(score_N[at]))
+
+
+def _scores_of(system: str, pool: Sequence[bytes], places: Places) -> list[float]:
+    """Scores of a partner in a fusion; a document that it did not find gets its lowest score of the query."""
+    lowest = min((one[system][1] for one in places.values() if system in one), default=0.0)
+    return [places[one][system][1] if system in places[one] else lowest for one in pool]
+
+
+def _result(
+    texts: tuple[str, str, str], places: dict[str, tuple[int, float]], system: str, body: SearchBody
+) -> dict[str, Any]:
+    name, title, text = texts
+    rank, score = places[system]
+    why = {stage: {"rank": rank, "score": score} for stage, (rank, score) in places.items()}
+    document = {"document": {"title": title, "text": text}} if body.return_documents else {}
+    return {"id": name, "rank": rank, "score": score, **document, "why": why}
 
 
 def retrieval_of(run: Run) -> RetrieveConfig:
-    """The settings of a run's first stage. Raises ConfigError where this version does not read them."""
+    """The settings of a run's first stage. Raises ConfigError if this version does not read them."""
     place = f"run {run.name}, retrieve"
     remedy = "the run is of another version: carry it out again with this one (anmi run CONFIG)"
     return validate_as(RetrieveConfig, run.record["config"]["retrieve"], place, remedy)
 
 
 def check(run: Run) -> None:
-    """Raise ConfigError, before Ray starts, where a run's first stage cannot be searched."""
+    """Raise ConfigError, before Ray starts, if a run's first stage cannot be searched."""
     from anmi_ray.retrieval import lucene
 
     config = retrieval_of(run)
@@ -118,25 +176,25 @@ def check(run: Run) -> None:
         lucene.check()
 
 
-def _student(run: Run, ingest: Artifact, threads: int) -> StudentVectors | None:
-    """The trained model, where it has vectors of texts by which this collection can be searched."""
+def _student(run: Run, ingest: Artifact, threads: int) -> Student | None:
+    """The trained model, if it has vectors of texts, and the collection is small enough to embed at the start."""
     folder = run.model
     flows = {flow["unit"]: flow["rows_out"] for flow in (ingest.manifest() or {})["flows"]}
-    if not reads_apart(str(folder)) or flows.get("documents", 0) > _MOST_EMBEDDED:
+    if not reads_apart(str(folder)) or flows.get("documents", 0) > _MAX_EMBEDDED:
         return None
     loaded: Any = reranking.load(str(folder), threads)
     if not isinstance(loaded, BiEncoder) or loaded.pooling is None:
         return None
 
-    def encode(texts: list[str]) -> NDArray[np.float32]:
-        lists = loaded.pairs.of_documents(texts)
+    def encode(texts: list[str], queries: bool) -> NDArray[np.float32]:
+        lists = loaded.pairs.of_queries(texts) if queries else loaded.pairs.of_documents(texts)
         return loaded.vectors(lists, np.arange(len(texts)))
 
-    return StudentVectors(run.artifact("train", "model").fingerprint, encode)
+    return Student(run.artifact("train", "model").fingerprint, encode)
 
 
 def _fusion(run: Run, systems: set[str]) -> ServedFusion | None:
-    """The run's fusion, where it has one, and of what is here: other rerankers are not."""
+    """The run's fusion, if it has one, and it fuses systems that are here alone."""
     try:
         fusion = fusion_of(run.artifact("evaluate"))
     except ConfigError:  # not evaluated
@@ -145,11 +203,11 @@ def _fusion(run: Run, systems: set[str]) -> ServedFusion | None:
 
 
 def _examples(ingest: Artifact) -> list[str]:
-    """Some test queries, short ones."""
+    """Some short test queries."""
     found: list[str] = []
     for bucket in range(int((ingest.manifest() or {})["buckets"])):
         texts = queries_of(ingest, bucket, "test")["text"].to_pylist()
-        found += [text for text in texts if len(text) <= _LONGEST_EXAMPLE]
+        found += [text for text in texts if len(text) <= _EXAMPLE_CHARACTERS]
         if len(found) >= _EXAMPLES:
             break
     return found[:_EXAMPLES]

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from anmi_ray import __version__
-from anmi_ray.serving.found import QueryVector
 from anmi_ray.serving.gate import Gate
 from anmi_ray.serving.meters import ServiceMeters
-from anmi_ray.serving.queue import BatchQueue, Compute, Computed, What
-from anmi_ray.serving.refusals import RefusalError, of_another_model
-from anmi_ray.serving.search import Searching, SearchRoutes
+from anmi_ray.serving.queue import BatchQueue, Compute
+from anmi_ray.serving.refusals import RefusalError
+from anmi_ray.serving.scorer import Computed, Task
+from anmi_ray.serving.search import Search, SearchRoutes
 from anmi_ray.serving.settings import ServiceSettings
 from anmi_ray.serving.wire import EitherBody, EmbeddingsBody, ModelBody, RerankBody
 
@@ -37,25 +37,17 @@ _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 class RerankService:
     """The application `app`, an ASGI callable; `compute` says what the model says of a batch.
 
-    `first`: the first stage of the run that is served; without one nothing can be searched.
+    `search`: searches the documents of the run that is served; without it search is refused.
     """
 
-    def __init__(
-        self,
-        settings: ServiceSettings,
-        compute: Compute,
-        first: Searching | None = None,
-    ) -> None:
+    def __init__(self, settings: ServiceSettings, compute: Compute, search: Search | None = None) -> None:
         self._settings = settings
         self.name = settings.called
         """What answers call the model: that which scored last."""
         self._meters = ServiceMeters(lambda: self._queue.waiting, lambda: self.app.inside)
-        workers = BATCHES_EACH * settings.most
-        self._queue = BatchQueue(
-            compute, settings.batch_texts, settings.max_waiting, workers, settings.timeout_s, self._meters
-        )
+        self._queue = BatchQueue(compute, settings, BATCHES_EACH * settings.most, self._meters)
         routes = self._routes()
-        SearchRoutes(self, first).add_to(routes)
+        SearchRoutes(self, search).add_to(routes)
         paths = {str(getattr(route, "path", "")) for route in routes.routes}
         self.app = Gate(routes, settings, paths, self._meters.request)
 
@@ -110,8 +102,8 @@ class RerankService:
     async def _embeddings(self, body: EmbeddingsBody) -> JSONResponse:
         """OpenAI's: the unit vectors of texts."""
         self._check_texts(body.input, "input")
-        what = "query" if body.input_type.endswith("query") else "document"
-        found = await self._computed(what, "", body.input)
+        task = "query" if body.input_type.endswith("query") else "document"
+        found = await self._computed(task, "", body.input)
         _check_limits(body, found.max_tokens)
         if found.values is None:
             raise RefusalError(400, f"{self.name} has no vector of a text: it reads pairs, or tokens; use /v1/rerank")
@@ -145,8 +137,8 @@ class RerankService:
             raise RefusalError(422, f"min_relevance: {self.name} has no calibrated P(relevant); leave it out")
         return found
 
-    async def _computed(self, what: What, query: str, texts: Sequence[str]) -> Computed:
-        found = await self._queue.computed(what, query, texts)
+    async def _computed(self, task: Task, query: str, texts: Sequence[str]) -> Computed:
+        found = await self._queue.computed(task, query, texts)
         self.name = found.model.name or self.name
         return found
 
@@ -178,13 +170,6 @@ class RerankService:
         found = await self._scored(query, [text[: self._settings.max_characters] for text in texts])
         assert found.values is not None
         return found.values.astype(np.float64), found.model.fingerprint
-
-    async def vector(self, query: str) -> QueryVector:
-        """The model's vector of a query."""
-        found = await self._computed("query", "", [query])
-        if found.values is None:  # the model before it had vectors, and the first stage has them still
-            raise of_another_model()
-        return QueryVector(found.values[0], found.model.fingerprint)
 
     def _check_texts(self, texts: Sequence[str], place: str) -> None:
         most, longest = self._settings.max_documents, self._settings.max_characters

@@ -10,25 +10,22 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from anmi_ray.core import environment
 from anmi_ray.core.errors import AnmiError, ConfigError, LostError, first_line, from_os_error
 from anmi_ray.serving.settings import ServiceSettings
 
-if TYPE_CHECKING:
-    from anmi_ray.serving.found import About
-    from anmi_ray.serving.model_version import ModelVersion
-
 _APP = "anmi"
 _LOOK_S = 5.0  # between two looks at whether the service is still there
 _POLL_S = 0.1
+_REMEDY = "run the same command again; Ray Serve's own words are in logs/serve below Ray's folder of the session"
 
 
 def serve(settings: ServiceSettings, host: str, port: int, say: Callable[[str], None]) -> None:
     """Serve a model until Ctrl-C or SIGTERM, then answer what is under way and return. `port` 0: any that is free.
 
-    SIGHUP loads the model anew, while requests go on. `say` is told the address once requests are answered, and of
+    SIGHUP reloads the model while requests go on. `say` is told the address once requests are answered, and of
     every loading. A second Ctrl-C ends at once (KeyboardInterrupt). Raises ConfigError where Ray Serve is not
     installed, the port is taken, the key's variable is not set, or GPUs are asked for that are not here; the errors of
     `rerank` where there is no model; LostError where Ray, or the service, does not start or was lost.
@@ -38,9 +35,7 @@ def serve(settings: ServiceSettings, host: str, port: int, say: Callable[[str], 
     if settings.gpus:
         _check_gpus(settings)
     with _held(host, port) as taken:
-        run = _run_of(settings)
-        settings = _settled(settings)
-        _run(settings, _checked(settings), run, host, taken, say)
+        _run(settings, host, taken, say)
 
 
 def need_serve() -> None:
@@ -96,26 +91,24 @@ def _held(host: str, port: int) -> Iterator[int]:
         yield int(taken[1])
 
 
-def _settled(settings: ServiceSettings) -> ServiceSettings:
-    """The settings as every process reads them, whatever folder it is in. Links stay links."""
-    # a link may come to point elsewhere, which its target would not say
-    model = os.path.abspath(settings.model) if os.path.isdir(settings.model) else settings.model
+def _resolved(settings: ServiceSettings) -> ServiceSettings:
+    """The settings as every process reads them, whatever folder it is in; links are followed once for all of them."""
+    model = os.path.realpath(settings.model) if os.path.isdir(settings.model) else settings.model
     root = settings.root if "://" in settings.root else os.path.abspath(settings.root)
     return settings.model_copy(update={"model": model, "root": root, "threads": settings.threads_each})
 
 
-def _checked(settings: ServiceSettings) -> ModelVersion:
-    """A look at whether the model loads: replicas would only try again. On the CPU: a GPU's memory is theirs."""
+def _check_model(settings: ServiceSettings) -> str:
+    """Load the model once, on the CPU, since replicas would only try again; return its name."""
     from anmi_ray.api import reranking
-    from anmi_ray.serving import model_version
+    from anmi_ray.serving.scorer import model_info
 
-    model = model_version.current(settings, time.time())
-    reranking.load(reranking.model_of(model.place, settings.root)[1], settings.threads_each)
-    return model
+    reranking.load(reranking.model_of(settings.model, settings.root)[1], settings.threads_each)
+    return model_info(settings).name
 
 
 def _run_of(settings: ServiceSettings) -> str | None:
-    """The run whose documents are searched, after a look at whether they can be; None of a folder or of the hub."""
+    """The run whose documents are searched, if they can be; None for a folder or a model of the hub."""
     from anmi_ray.api import reranking
     from anmi_ray.api.runs import Run
     from anmi_ray.serving import searcher
@@ -126,70 +119,61 @@ def _run_of(settings: ServiceSettings) -> str | None:
     return settings.model
 
 
-def _run(
-    settings: ServiceSettings, model: ModelVersion, run: str | None, host: str, port: int, say: Callable[[str], None]
-) -> None:
+def _run(settings: ServiceSettings, host: str, port: int, say: Callable[[str], None]) -> None:
     import ray.serve  # sets its logger's level
+    from ray.exceptions import RayError
 
     from anmi_ray.config.execution import ExecutionConfig
     from anmi_ray.runtime.tasks import ray_session
 
+    run = _run_of(settings)
+    name = _check_model(_resolved(settings))
     logging.getLogger(ray.serve.__name__).setLevel(logging.ERROR)
-    execution = ExecutionConfig(logical_cpus=max(1, settings.threads_each * settings.most))
-    with ray_session(execution):
-        handle = _deployed(settings, model, run, host, port)
+    # twice the CPUs: another model is loaded next to the present one
+    with ray_session(ExecutionConfig(logical_cpus=max(1, 2 * settings.threads_each * settings.most))):
+        try:
+            logs = {"enable_access_log": False, "log_level": "WARNING"}
+            ray.serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=logs)
+            handle = _deploy(_resolved(settings), run)
+            _say_notes(run, say)
+        except (RayError, RuntimeError, TimeoutError) as error:
+            raise LostError(f"the service did not start: {first_line(error)}", "this machine", _REMEDY) from None
         shown = f"[{host}]" if ":" in host else host
         try:
-            if run is not None:
-                _tell(_first_stage(handle.opened), say)
             with _hang_ups() as hang_ups:
-                say(f"serving {model.name} at http://{shown}:{port}; Ctrl-C ends it")
+                say(f"serving {name} at http://{shown}:{port}; Ctrl-C ends it")
                 if run is not None:
                     say(f"search its documents at http://{shown}:{port}/")
                 while True:
                     _watch(hang_ups)
-                    _load_anew(handle, settings, run, say)
+                    _update(settings, run, say)
         except KeyboardInterrupt:
-            _drained(handle, settings.timeout_s)
+            _drain(handle, settings.timeout_s)
 
 
-def _first_stage(method: Any) -> About:
-    """What can be searched once a method of the front has opened it. Raises what keeps it from opening."""
-    from ray.exceptions import RayError
+def _deploy(settings: ServiceSettings, run: str | None) -> Any:
+    """Deploy the application, over one that is there, and wait until it answers; return its handle.
 
-    try:
-        about = method.remote().result()
-    except (RayError, RuntimeError) as error:
-        remedy = "start it again; Ray Serve's own words are in logs/serve below Ray's folder of the session"
-        raise LostError(f"the process that searches was lost: {first_line(error)}", "this machine", remedy) from None
-    if isinstance(about, AnmiError):
-        raise about
-    return about
-
-
-def _tell(about: About, say: Callable[[str], None]) -> None:
-    for note in about.notes:
-        say(note)
-
-
-def _deployed(settings: ServiceSettings, model: ModelVersion, run: str | None, host: str, port: int) -> Any:
-    """Start the application; its handle, once it answers."""
+    Raises RuntimeError or a RayError if it does not start.
+    """
     from ray import serve
-    from ray.exceptions import RayError
 
     from anmi_ray.serving.app import application
 
-    made = application(settings, model, run)
-    logs = {"enable_access_log": False, "log_level": "WARNING"}
-    try:
-        serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=logs)
-        return serve.run(made, name=_APP, route_prefix="/", blocking=False)
-    except (RayError, RuntimeError, TimeoutError) as error:
-        raise LostError(
-            f"the service did not start: {first_line(error)}",
-            "this machine",
-            "run the same command again; Ray Serve's own words are in logs/serve below Ray's folder of the session",
-        ) from None
+    return serve.run(application(settings, run), name=_APP, route_prefix="/", blocking=False)
+
+
+def _say_notes(run: str | None, say: Callable[[str], None]) -> None:
+    """Say which indexes were made again. Raises an AnmiError if the run's documents cannot be searched."""
+    from ray import serve
+
+    if run is None:
+        return
+    notes = serve.get_deployment_handle("SearchReplica", _APP).notes.remote().result()
+    if isinstance(notes, AnmiError):
+        raise notes
+    for note in notes:
+        say(note)
 
 
 @contextmanager
@@ -203,34 +187,27 @@ def _hang_ups() -> Iterator[list[int]]:
         signal.signal(signal.SIGHUP, before)
 
 
-def _load_anew(handle: Any, settings: ServiceSettings, run: str | None, say: Callable[[str], None]) -> None:
-    """Have the model loaded that lies there now, and a run's first stage opened; what fails leaves what was there."""
+def _update(settings: ServiceSettings, run: str | None, say: Callable[[str], None]) -> None:
+    """Deploy the model that is there now; if it does not load, the former one continues."""
     from ray.exceptions import RayError
 
     try:
-        model = _checked(settings)
-        fault = handle.load.remote(model).result()
-    except AnmiError as error:
-        say(f"not loaded anew, the model before goes on: {error}")
+        resolved = _resolved(settings)
+        name = _check_model(resolved)
+        _deploy(resolved, run)
+    except (AnmiError, RayError, RuntimeError, TimeoutError) as error:
+        reason = error if isinstance(error, AnmiError) else first_line(error)
+        say(f"not reloaded, the former model continues: {reason}")
         return
-    except (RayError, RuntimeError) as error:
-        say(f"not loaded anew: {first_line(error)}\n  remedy: send SIGHUP again")
-        return
-    if fault:
-        say(f"not loaded anew yet, it is tried again: {fault}")
-    else:
-        say(f"{model.name} is loaded anew")
-    if run is None:
-        return
+    say(f"{name} is reloaded")
     try:
-        _tell(_first_stage(handle.reopen), say)
-        say(f"the first stage of {run} is opened anew")
-    except AnmiError as error:
-        say(f"the first stage is not opened anew, student and reranked+hybrid of another model are refused: {error}")
+        _say_notes(run, say)
+    except (AnmiError, RayError) as error:
+        say(f"the documents of {run} cannot be searched: {error}")
 
 
 def _watch(hang_ups: list[int]) -> None:
-    """Wait for a SIGHUP, which is taken from the list. Raises LostError where the service is gone."""
+    """Wait for a SIGHUP, and take it from the list. Raises LostError if the service is gone."""
     from ray import serve
     from ray.exceptions import RayError
 
@@ -244,12 +221,12 @@ def _watch(hang_ups: list[int]) -> None:
             status = serve.status().applications[_APP].status
         except (RayError, KeyError, RuntimeError) as error:
             status = type(error).__name__
-        if status not in ("RUNNING", "DEPLOYING", "UNHEALTHY"):  # of an unhealthy one lost processes are replaced
+        if status not in ("RUNNING", "DEPLOYING", "UNHEALTHY", "DEPLOY_FAILED"):  # the last after a failed update
             raise LostError(f"the service was lost ({status})", "this machine", "start it again")
     hang_ups.clear()
 
 
-def _drained(handle: Any, timeout_s: float) -> None:
+def _drain(handle: Any, timeout_s: float) -> None:
     """Take no more requests, wait for the answers under way, and end the application."""
     from ray import serve
     from ray.exceptions import RayError

@@ -21,7 +21,6 @@ from anmi_ray.core.arrays import Flags, Reals
 from anmi_ray.core.errors import JudgeError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, GAP, JUDGMENT, RATING, RELEVANCE, find_rows
 from anmi_ray.core.schema import Record
-from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.stages.ingest import of_queries, sample_queries
@@ -53,7 +52,7 @@ def run(artifact: Artifact, inputs: Inputs, config: Settings, context: Context) 
 
 
 def telling(artifact: Artifact, inputs: Inputs, context: Context) -> RelevanceModel | None:
-    """As `fitted`, before anybody was asked about a document; JudgeError where ratings do not tell what is relevant."""
+    """Fit without direct answers. Raises JudgeError if ratings do not separate relevant documents."""
     from anmi_ray.mining.relevance import WEAKEST
 
     model = fitted(artifact, inputs, context)
@@ -100,7 +99,7 @@ def _known(
 
 
 def _answers(inputs: Inputs, bucket: int) -> pa.Table | None:
-    """What judges said of documents that they were asked about one by one; None where they were not yet."""
+    """Return the judges' answers about single documents; None if they were not asked yet."""
     if "confirm" not in inputs:
         return None
     from anmi_ray import judging
@@ -159,7 +158,7 @@ def _likeliest(inputs: Inputs, bucket: int, documents: pa.Table, probability: Re
 
 
 def _of(stage: Stage, experiment: Experiment) -> Stage:
-    """Where judges only compare, there are no answers."""
+    """Return no answers, since the judges only compare."""
     return stage if experiment.mine.anchors == "confirmed" else replace(stage, inputs=("rate", "retrieve"))
 
 
@@ -168,18 +167,12 @@ def read_of_dev(stage: Stage, experiment: Experiment) -> Stage:
     return replace(stage, inputs=(*stage.inputs, STAGE.name)) if experiment.rates_dev else stage
 
 
-def _cost(load: Workload) -> StageCost:
-    work = f"P(relevant) of at most {load.candidates:,} documents"
-    return StageCost(work, 5.0, load.candidates * _ROW_BYTES, files=load.buckets)
-
-
 STAGE = Stage(
     name="anchor",
     version=3,
     inputs=("rate", "retrieve", "shortlist", "confirm"),
     does="weigh rank, rating and direct answers: which documents answer queries without a known positive",
     run=run,
-    cost=_cost,
     settings="mine",
     config=lambda _: Settings(),
     of=_of,

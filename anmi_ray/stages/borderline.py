@@ -12,7 +12,7 @@ from typing import Any
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.core.records import CANDIDATE, COMPARISON, GAP, RATING
-from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
+from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.stages.ingest import of_queries, queries_of
@@ -62,11 +62,8 @@ def _of(stage: Stage, experiment: Experiment) -> Stage:
 
 def _cost(load: Workload) -> StageCost:
     """As many as it found, else a share of the candidates."""
-    pairs = round(_SHARE * load.candidates)
-    if load.manifest is not None:
-        pairs = next(flow["rows_out"] for flow in load.manifest["flows"] if flow["unit"] == _WANTED)
-    work = f"about {pairs:,} borderline documents to ask about"
-    return StageCost(work, 2.0, pairs * COMPARISON_BYTES, files=load.buckets, pairs=pairs)
+    pairs = load.found(_WANTED, round(_SHARE * load.candidates))
+    return StageCost(f"about {pairs:,} borderline documents to ask about", pairs)
 
 
 STAGE = Stage(

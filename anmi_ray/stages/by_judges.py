@@ -60,7 +60,7 @@ def read(pool: Artifact, assess: Artifact, qrels: pa.Table, buckets: int, seed: 
 
 
 def rated(anchor: Artifact, queries: pa.Table, buckets: int) -> pa.Table:
-    """Qrels of `queries` whose grades are P(relevant) by ratings and answers, whatever the first stage says of them."""
+    """Return Qrels of `queries` with P(relevant) by ratings and answers as grades, ignoring first-stage ranks."""
     parts = [of_queries(anchor.read_part("relevance", bucket, RELEVANCE), queries) for bucket in range(buckets)]
     found = pa.concat_tables(parts)
     return judged.graded(found, found["by_judges"].to_numpy())
@@ -126,6 +126,6 @@ def systems(artifact: Artifact) -> list[dict[str, Any]]:
 
 
 def of(artifact: Artifact) -> judged.ByJudges | None:
-    """What judges measured, of a complete artifact of evaluate; None where nobody was asked."""
+    """Return the judges' measurements in a complete evaluate artifact; None if they were not asked."""
     content = artifact.read_json(f"{NAME}.json")
     return None if content is None else judged.from_json(content)

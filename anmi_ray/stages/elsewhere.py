@@ -105,7 +105,7 @@ def measured(store: Store, name: str) -> list[Elsewhere]:
 
 
 def _told(collection: str, made: Artifact) -> Iterator[Elsewhere]:
-    """What an artifact of evaluate says; nothing where no test query has a label."""
+    """Return the figures of an evaluate artifact; none if no test query has a label."""
     rows = [SystemComparison(**row) for row in made.read_json("comparisons.json")]
     by_system = {row.system: row for row in rows if row.measure == rows[0].measure}
     if "reranked" in by_system:

@@ -27,7 +27,6 @@ from anmi_ray.config.retrieve import RETRIEVERS
 from anmi_ray.core.records import METRIC, QREL, RUN, TEXT_OF
 from anmi_ray.evaluation import fusion, headline, judged, measures, significance
 from anmi_ray.evaluation.fusion import FUSED
-from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.stages import by_judges, relevance
@@ -39,7 +38,6 @@ from anmi_ray.tables import trec
 _WEIGHT_STEPS = 10  # weights tried on dev are tenths: a hundred queries cannot tell finer ones apart
 START_FUSED = "start+hybrid"
 _FUSIONS = {"reranked": FUSED, START: START_FUSED}  # by the reranker that stands first in them
-_QUERY_S = 5.4e-3
 Sweeps = Mapping[str, fusion.WeightSweep]
 
 
@@ -141,37 +139,13 @@ def _evaluate(
     return {"flows": flows, **facts, "unfitted": unfitted}
 
 
-def gains(inputs: Mapping[str, Artifact], config: EvaluateConfig, buckets: int, seed: int) -> dict[str, Any]:
-    """By split, how the trained model's own ranking differs from that of the model that training started from.
-
-    A row as of `significance.compare`, under the measure that chooses on dev, and on test under the first one, or by
-    judges where they measure and labels do not; None where nobody measured.
-    """
-    rerank, retrieve, ingest = (inputs[name] for name in STAGE.inputs)
-    held = {split: _held_out(rerank, retrieve, ingest, buckets, split) for split in ("dev", "test")}
-    said = None
-    if "assess" in inputs:
-        qrels = pa.concat_tables([qrels for _, qrels, _ in held.values()])
-        said = by_judges.read(inputs["pool"], inputs["assess"], qrels, buckets, seed)
-    found: dict[str, Any] = {}
-    for split, (runs, qrels, queries) in held.items():
-        rated = by_judges.rated(inputs["anchor"], queries, buckets) if split == "dev" and "anchor" in inputs else None
-        choice = _choice(qrels, queries, said, rated, config)
-        found[split] = None
-        if judged.tell(choice.qrels):
-            metrics = measures.evaluate(runs, choice.qrels, [choice.measure], [START, "reranked"])
-            rows = significance.compare(metrics, START, ["reranked"], choice.measure, rounds=config.rounds, seed=seed)
-            found[split] = asdict(rows[1])
-    return found
-
-
 def headline_of(artifact: Artifact) -> headline.Headline:
-    """What the headline of a complete artifact compares."""
+    """Return the comparison in the headline of a complete artifact."""
     return headline.from_json(artifact.read_json("headline.json"))
 
 
 def baseline_of(artifact: Artifact) -> str:
-    """What the systems of a complete artifact are compared with; before it was chosen it was the hybrid, or named."""
+    """Return the baseline of a complete artifact; older artifacts use the hybrid or a named system."""
     manifest = artifact.manifest() or {}
     return manifest.get("baseline") or manifest.get("settings", {}).get("baseline") or "hybrid"
 
@@ -203,7 +177,7 @@ def _choice(
 def _known_of_dev(
     choice: _Choice, qrels: pa.Table, queries: pa.Table, said: by_judges.Assessed | None, rated: pa.Table | None
 ) -> relevance.KnownRelevance:
-    """What is relevant to dev queries, as whoever chooses on them says."""
+    """Return the dev Qrels used for choices, by labels or judges."""
     if not choice.judges:
         return relevance.by_labels(qrels)
     if rated is not None:
@@ -215,7 +189,7 @@ def _known_of_dev(
 def _known_of_test(
     choice: _Choice, qrels: pa.Table, queries: pa.Table, said: by_judges.Assessed | None
 ) -> relevance.KnownRelevance | None:
-    """What is relevant to test queries: by labels or judges as on dev, where these say anything, else by the others."""
+    """Return the test Qrels: by labels or judges as on dev if available, else by the other."""
     found = [relevance.by_labels(qrels), *([relevance.by_answers(said.of(queries))] if said is not None else [])]
     if choice.judges:
         found.reverse()
@@ -235,7 +209,7 @@ def _headline(
     config: EvaluateConfig,
     systems: Sequence[str],
 ) -> headline.Headline:
-    """What is compared, from the dev queries' runs and grades; `systems` are those that the run has, without peers."""
+    """Return the systems to compare, from dev runs and grades; `systems` are the run's own, without peers."""
     dev: dict[str, float] = {}
     queries = 0
     if judged.tell(choice.qrels):
@@ -270,19 +244,19 @@ def control(config: EvaluateConfig) -> str:
 
 
 def _partners(reranker: str, config: EvaluateConfig) -> tuple[str, ...]:
-    """What a reranker's scores are fused with, other rerankers last; the start is fused with the first stage alone."""
+    """Return the partners for fusion, other rerankers last; the start is fused with the first stage only."""
     return (*config.first_stage, *(config.other_rerankers if reranker == "reranked" else ()))
 
 
 def _weights(reranker: str, sweeps: Sweeps, config: EvaluateConfig) -> dict[str, float]:
-    """Of the reranker and its partners: those that dev chose, or even ones where no dev query is judged."""
+    """Return the fusion weights chosen on dev, or equal ones if no dev query is judged."""
     partners = _partners(reranker, config)
     even = (0.5, *[0.5 / len(partners)] * len(partners))
     return dict(zip((reranker, *partners), sweeps[reranker].chosen if sweeps else even, strict=True))
 
 
 def _rerankers(runs: pa.Table) -> list[str]:
-    """The rerankers that stand first in fusions, as far as `runs` holds them."""
+    """Return the rerankers in `runs` that lead fusions."""
     return [name for name in _FUSIONS if name == "reranked" or _system(runs, name).num_rows]
 
 
@@ -334,11 +308,6 @@ def _write_trec(
         artifact.store.publish(f"{artifact.path}/trec/{system}.trec", text.encode())
 
 
-def _cost(load: Workload) -> StageCost:
-    kept = load.held_out * load.experiment.retrieve.depth * RUN_BYTES
-    return StageCost(f"{load.test:,} test queries", 0.6 + load.test * _QUERY_S, kept)
-
-
 def _of(stage: Stage, experiment: Experiment) -> Stage:
     """It reads what judges said where they measure, and where they rate dev queries."""
     measured = () if experiment.assessors is None else ("pool", "assess")
@@ -351,7 +320,6 @@ STAGE = Stage(
     inputs=("rerank", "retrieve", "ingest"),
     does="measure every system on test, with intervals and tests",
     run=run,
-    cost=_cost,
     config=lambda experiment: experiment.evaluate.over(experiment.retrieve.retrievers),
     left_out=frozenset({"judged", "also"}),
     of=_of,

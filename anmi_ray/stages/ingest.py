@@ -15,7 +15,6 @@ from anmi_ray.config.corpus import IngestConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.identity import bucket_of, hash_sample, id_array
 from anmi_ray.core.records import DOCUMENT, QREL, QUERY
-from anmi_ray.runtime.costs import TEXT_BYTES, StageCost, Workload
 from anmi_ray.runtime.stage import Split, Stage
 from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.store import Artifact, Flow
@@ -174,19 +173,12 @@ def _content(config: IngestConfig, _: Experiment, content: str) -> dict[str, str
     return {"content": content} | ({} if config.reader == "pydocs" else {"readers": "2"})
 
 
-def _cost(load: Workload) -> StageCost:
-    work = f"read {load.documents:,} documents, {load.queries:,} queries"
-    files = load.shards + 2 * load.buckets
-    return StageCost(work, 2.0 + load.documents * _DOCUMENT_S, load.documents * TEXT_BYTES, files=files)
-
-
 STAGE = Stage(
     name="ingest",
     version=4,
     inputs=(),
     does="read the collection, refuse what is malformed, split the queries",
     run=run,
-    cost=_cost,
     settings="corpus",
     config=config_of,
     left_out=frozenset({"path", "documents", "queries", "qrels"}),

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from anmi_ray.config.evaluate import EvaluateConfig
 from anmi_ray.core import identity
 from anmi_ray.core.records import CANDIDATE, COMPARISON, QREL, RELEVANCE, RUN, find_rows
-from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
+from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Split, Stage
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.stages.anchor import read_of_dev
@@ -109,12 +109,11 @@ def _cost(load: Workload) -> StageCost:
     """As many as it found, else of all held-out queries: which are to be judged is not known before."""
     from anmi_ray.evaluation import measures
 
-    pairs = round(_EACH * measures.depth_of(load.config.measures[0]) * load.held_out)
-    work = f"about {pairs:,} documents to ask about, the top ones of {load.held_out:,} held-out queries"
-    if load.manifest is not None:
-        pairs = next(flow["rows_out"] for flow in load.manifest["flows"] if flow["unit"] == _DOCUMENTS)
-        work = f"{pairs:,} documents to ask about"
-    return StageCost(work, 2.0, pairs * COMPARISON_BYTES, files=2 * load.buckets, pairs=pairs)
+    about = round(_EACH * measures.depth_of(load.config.measures[0]) * load.held_out)
+    pairs = load.found(_DOCUMENTS, about)
+    return StageCost(
+        f"about {pairs:,} documents to ask about, the top ones of {load.held_out:,} held-out queries", pairs
+    )
 
 
 STAGE = Stage(

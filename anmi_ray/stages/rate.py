@@ -18,7 +18,6 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING, RELEVANCE
 from anmi_ray.core.scale import elo_per_latent
-from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.ingest import of_queries, sample_queries, stacked
@@ -27,9 +26,6 @@ from anmi_ray.store import Artifact, Flow
 if TYPE_CHECKING:
     from anmi_ray.rating import Globals
 
-_COMPARISON_S = 3e-5
-_RATING_BYTES = 60
-_PARTS = 3  # of a bucket
 _ROUNDS = (("judge", "compare"), ("validate", "borderline"))  # stages whose judgments and comparisons make a round
 
 
@@ -58,14 +54,14 @@ class Round:
 
 @dataclass(frozen=True)
 class RatingSources:
-    """What a fit is made of: rounds, the first of which asked about every query that any asked about."""
+    """Inputs of a fit: rounds, the first of which covers all queries."""
 
     rounds: tuple[Round, ...]
     retrieve: Artifact
     anchor: Artifact | None = None
 
     def confirmed(self, bucket: int) -> pa.Table | None:
-        """Documents that gaps are measured from beside the best ones; None where nobody has confirmed any."""
+        """Return additional anchors of gaps; None if no document was confirmed."""
         if self.anchor is None:
             return None
         found = self.anchor.read_part("relevance", bucket, RELEVANCE)
@@ -120,7 +116,7 @@ def uneven_prior(fit: Artifact) -> float | None:
 
 
 class Rater:
-    """What an actor keeps: sources, settings, and the solver, compiled."""
+    """State of an actor: sources, settings, and the compiled solver."""
 
     def __init__(self, sources: RatingSources, config: RateConfig) -> None:
         from anmi_ray import rating
@@ -150,15 +146,6 @@ class Rater:
         return flows
 
 
-def _cost(load: Workload) -> StageCost:
-    ratings = f"{load.candidates:,} ratings"
-    second = "borderline" in load.pairs
-    pairs = load.pairs["compare"] + load.pairs.get("borderline", 0)
-    work = ratings if second else f"{load.compared:,} fits, {ratings}"
-    seconds = pairs * _COMPARISON_S + 10.0
-    return StageCost(work, seconds, load.candidates * _RATING_BYTES, files=_PARTS * load.buckets)
-
-
 def _of_refit(stage: Stage, experiment: Experiment) -> Stage:
     """What anchors was said by the first fit: a document that the second rates lower keeps its gaps."""
     return stage if experiment.mine.anchors == "known" else replace(stage, inputs=(*stage.inputs, "anchor"))
@@ -170,7 +157,6 @@ STAGE = Stage(
     inputs=("judge", "compare", "retrieve"),
     does="fit ratings, their errors, and gaps to the known positives, else to the top-rated documents",
     run=run,
-    cost=_cost,
     settings="rate",
 )
 REFIT = replace(

@@ -19,16 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.config.compare import CompareConfig
-from anmi_ray.config.distill import DistillConfig
-from anmi_ray.config.evaluate import EvaluateConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.sample import SampleConfig
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, RATING, RUN
-from anmi_ray.runtime.costs import BEGUN, COMPARISON_BYTES, StageCost, Workload
+from anmi_ray.core.records import CANDIDATE, COMPARISON, RATING, RUN
+from anmi_ray.runtime.costs import BEGUN, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
-from anmi_ray.runtime.tasks import Context, over_buckets, run_buckets, run_task
-from anmi_ray.stages import compare, distill, evaluate, judge, sample, score
+from anmi_ray.runtime.tasks import Context, over_buckets, run_buckets
+from anmi_ray.stages import compare, distill, judge, sample, score
 from anmi_ray.store import Artifact, Flow, runs
 
 if TYPE_CHECKING:
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 
 CALIBRATION = "calibration.json"
 NEW = "pairs not asked before"  # the unit of a flow
-GAINS = "gains"  # in the manifest of evaluate
 _FITTED = ("refit", "rate")  # the first of them that a run has holds its ratings
 _COMPARED = (compare.STAGE.name, "borderline")  # both hold pairs that a run has asked about
 ASKED = (*_COMPARED, sample.STAGE.name)  # its ensemble too
@@ -45,7 +42,6 @@ _FIRST = {
     judge.STAGE.name: (f"{compare.STAGE.name}-1", compare.STAGE.name),
     judge.LABEL.name: (sample.STAGE.name,),
 }
-_PAIR_S = 2e-4
 Inputs = Mapping[str, Artifact]
 
 
@@ -58,7 +54,7 @@ def spread(path: Iterable[Stage]) -> Iterator[Stage]:
         elif stage.name == judge.LABEL.name:
             taught.append(_of_campaign(stage, BEGUN, judge.LABEL.name))
         elif stage.name == distill.STAGE.name:
-            taught.append(replace(stage, cost=_cost_of_learning))
+            taught.append(stage)
         elif stage.name == compare.STAGE.name:
             yield score.STAGE
             yield _CHOSEN
@@ -67,8 +63,6 @@ def spread(path: Iterable[Stage]) -> Iterator[Stage]:
             yield _of_campaign(stage, BEGUN)
         elif "first" in stage.inputs:
             yield _of_campaign(stage, "first")
-        elif stage.name == evaluate.STAGE.name:
-            yield replace(stage, run=_measure)
         else:
             yield stage
 
@@ -95,8 +89,11 @@ def _begun(experiment: Experiment, asking: str) -> dict[str, str]:
 
 
 def _before(_: CompareConfig, experiment: Experiment, content: str) -> dict[str, str]:
-    """Pairs and ratings of the run that is refined, by their roles. ConfigError where it has no model to go on from."""
+    """Return pairs and ratings of the refined run, by role. Raises ConfigError if it has no model."""
     assert experiment.refines is not None
+    if experiment.refines == experiment.name:
+        remedy = f"name={experiment.name}-refine-1"
+        raise ConfigError(f"expected another run, got {experiment.refines}, this run itself", "refines", remedy)
     runs.trained(experiment.refines, experiment.execution.root, content)
     made = _record(experiment)["stages"]
     fitted = next(name for name in _FITTED if name in made)
@@ -111,7 +108,7 @@ def _record(experiment: Experiment) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Before:
-    """What is known before a round, by bucket: pairs and ratings of the run before, and the scores of its model."""
+    """State before a round, by bucket: pairs and ratings of the previous run, and its model's scores."""
 
     compared: tuple[Artifact, ...]
     fitted: Artifact
@@ -217,7 +214,7 @@ def _lesson(
 
 
 def _learned_from(_: SampleConfig, experiment: Experiment, content: str) -> dict[str, str]:
-    """The sample that the judge of the run before learned from, by its role. ConfigError where there was no judge."""
+    """Return the training sample of the previous run's judge, by role. Raises ConfigError without such a judge."""
     made = _record(experiment)["stages"]
     if sample.STAGE.name not in made:
         raise ConfigError(
@@ -226,34 +223,6 @@ def _learned_from(_: SampleConfig, experiment: Experiment, content: str) -> dict
             "ask others than {kind: distilled}, or carry out a run with such a judge and refine that",
         )
     return {f"{runs.BEFORE}{sample.STAGE.name}": made[sample.STAGE.name]["fingerprint"]}
-
-
-def came_of(inputs: Inputs, made: Inputs, buckets: Iterable[int]) -> tuple[int, int, int]:
-    """(pairs that a round asked about, answers about them, those whose better document became the other one).
-
-    inputs: those of its compare; made: its compare, judge and rate (of two fits the second); read by bucket.
-    """
-    from anmi_ray import comparisons
-
-    before = Before.of(inputs)
-    total = np.zeros(3, np.int64)
-    for bucket in buckets:
-        pairs = made["compare"].read_part("comparisons", bucket, COMPARISON)
-        known = pc.is_in(pairs["comparison_id"], value_set=before.pairs(bucket)["comparison_id"].combine_chunks())
-        new = pairs.filter(pc.invert(known))
-        said = made["judge"].read_part("judgments", bucket, JUDGMENT)
-        said = said.filter(pc.is_in(said["comparison_id"], value_set=new["comparison_id"].combine_chunks()))
-        after = made["rate"].read_part("ratings", bucket, RATING)
-        answers = said.num_rows - said["p_a"].null_count
-        total += [new.num_rows, answers, comparisons.turned(new, before.ratings(bucket), after)]
-    pairs_, answers_, turned = total.tolist()
-    return pairs_, answers_, turned
-
-
-def _measure(artifact: Artifact, inputs: Inputs, config: EvaluateConfig, context: Context) -> dict[str, Any]:
-    """As every evaluate, and what the model has gained on the one that it started from."""
-    made = evaluate.run(artifact, inputs, config, context)
-    return {**made, GAINS: run_task(context, evaluate.gains, dict(inputs), config, context.buckets, context.seed)}
 
 
 def _most(load: Workload) -> int:
@@ -265,12 +234,11 @@ def _most(load: Workload) -> int:
 
 
 def _cost(load: Workload) -> StageCost:
-    """Of the round's own pairs, at most: what was asked before is paid, but for a judge that learns anew."""
+    """Return an upper bound on the round's new questions; earlier ones are paid, except for a retrained judge."""
     pairs = _most(load)
     before = load.candidates * load.config.degree // 2
-    kept = (pairs + before) * COMPARISON_BYTES
     asked = pairs + (before if load.experiment.judge.distilled else 0)
-    return StageCost(f"at most {pairs:,} more pairs", load.train * _PAIR_S, kept, files=load.buckets, pairs=asked)
+    return StageCost(f"at most {pairs:,} more pairs", asked)
 
 
 def _most_taught(load: Workload) -> int:
@@ -280,14 +248,7 @@ def _most_taught(load: Workload) -> int:
 
 def _cost_of_lesson(load: Workload) -> StageCost:
     pairs = _most_taught(load)
-    kept = (pairs + load.config.pairs) * COMPARISON_BYTES
-    return StageCost(f"about {pairs:,} more pairs at most", 2.0, kept, files=load.buckets, pairs=pairs)
-
-
-def _cost_of_learning(load: Workload) -> StageCost:
-    config: DistillConfig = load.config
-    sampled = config.sample.model_copy(update={"pairs": config.sample.pairs + _most_taught(load)})
-    return distill.STAGE.cost(replace(load, config=config.model_copy(update={"sample": sampled})))
+    return StageCost(f"about {pairs:,} more pairs at most", pairs)
 
 
 _CHOSEN = replace(

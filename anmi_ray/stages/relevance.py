@@ -45,19 +45,19 @@ class KnownRelevance:
 
 
 def by_labels(qrels: pa.Table) -> KnownRelevance:
-    """What labels say of the queries that have a relevant document."""
+    """Return the labels of queries with a relevant document."""
     relevant = qrels.filter(pc.greater(qrels["grade"], 0)).select(_PAIR)
     return KnownRelevance("labels", relevant.append_column("truth", [np.ones(relevant.num_rows)]), True)
 
 
 def by_gains(gains: pa.Table) -> KnownRelevance:
-    """What judges say: qrels whose grades are thousandths of P(relevant)."""
+    """Return judged Qrels with grades in thousandths of P(relevant)."""
     truth = gains["grade"].to_numpy() / GRADES
     return KnownRelevance("judges", gains.select(_PAIR).append_column("truth", [truth]), False)
 
 
 def by_answers(answers: pa.Table) -> KnownRelevance:
-    """What judges said of the pool: query_id, doc_id and probability, NaN where nobody answered."""
+    """Return judged probabilities of the pool (query_id, doc_id, probability), NaN without an answer."""
     found = answers.filter(pc.is_finite(answers["probability"]))
     return KnownRelevance("judges", found.select([*_PAIR, "probability"]).rename_columns([*_PAIR, "truth"]), False)
 
@@ -90,11 +90,11 @@ def publish(
 
 
 def of(artifact: Artifact) -> Relevance | None:
-    """What an artifact of evaluate knows; None where nothing was fitted, or it is not complete."""
+    """Return the curve of an evaluate artifact; None if nothing was fitted or it is incomplete."""
     content = artifact.read_json(relevance.FILE) if artifact.manifest() is not None else None
     return None if content is None else relevance.from_json(content)
 
 
 def _top(run: pa.Table, depth: int) -> pa.Table:
-    """What the model scored: below stand documents of the first stage, with scores that only keep their order."""
+    """Return the rows that the model scored, without the first-stage documents below them."""
     return run.filter(pc.less_equal(run["rank"], depth))

@@ -21,7 +21,7 @@ from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.records import COMPARISON
-from anmi_ray.runtime.costs import BEGUN, COMPARED, COMPARISON_BYTES, StageCost, Workload
+from anmi_ray.runtime.costs import BEGUN, COMPARED, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import compare, judge, rate
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from anmi_ray.comparisons import Known
     from anmi_ray.rating import QueryBeliefs
 
-_PAIR_S = 3e-8  # times the square of a query's documents
 _MAIN = (compare.STAGE.name, judge.STAGE.name, rate.STAGE.name)
 _BEFORE = ("compared", "judged", "rated")  # roles: those of the round before
 
@@ -51,7 +50,7 @@ def names(config: CompareConfig) -> tuple[tuple[str, str, str], ...]:
 
 
 def spread(path: Iterable[Stage], config: CompareConfig) -> tuple[Stage, ...]:
-    """The path with the stages of all rounds in the place of compare, judge and rate."""
+    """Return the pipeline with all rounds' stages instead of compare, judge and rate."""
     begun = names(config)[0][0]
     found: list[Stage] = []
     for stage in path:
@@ -107,7 +106,7 @@ def run(
 
 
 class Chooser:
-    """What an actor keeps: the round before, and the solver, compiled."""
+    """State of an actor: the previous round and the compiled solver."""
 
     def __init__(self, inputs: Mapping[str, Artifact], config: CompareConfig, number: int) -> None:
         from anmi_ray import rating
@@ -120,7 +119,7 @@ class Chooser:
         rating.compile_solver(self._rated)
 
     def slopes(self, buckets: int) -> list[float]:
-        """What the first stage's order is worth, in latent units a score, by the queries that the fit took."""
+        """Return the slope of the first stage's order, in latent units per score, by the fit's queries."""
         from anmi_ray import rating
 
         return rating.worth(*self._sources.sample(buckets, self._rated), self._globals, self._rated).slopes().tolist()
@@ -139,7 +138,7 @@ class Chooser:
 
 
 def known_by(found: Iterable[QueryBeliefs]) -> dict[bytes, Known]:
-    """By query, what the design chooses by. Anchors are the known positives, else the best by what is known so far."""
+    """Return the beliefs by query. Anchors are known positives, else the currently best documents."""
     from anmi_ray import comparisons
 
     known: dict[bytes, Known] = {}
@@ -152,13 +151,12 @@ def known_by(found: Iterable[QueryBeliefs]) -> dict[bytes, Known]:
 
 
 def _cost(load: Workload, number: int) -> StageCost:
-    """Of the round's own pairs: what was asked before is paid."""
+    """Return the number of new questions; earlier pairs are paid."""
     from anmi_ray import comparisons
 
     config: CompareConfig = load.config
     documents = min(load.experiment.retrieve.candidates, load.documents)
     before = comparisons.pairs_after(documents, config, number - 1) if number else 0
     pairs = load.compared * (comparisons.pairs_after(documents, config, number) - before)
-    kept = (pairs + load.compared * before) * COMPARISON_BYTES
     work = f"{'at most ' if number and config.target_error else ''}{pairs:,} pairs"
-    return StageCost(work, pairs * documents**2 * _PAIR_S, kept, files=load.buckets, pairs=pairs)
+    return StageCost(work, pairs)

@@ -7,7 +7,7 @@ from typing import Any
 
 from anmi_ray.config.base import Settings
 from anmi_ray.core.records import COMPARISON, GAP
-from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
+from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.store import Artifact, Flow
@@ -45,12 +45,9 @@ def _cost(load: Workload) -> StageCost:
     """As many as it found, else of all queries that are compared: which have no known positive is not known before."""
     from anmi_ray.mining.shortlist import ASKED
 
-    pairs = ASKED * load.compared
+    pairs = load.found(_DOCUMENTS, ASKED * load.compared)
     work = f"at most {pairs:,} documents to ask about, {ASKED} of each query without a known positive"
-    if load.manifest is not None:
-        pairs = next(flow["rows_out"] for flow in load.manifest["flows"] if flow["unit"] == _DOCUMENTS)
-        work = f"{pairs:,} documents to ask about"
-    return StageCost(work, 2.0, pairs * COMPARISON_BYTES, files=load.buckets, pairs=pairs)
+    return StageCost(work, pairs)
 
 
 STAGE = Stage(

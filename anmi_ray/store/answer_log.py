@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray.core.errors import DamagedError, StoreError
 from anmi_ray.core.identity import id_column, id_matrix, mix_ids
 from anmi_ray.core.records import ANSWER
 from anmi_ray.store import Store, parquet_bytes
@@ -94,7 +93,8 @@ class Lacking:
     def _look(self) -> None:
         self._due = time.monotonic() + _LOOK_S
         for name in self._log.segments(self._bucket):
-            if name not in self._read and (table := self._log.segment(name)) is not None:
+            if name not in self._read:
+                table = self._log.segment(name)
                 final = table.filter(pc.invert(table["transient"]))
                 self._lacks &= ~pc.is_in(self._ids, value_set=id_column(question_ids(final))).to_numpy(False)
                 self._read.add(name)
@@ -133,23 +133,11 @@ class AnswerLog:
 
     def read(self, bucket: int) -> Held:
         """What is known of a bucket's questions. StoreError: a segment is damaged, or of a version not known here."""
-        return hold(table for name in self.segments(bucket) if (table := self.segment(name)) is not None)
+        return hold(map(self.segment, self.segments(bucket)))
 
-    def segment(self, name: str) -> pa.Table | None:
-        """One segment, or None where it was replaced by a merged one since its folder was listed."""
+    def segment(self, name: str) -> pa.Table:
+        """One segment. Raises StoreError where it is damaged, DataError where it has other columns."""
         path = f"{self.path}/{name}"
-        footer = self.store.footer(path)
-        if footer is None:
-            if not self.store.exists(path):
-                return None
-            raise DamagedError("not a whole segment of answers", self.store.where(path), _REMEDY)
-        if (footer.get("record"), footer.get("version")) != (ANSWER.name, ANSWER.version):
-            raise StoreError(
-                f"holds {footer.get('record')} version {footer.get('version')}, this version of the program reads "
-                f"{ANSWER.name} version {ANSWER.version}",
-                self.store.where(path),
-                "use the version of the program that wrote it, or another root",
-            )
         table = self.store.read_table(path, remedy=_REMEDY).replace_schema_metadata(None)
         return ANSWER.check(table, self.store.where(path)).cast(ANSWER.schema)
 

@@ -2,7 +2,7 @@
 
 That a file opens proves nothing (a writer that dies inside leaves a valid partial file), so a part counts only when its
 footer names its fingerprint, schema version and row counts, and an artifact only when `manifest.json`, written last, is
-there. `files.json`, written before it, lists all files: one that is lost later is made again.
+there. `files.json`, written before it, lists the sizes of all files: a file that is missing later is an error.
 """
 
 from __future__ import annotations
@@ -19,13 +19,10 @@ from anmi_ray.core.errors import DamagedError
 from anmi_ray.core.records import REJECT
 from anmi_ray.core.schema import Record
 from anmi_ray.store.files import Store
-from anmi_ray.store.parquet import REMEDY, parquet_bytes
+from anmi_ray.store.parquet import parquet_bytes
 
 MANIFEST = "manifest.json"
 FILES = "files.json"
-MADE_OF = "made_of.json"  # in a report's folder: the artifacts that it is made of
-COPIES = "files"  # in it: the hashes of what was put beside it
-SEALED = ".files.json"  # ends the name of a folder's own list, which holds the hashes of its files
 
 
 @dataclass(frozen=True)
@@ -119,17 +116,15 @@ class Artifact:
             return None
         try:
             return [Flow(**flow) for flow in footer["flows"]]
-        except (AssertionError, KeyError, TypeError):  # damaged, where no hash of the footer tells
+        except (AssertionError, KeyError, TypeError):  # damaged
             return None
 
     def read_part(self, part: str, bucket: int, record: Record, columns: list[str] | None = None) -> pa.Table:
-        """A part of a bucket, checked against its record; of `columns` their types alone."""
+        """A part of a bucket, or some columns, with the types of its record; all else was checked on writing."""
         path = self.part_path(part, bucket)
+        schema = record.schema if columns is None else pa.schema([record.schema.field(name) for name in columns])
         table = self.store.read_table(path, columns).replace_schema_metadata(None)
-        if columns is None:
-            return record.check(table, self.store.where(path)).cast(record.schema)
-        chosen = Record(record.name, record.version, (), pa.schema([record.schema.field(name) for name in columns]))
-        return chosen.check(table, self.store.where(path))
+        return Record(record.name, record.version, (), schema).check(table, self.store.where(path)).cast(schema)
 
     def rejects(self) -> pa.Table:
         """All rejects of the artifact."""
@@ -149,7 +144,8 @@ class Artifact:
         """The manifest of a complete artifact, or None. Raises DamagedError where it is not what was written."""
         content = self.store.read_json(f"{self.path}/{MANIFEST}", cut=True)
         if content is not None and (not isinstance(content, dict) or not isinstance(content.get("flows"), list)):
-            raise DamagedError("not a manifest", self.store.where(f"{self.path}/{MANIFEST}"), REMEDY)
+            path = f"{self.path}/{MANIFEST}"
+            raise DamagedError("expected a manifest", self.store.where(path), self.store.rebuild(path))
         return content
 
     def complete(self, flows: list[Flow], **facts: Any) -> dict[str, Any]:
@@ -164,48 +160,17 @@ class Artifact:
         return content
 
     def list_files(self) -> None:
-        """Publish the list of all files, before the artifact is complete: bytes, and hashes of those that bear none."""
+        """Publish the list of all files with their bytes, before the artifact is complete."""
         sizes = self.store.tree_sizes(self.path)
-        folders = tuple(f"{name.removesuffix(SEALED)}/" for name in sizes if name.endswith(SEALED))
-        listed: dict[str, dict[str, Any]] = {}
-        for name in sorted(sizes.keys() - {MANIFEST, FILES}):
-            listed[name] = {"bytes": sizes[name]}
-            if not name.endswith((".parquet", ".json")) and not name.startswith(folders):
-                listed[name]["sha256"] = hashlib.sha256(self.store.read(f"{self.path}/{name}")).hexdigest()
-        self.publish_json(FILES, listed)
+        self.publish_json(FILES, {name: {"bytes": sizes[name]} for name in sorted(sizes.keys() - {MANIFEST, FILES})})
 
-    def listed(self) -> dict[str, dict[str, Any]]:
-        """The list of files by name; nothing where an older version made the artifact."""
-        return self.read_json(FILES) or {}
-
-    def lost(self) -> list[str]:
-        """Listed files that are not there any more, or not of their length."""
-        listed = self.listed()
-        there = self.store.tree_sizes(self.path) if listed else {}
-        return [name for name, file in listed.items() if there.get(name) != file["bytes"]]
-
-    def whole(self) -> bool:
-        """Whether it is complete and no listed file is lost."""
-        return self.manifest() is not None and not self.lost()
-
-    def read_listed(self, name: str) -> bytes:
-        """The bytes of a document, or of a file whose hash is listed. Raises DamagedError where they are others."""
-        if name.endswith(".json"):
-            self.read_json(name)
-        data = self.store.read(f"{self.path}/{name}")
-        wanted = self.listed().get(name, {}).get("sha256")
-        if wanted is not None and hashlib.sha256(data).hexdigest() != wanted:
-            raise DamagedError("not what was written", self.store.where(f"{self.path}/{name}"), REMEDY)
-        return data
-
-    def take_back(self, damaged: list[str], keep: str = "") -> None:
-        """Remove damaged files, and what keeps a stage from making them again: the manifest, of a part the other parts
-        of its bucket, one of which is its seal, of a sealed folder all files. `keep`: a part that stays in any case.
-        """
-        tops = {name.partition("/")[0].removesuffix(SEALED) for name in damaged}
-        folders = [top for top in tops if self.store.exists(f"{self.path}/{top}{SEALED}")]
-        buckets = {name.rpartition("/")[2] for name in damaged if name.count("/") == 1 and name.endswith(".parquet")}
-        parts = [name for name in self.store.tree(self.path) if name.rpartition("/")[2] in buckets]
-        parts = [part for part in parts if part.partition("/")[0] != keep]
-        for name in (MANIFEST, *damaged, *parts, *folders, *(f"{folder}{SEALED}" for folder in folders)):
-            self.store.remove(f"{self.path}/{name}")
+    def check_files(self) -> None:
+        """Raise DamagedError where a listed file is missing or of another size. Older artifacts have no list."""
+        listed = self.read_json(FILES) or {}
+        sizes = self.store.tree_sizes(self.path) if listed else {}
+        for name, file in listed.items():
+            if sizes.get(name) != file["bytes"]:
+                found = f"got {sizes[name]}" if name in sizes else "found no such file"
+                path = f"{self.path}/{name}"
+                message = f"expected {file['bytes']} bytes, {found}"
+                raise DamagedError(message, self.store.where(path), self.store.rebuild(path))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 
 from anmi_ray.config.paths import as_written, local_path
 from anmi_ray.core.errors import DamagedError, StoreError, from_os_error
@@ -132,7 +134,7 @@ class Store:
             with filesystem.open_input_file(f"{base}/{path}") as stream:
                 return stream.read()
         except FileNotFoundError as error:
-            raise parquet.gone(self.where(path)) from error
+            raise DamagedError("no such file or folder", self.where(path), self.rebuild(path)) from error
         except OSError as error:
             raise from_os_error(error, self.where(path)) from error
 
@@ -142,7 +144,7 @@ class Store:
         try:
             return filesystem.open_input_file(f"{base}/{path}")
         except FileNotFoundError as error:
-            raise parquet.gone(self.where(path)) from error
+            raise DamagedError("no such file or folder", self.where(path), self.rebuild(path)) from error
         except OSError as error:
             raise from_os_error(error, self.where(path)) from error
 
@@ -165,21 +167,16 @@ class Store:
         """
         return {name: size for name, size, file in self._entries(folder) if file and not name.startswith(".")}
 
-    def listing(self, folder: str) -> tuple[dict[str, int], list[str]]:
-        """The files directly in `folder` with their bytes, hidden ones too, and the folders in it, by name."""
-        found = sorted(self._entries(folder))
-        return {name: size for name, size, file in found if file}, [name for name, _, file in found if not file]
-
     def tree(self, folder: str) -> list[str]:
         """Paths of all files below `folder`, relative to it, sorted; hidden ones are left out."""
         return sorted(self.tree_sizes(folder))
 
-    def tree_sizes(self, folder: str, hidden: bool = False) -> dict[str, int]:
-        """All files below `folder` by their path relative to it, and their bytes; with hidden ones where asked for."""
+    def tree_sizes(self, folder: str) -> dict[str, int]:
+        """All files below `folder` by their path relative to it, and their bytes; hidden ones are left out."""
         return {
             name: size
             for name, size, file in self._entries(folder, recursive=True)
-            if file and (hidden or not any(part.startswith(".") for part in name.split("/")))
+            if file and not any(part.startswith(".") for part in name.split("/"))
         }
 
     def _entries(self, folder: str, recursive: bool = False) -> Iterator[tuple[str, int, bool]]:
@@ -214,8 +211,17 @@ class Store:
         base, mark, options = self.root.partition("?")
         return f"{base.rstrip('/')}/{path}{mark}{options}"
 
-    def read_json(self, path: str, remedy: str = parquet.REMEDY, cut: bool = False) -> Any:
-        """A JSON document, or None when it is absent. Raises DamagedError where it is not what was written.
+    def rebuild(self, path: str) -> str:
+        """The remedy for a damaged file: what to delete before running again. What was bought stays."""
+        names, parts = [path], path.split("/")
+        if parts[0] == "artifacts" and len(parts) > 3 and parts[3] != "bought":
+            folder = "/".join(parts[:3])
+            names = [f"{folder}/manifest.json", f"{folder}/runs"] if parts[1] == "peer" else [folder]
+        where = shlex.join(map(self.where, names))
+        return f"{'rm -r' if self.local else 'delete'} {where}, then run again"
+
+    def read_json(self, path: str, remedy: str | None = None, cut: bool = False) -> Any:
+        """A JSON document, or None when it is absent. Raises DamagedError where it is damaged.
 
         cut: None also where its end is missing, as storage without whole uploads leaves it when a writer fails.
         """
@@ -227,16 +233,17 @@ class Store:
         except ValueError as error:
             if cut and not data.endswith(b"}\n"):
                 return None
-            raise DamagedError(f"not the JSON document that was written: {error}", self.where(path), remedy) from None
+            raise DamagedError(f"damaged: {error}", self.where(path), remedy or self.rebuild(path)) from None
 
     def publish_json(self, path: str, content: Any) -> None:
         """Publish a JSON document with its checksum."""
         self.publish(path, documents.to_text(content).encode())
 
-    def read_table(self, path: str, columns: list[str] | None = None, remedy: str = parquet.REMEDY) -> pa.Table:
+    def read_table(self, path: str, columns: list[str] | None = None, remedy: str | None = None) -> pa.Table:
         """A Parquet file as a table. Raises StoreError when absent, damaged, or without one of `columns`."""
         filesystem, base = self._open()
-        return parquet.read_parquet(filesystem, f"{base}/{path}", self.where(path), columns, remedy)
+        remedy = remedy or self.rebuild(path)
+        return parquet.read_parquet(filesystem, f"{base}/{path}", self.where(path), remedy, columns)
 
     def footer(self, path: str) -> dict[str, Any] | None:
         """Our key in a Parquet footer, or None when the file is absent, cut off, or not ours.
@@ -246,13 +253,13 @@ class Store:
         filesystem, base = self._open()
         try:
             with filesystem.open_input_file(f"{base}/{path}") as stream:
-                tail, size = parquet.end_of(stream)
+                tail = parquet.read_tail(stream)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise from_os_error(error, self.where(path)) from error
         try:
-            return parquet.look(tail, size).ours
+            return parquet.footer_of(pq.read_metadata(tail))
         except (OSError, ValueError):  # only the bytes in memory are at fault here
             return None
 

@@ -1,4 +1,4 @@
-"""Folders of files (a model) in the store: where a task finds them on its own disk."""
+"""Folders of files (a model) in the store, and where a task finds them on its own disk."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
 
 import pyarrow.fs as pafs
 
 from anmi_ray.core.errors import ConfigError, DamagedError, from_os_error
-from anmi_ray.store import Artifact, Store
-from anmi_ray.store.artifact import SEALED
+from anmi_ray.store import Artifact
 from anmi_ray.store.uri import filesystem
 
-_BLOCK = 1 << 22
+_SEALED = ".files.json"  # ends the name of a folder's list of files with their SHA-256
 
 
 @contextmanager
 def new_folder(to: Path) -> Iterator[Path]:
-    """A folder beside `to` to write in, which takes its place when the block ends well, and is gone when it does not.
+    """A temporary folder that replaces `to` when the block ends without an error.
 
-    Raises ConfigError where `to` is there and no empty folder, StoreError where the storage refuses.
+    Raises ConfigError where `to` exists and is not an empty folder, StoreError where the storage refuses.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ConfigError("is not empty", str(to), "give a new or an empty folder")
@@ -45,96 +43,55 @@ def new_folder(to: Path) -> Iterator[Path]:
 
 
 def seal_folder(artifact: Artifact, name: str) -> None:
-    """List the files under `name` with the hashes of their bytes; the list, written last, makes the folder complete."""
-    top = f"{artifact.path}/{name}"
-    found = {file: _hash(_blocks(artifact.store, f"{top}/{file}")) for file in artifact.store.tree(top)}
-    artifact.publish_json(f"{name}{SEALED}", found)
+    """List the files under `name` with their hashes; the list, written last, makes the folder complete."""
+    top, hashes = f"{artifact.path}/{name}", dict[str, str]()
+    for file in artifact.store.tree(top):
+        with artifact.store.open_input(f"{top}/{file}") as stream:
+            hashes[file] = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+    artifact.publish_json(f"{name}{_SEALED}", hashes)
 
 
 def copy_sealed(artifact: Artifact, name: str, target: Path) -> None:
-    """Copy the folder `name` to `target`. Raises StoreError where a file is not what was sealed."""
-    for file, sealed in _sealed(artifact, name).items():
-        check_file(artifact, f"{name}/{file}", sealed, target / file)
-
-
-def _sealed(artifact: Artifact, name: str) -> dict[str, str]:
-    """The hashes of a folder's files by their names."""
-    files = artifact.read_json(f"{name}{SEALED}")
-    if not isinstance(files, dict):
-        raise DamagedError("is not sealed", artifact.store.where(f"{artifact.path}/{name}"), _remedy(artifact))
-    return files
-
-
-def check_file(artifact: Artifact, file: str, sealed: str, target: Path | None = None) -> None:
-    """Read a file, to `target` where one is given. Raises DamagedError where it is gone or not what was sealed."""
-    check_bytes(artifact.store, f"{artifact.path}/{file}", sealed, _remedy(artifact), target)
-
-
-def check_bytes(store: Store, path: str, sealed: str, remedy: str, target: Path | None = None) -> None:
-    """Read a file, to `target` where one is given. Raises DamagedError where it is gone or of another hash."""
-    if not store.exists(path):
-        raise DamagedError("is gone", store.where(path), remedy)
-    if target is None:
-        hashed = _hash(_blocks(store, path))
-    else:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as copy:
-            hashed = _hash(_copied(_blocks(store, path), copy))
-    if hashed != sealed:
-        raise DamagedError("is corrupted: not what was sealed", store.where(path), remedy)
-
-
-def _remedy(artifact: Artifact) -> str:
-    return f"remove {artifact.store.where(artifact.path)} and run again, which makes it anew"
-
-
-def _copied(blocks: Iterable[bytes], to: BinaryIO) -> Iterator[bytes]:
-    for block in blocks:
-        to.write(block)
-        yield block
-
-
-def _hash(blocks: Iterable[bytes]) -> str:
-    hashed = hashlib.sha256()
-    for block in blocks:
-        hashed.update(block)
-    return hashed.hexdigest()
-
-
-def _blocks(store: Store, path: str) -> Iterator[bytes]:
-    with store.open_input(path) as stream:
-        while block := stream.read(_BLOCK):
-            yield block
+    """Copy the folder `name` to `target`. Raises DamagedError where a file is missing or damaged."""
+    hidden = shutil.ignore_patterns(".*")  # left by killed writers
+    shutil.copytree(local_folder(artifact, name), target, ignore=hidden, dirs_exist_ok=True)
 
 
 @lru_cache(maxsize=16)  # once a process: a model's files are read whole
 def local_folder(artifact: Artifact, name: str) -> Path:
     """A published folder on this machine's disk: the store's own when it is local, else a copy, fetched once.
 
-    Raises StoreError where a file is not what was sealed.
+    Raises DamagedError where a file is missing or damaged.
     """
-    files = _sealed(artifact, name)
-    if artifact.store.local is not None:
-        for file, sealed in files.items():
-            check_file(artifact, f"{name}/{file}", sealed)
-        return artifact.store.local / artifact.path / name
-    target = Path(tempfile.gettempdir()) / "anmi-folders" / artifact.fingerprint / name
-    for file, sealed in files.items():
-        path = target / file
-        if not path.exists() or _hash(_local_blocks(path)) != sealed:
-            scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")  # several processes may fetch it at once
+    store = artifact.store
+    folder = (store.local or Path(tempfile.gettempdir(), "anmi-folders")) / artifact.path / name
+    for file, sealed in _sealed(artifact, name).items():
+        path, copy = f"{artifact.path}/{name}/{file}", folder / file
+        if store.local is None and not _is_whole(copy, sealed):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            scratch = copy.with_name(f".{copy.name}.{uuid.uuid4().hex}.part")  # other processes fetch it too
             try:
-                check_file(artifact, f"{name}/{file}", sealed, scratch)
-                scratch.replace(path)
+                store.fetch(path, scratch)
+                scratch.replace(copy)
             finally:
                 scratch.unlink(missing_ok=True)
-    return target
+        if not _is_whole(copy, sealed):
+            raise DamagedError("expected the file that was written", store.where(path), store.rebuild(path))
+    return folder
 
 
-def _local_blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            yield block
+def _sealed(artifact: Artifact, name: str) -> dict[str, str]:
+    files, path = artifact.read_json(f"{name}{_SEALED}"), f"{artifact.path}/{name}"
+    if not isinstance(files, dict):
+        raise DamagedError("not complete", artifact.store.where(path), artifact.store.rebuild(path))
+    return files
+
+
+def _is_whole(file: Path, sealed: str) -> bool:
+    if not file.exists():
+        return False
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest() == sealed
 
 
 def publish_folder(folder: Path, target: str) -> None:

@@ -1,28 +1,25 @@
 """The store's shelf: what is made once of a set of texts, as an artifact named by the texts and the settings.
 
-So a new shard adds its indexes and touches no other's, and runs share them. An artifact whose files are not those of
-its manifest (cut off, partly gone, a bit changed) is made again; two workers that make the same one at once write the
-same.
+So a new shard adds its indexes and touches no other's, and runs share them. Files are checked against the digest that
+names their folder. Two workers that make the same one at once write the same.
 """
 
 from __future__ import annotations
 
 import hashlib
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DamagedError
 from anmi_ray.store import Artifact, Store, fingerprint
-
-_BLOCK = 1 << 22
 
 
 def content_of_documents(documents: pa.Table) -> str:
@@ -46,7 +43,7 @@ def _content(ids: list[bytes], text_hashes: Iterable[bytes]) -> str:
 class StoreShelf:
     """Keeps what is made of the texts of this `content` under the store's root; see `retrieval.shelf.Shelf`.
 
-    `made`: the kinds that were made by this object; `mended`: those of them whose files were there, but damaged.
+    `made`: the kinds that were made by this object. Raises DamagedError where files are missing or damaged.
     """
 
     def __init__(self, store: Store, content: str, local: Path) -> None:
@@ -54,7 +51,6 @@ class StoreShelf:
         self._content = content
         self._local = local
         self.made: list[str] = []
-        self.mended: list[str] = []
 
     def __call__(self, kind: str, version: int, settings: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
         artifact = Artifact(self._store, kind, fingerprint(kind, version, settings, [self._content]))
@@ -68,22 +64,17 @@ class StoreShelf:
         return found
 
     def _found(self, artifact: Artifact) -> Path | None:
-        """The folder of what was made before, or None where its bytes are not those that it is called by."""
-        try:
-            manifest = artifact.manifest()
-        except DamagedError:
-            manifest = {}
+        """The folder of what was made before, or None."""
+        manifest = artifact.manifest()
         if manifest is None:
             return None
-        kept = _whole(artifact, manifest)
-        if kept is not None:
+        kept = _Kept(f"{artifact.path}/{manifest['folder']}", manifest["files"])
+        if kept.files.items() <= self._store.sizes(kept.path).items():
             folder = self._folder(kept)
             if _digest(folder / name for name in sorted(kept.files)) == manifest["folder"]:
                 return folder
-            if self._store.local is None:
-                shutil.rmtree(folder)  # the copy: what is made anew is fetched in its place
-        self.mended.append(artifact.stage)
-        return None
+        remedy = self._store.rebuild(kept.path)
+        raise DamagedError("expected the files that were written", self._store.where(kept.path), remedy)
 
     def _folder(self, kept: _Kept) -> Path:
         """Where the files are on this machine; fetched where the store is not on it."""
@@ -117,37 +108,13 @@ def _keep(artifact: Artifact, made: Path, **facts: Any) -> _Kept:
 
 
 def _digest(files: Iterable[Path]) -> str:
-    return _combined((path.name, path.open("rb")) for path in files)
-
-
-def _combined(files: Iterable[tuple[str, IO[bytes] | pa.NativeFile]]) -> str:
-    """The hash of files' names and bytes, given open in order of their names; each is closed when it is read."""
+    """The hash of files' names and bytes, in order of their names."""
     digest = hashlib.blake2b(digest_size=8)
-    for name, stream in files:
-        hashed = hashlib.blake2b(person=name.encode()[:16])
-        with stream:
-            while block := stream.read(_BLOCK):
-                hashed.update(block)
+    for path in files:
+        with path.open("rb") as stream:
+            hashed = hashlib.file_digest(stream, partial(hashlib.blake2b, person=path.name.encode()[:16]))
         digest.update(hashed.digest())
     return digest.hexdigest()
-
-
-def is_whole(artifact: Artifact, manifest: Mapping[str, Any]) -> bool:
-    """Whether the bytes of what is kept are those that it is called by; they are read where the store is."""
-    kept = _whole(artifact, manifest)
-    if kept is None:
-        return False
-    opened = ((name, artifact.store.open_input(f"{kept.path}/{name}")) for name in sorted(kept.files))
-    return _combined(opened) == manifest["folder"]
-
-
-def _whole(artifact: Artifact, manifest: Mapping[str, Any]) -> _Kept | None:
-    """What a complete artifact keeps, or None where a file is not there or not of the length that the manifest says."""
-    if not {"folder", "files"} <= manifest.keys():
-        return None
-    kept = _Kept(f"{artifact.path}/{manifest['folder']}", manifest["files"])
-    there = artifact.store.sizes(kept.path)
-    return kept if all(there.get(name) == size for name, size in kept.files.items()) else None
 
 
 @contextmanager

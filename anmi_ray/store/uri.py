@@ -46,9 +46,9 @@ def filesystem(place: str) -> tuple[pafs.FileSystem, str]:
 
 
 def read_table(place: str) -> pa.Table:
-    """A Parquet file under our hashes as a table. Raises StoreError as `parquet.read_parquet`."""
+    """A Parquet file of the store as a table. Raises StoreError as `parquet.read_parquet`."""
     files, path = filesystem(place)
-    return read_parquet(files, path, public_root(place))
+    return read_parquet(files, path, public_root(place), f"delete {public_root(place)}, then run again")
 
 
 def of_ray(place: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""CSV of anybody's hand: the separator is told from the header, and what makes no row is refused with its line."""
+"""Read users' CSV: detect the separator from the header, and refuse malformed rows with their line."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _header(
 
 
 def _check_utf8(path: Path, compression: str | None) -> None:
-    """DataError where a file is no UTF-8: a row that Arrow refuses, and cannot decode, would be lost silently."""
+    """Raise DataError for a file that is not UTF-8; Arrow would silently drop rows that it cannot decode."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     line = 1
     with pa.input_stream(str(path), compression=compression) as stream:

@@ -129,7 +129,7 @@ def text_lines(path: Path) -> Iterator[str]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """What a file holds that is read whole, unpacked as `text_lines` does. DataError where it is too much for that."""
+    """Return a whole file, unpacked as `text_lines` does. Raises DataError if it is too large."""
     compression = COMPRESSIONS.get(path.suffix.lower())
     with _reading(path, compression), pa.input_stream(str(path), compression=compression) as stream:
         content = stream.read(_WHOLE + 1)
@@ -139,7 +139,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def identity_of(path: Path) -> str:
-    """What a file holds, and as what it is read: files may change under the same path."""
+    """Digest of a file's content and format, since files may change under the same path."""
     return "".join(filter(None, (content_hash(path), *format_of(path, reading=True))))
 
 
@@ -290,13 +290,13 @@ def _jsonl_batches(
 
 
 def _has_key(content: bytes, name: str) -> bool:
-    """Whether some object of these lines has the key; most lines that hold its name do, so few are parsed."""
+    """Return whether some object in these lines has the key, parsing only lines that contain its name."""
     quoted = f'"{name}"'.encode()
     return quoted in content and any(quoted in line and name in _object(line) for line in content.split(b"\n"))
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    """The object of a line; an empty one where there is none."""
+    """Return the object in a line, or an empty one."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

@@ -26,7 +26,7 @@ _PACKED = 100
 
 @contextmanager
 def opened(source: Any, place: str) -> Iterator[pq.ParquetFile]:
-    """A file, by path or seekable stream. DataError where a column unpacks to so much that it is no table."""
+    """Open a file by path or seekable stream. Raises DataError if a column unpacks to an excessive size."""
     metadata = pq.read_metadata(source)
     for group in range(metadata.num_row_groups):
         for at in range(metadata.num_columns):
@@ -55,7 +55,7 @@ def batches(file: pq.ParquetFile, columns: Sequence[str], most: int) -> Iterator
 
 
 def _sizes(column: pa.Array) -> np.ndarray:
-    """Bytes of each of N texts, int64[N]; 0 of what is no text."""
+    """Return the bytes of each of N texts, int64[N]; 0 for other values."""
     if not (pa.types.is_dictionary(column.type) and is_text(column.type.value_type)):
         return np.zeros(len(column), np.int64)
     size = pc.binary_length(column.dictionary).take(column.indices)

@@ -8,7 +8,7 @@ these a caller reads some of
                         _SECOND; without the column doc_a was
     error               why the judge failed; such a row needs no preference, and has none
     round               a whole number that tells apart what was asked again; 0 without the column
-    games, tie          how many games the row counts for (1 without the column); a model's probability of a tie
+    games               how many games the row counts for; 1 without the column
     length_a, length_b  of the texts, in any unit
 
 Ids, names and words are read without blanks around them. Rows that cannot be used are refused with reason and place.
@@ -70,7 +70,7 @@ class Reading:
 
 GAMES = Reading(
     (*_NEEDED[:3], "judge", "order", "error"),
-    (_NEEDED[3], "games", "tie"),
+    (_NEEDED[3], "games"),
     orders_needed=False,
     no_query=f"{_RENAME}; a table about one query needs no query_id with --all-one-query",
 )
@@ -82,8 +82,8 @@ class PreferenceRows(Refusals):
     """Rows that may be used, and Reject rows of the others; rows = N + rejects.num_rows.
 
     query, doc_a, doc_b, judge text[N]; error text[N], null where the judge answered; preference float64[N], NaN where
-    it did not; shown int8[N], 1 where doc_a was shown first, -1 where doc_b was, 0 unknown; round int64[N]; games, tie
-    float64[N], tie NaN where it was not told; log_length float64[N] ln(length of doc_a / length of doc_b), NaN unknown.
+    it did not; shown int8[N], 1 where doc_a was shown first, -1 where doc_b was, 0 unknown; round int64[N]; games
+    float64[N]; log_length float64[N] ln(length of doc_a / length of doc_b), NaN unknown.
     number int64[N]: row i stands at place + joint + number[i].
     """
 
@@ -96,13 +96,12 @@ class PreferenceRows(Refusals):
     shown: NDArray[np.int8]
     round: Longs
     games: NDArray[np.float64]
-    tie: NDArray[np.float64]
     log_length: NDArray[np.float64]
     number: Longs
     joint: str
 
     def places(self, rows: Longs | slice = slice(None)) -> pa.Array:
-        """Where some of the rows stand, as text."""
+        """Return the places of some rows, as text."""
         return pc.binary_join_element_wise(self.place, pa.array(self.number[rows]).cast(pa.string()), self.joint)
 
     def keys(self, rows: Longs | slice = slice(None)) -> pa.Array:
@@ -159,12 +158,11 @@ def check_preferences(source: Any, reading: Reading, one_query: bool = False) ->
     round_, round_checks = _round(rows) if "round" in there else (np.zeros(count, np.int64), {})
     preference, preference_checks = _preference(rows, failed)
     games, games_checks = _games(rows) if "games" in there else (np.ones(count), {})
-    tie, tie_checks = _tie(rows) if "tie" in there else (np.full(count, np.nan), {})
     log_length, length_checks = _log_length(rows) if "length_a" in there else (np.full(count, np.nan), {})
     if not reading.orders_needed:
         order_checks.pop("order missing", None)
     checks = _pair_checks(query, a, b) | order_checks | round_checks
-    checks |= preference_checks | games_checks | tie_checks | length_checks
+    checks |= preference_checks | games_checks | length_checks
     code = verdict(checks)
     good = np.flatnonzero(code == 0)
     judge = pc.fill_null(rows.text("judge"), "") if "judge" in there else _constant("", count)
@@ -183,7 +181,6 @@ def check_preferences(source: Any, reading: Reading, one_query: bool = False) ->
         shown=shown[good],
         round=round_[good],
         games=games[good],
-        tie=tie[good],
         log_length=log_length[good],
         number=good + 1 if rows.numbers is None else rows.numbers[good],
         joint=rows.joint,
@@ -253,12 +250,6 @@ def _games(rows: Rows) -> tuple[NDArray[np.float64], Checks]:
     games, wrong = rows.number("games")
     checks = {"games NaN": np.isnan(games), "games infinite": np.isinf(games), "games negative": games < 0.0}
     return games, _named("games", wrong) | checks
-
-
-def _tie(rows: Rows) -> tuple[NDArray[np.float64], Checks]:
-    tie, wrong = rows.number("tie")
-    checks = _named("tie", {why: flags for why, flags in wrong.items() if why != "missing"})
-    return tie, checks | {"tie outside [0, 1]": (tie < 0.0) | (tie > 1.0)}
 
 
 def _named(column: str, wrong: Mapping[str, Flags]) -> Checks:

@@ -40,7 +40,7 @@ Numbers = tuple[NDArray[np.float64], Mapping[str, Flags]]  # values, NaN where t
 
 
 def real_of(text: str) -> float | None:
-    """The finite number that a text is, blanks around it aside; None where it is none.
+    """Parse a finite number with optional surrounding blanks; None if it is not one.
 
     >>> real_of(" -1.5e3 "), real_of("1_0"), real_of("nan"), real_of("1e400")
     (-1500.0, None, None, None)
@@ -169,12 +169,12 @@ class Rows:
         return replace(self, table=table, found=found)
 
     def places(self, rows: Longs) -> pa.Array:
-        """Where the given rows of the table stand, as text."""
+        """Return the places of the given rows, as text."""
         numbers = rows + 1 if self.numbers is None else self.numbers[rows]
         return pc.binary_join_element_wise(self.place, pa.array(numbers).cast(pa.string()), self.joint)
 
     def need(self, needed: Sequence[str], known: Sequence[str], remedy: str = "rename the columns") -> None:
-        """DataError where a column of `needed` is missing, or one of `known` stands several times."""
+        """Raise DataError if a column of `needed` is missing or one of `known` is repeated."""
         doubled = sorted({name for name in self.columns if self.columns.count(name) > 1 and name in known})
         if doubled:
             raise DataError(f"has several columns {', '.join(doubled)}", self.place, "keep one column of each name")
@@ -217,7 +217,7 @@ class Rows:
         return array.cast(pa.string())
 
     def number(self, name: str) -> Numbers:
-        """A column of numbers as float64, NaN where there is none, and which rows hold nothing or no number."""
+        """Return a column as float64 (NaN if missing), and which rows are empty or not numbers."""
         column = self.table[name]
         kind = column.type
         if pa.types.is_boolean(kind):

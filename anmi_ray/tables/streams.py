@@ -68,7 +68,7 @@ def _suffix(file: Path) -> str:
 
 
 def bounded_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | int]]:
-    """(number, line) of every line; of one that is larger than MAX_LINE its size in the place of its bytes."""
+    """Yield (number, line); for lines larger than MAX_LINE their size instead of their bytes."""
     for number in count(1):
         line = file.readline(MAX_LINE)
         size = len(line)
@@ -176,7 +176,7 @@ def check_head(head: bytes, place: str, remedy: str = "convert it: iconv -f UTF-
 
 
 def decoded_lines(file: BinaryIO, place: str) -> Iterator[str]:
-    """The lines of a text in UTF-8, without its byte-order mark. DataError where one is no such text, or too large."""
+    """Yield the lines of UTF-8 text, without byte-order mark. Raises DataError if one is invalid or too long."""
     for number, line in bounded_lines(file):
         if isinstance(line, int):
             raise DataError(f"{TOO_LARGE}: {line:,} bytes", f"{place}:{number}", "mend the line, or name another file")

@@ -77,7 +77,7 @@ class NamedRun(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """What a line of a run file says, and its number."""
+    """A parsed line of a run file, and its number."""
 
     tag: str
     query: str
@@ -189,7 +189,7 @@ def is_header(cells: Sequence[str], names: Sequence[Collection[str]]) -> bool:
 
 
 def place_of(path: str | Path) -> str:
-    """What a message calls a file, or standard input."""
+    """Return the name of a file or of standard input for messages."""
     return streams.INPUT if Path(path) == streams.STANDARD else str(path)
 
 
@@ -223,5 +223,5 @@ def _integer(text: str, what: str, place: str) -> int:
 
 
 def _point(text: str) -> str:
-    """What a remedy says more of a number with a decimal comma."""
+    """Return an additional remedy for numbers with a decimal comma."""
     return ", with a point for its comma" if real_of(text.replace(",", ".", 1)) is not None else ""

@@ -1,10 +1,10 @@
-"""Examples become steps: which lists and documents every step, worker and micro-batch sees, by index alone.
+"""Assign lists and documents to steps, workers and micro-batches, deterministically by index.
 
-The stream of lists is one shuffle per epoch, by hash of (seed, epoch, example); step s takes its s-th slice. Nothing is
-drawn from a state, so training resumes at any step with the lists it would have seen. A step's lists are dealt to the
-workers and cut into micro-batches by size, which changes no sum; inside, pairs are batched by length. Lists that lend
-each other negatives are a slice of the stream, which stays whole on one worker and in one micro-batch.
-Legend: E lists, P documents of all lists, B lists of a micro-batch, K documents of its longest list, N pairs.
+The stream of lists is one shuffle per epoch, by hash of (seed, epoch, example); step s takes its s-th slice. There is
+no random state, so training resumes at any step with the same lists. A step's lists are dealt to workers and split into
+micro-batches by size, which changes no sum; within a micro-batch, pairs are batched by length. Lists that share
+in-batch negatives are consecutive and stay in one micro-batch.
+Letters: E lists, P documents of all lists, B lists of a micro-batch, K documents of its longest list, N pairs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from anmi_ray.training.training_set import Shuffle, TrainingSet
 
 @dataclass(frozen=True)
 class Listed:
-    """List e as a step reads it: its documents by position in P, the anchor first, and weights in the ranking term."""
+    """List e in a step: positions of its documents (anchor first) and their weights in the ranking term."""
 
     e: int
     documents: NDArray[np.int64]
@@ -38,11 +38,12 @@ class Listed:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Lists of one forward and backward pass, as pairs (or texts) in batches of similar length and a grid over lists.
+    """Lists of one forward and backward pass: pairs (or texts) in batches of similar length, and grids over lists.
 
-    `slot_N` says where in the flattened [B, K] grid the n-th score belongs: of the batches' pairs, one after the other,
-    or of a bi-encoder's pairs in their order. In-batch negatives follow a list's own documents, without a rating.
-    Precision weighs the regression term's squared errors.
+    slot_N: index of the n-th score in the flattened [B, K] grid, in order of the batches' pairs (or of a bi-encoder's
+    pairs).
+    weight_BK, rating_BK: in-batch negatives follow a list's own documents and have no rating.
+    precision_BK: weights of squared errors in the regression term.
     """
 
     batches: list[Batch] | TextPairs
@@ -56,28 +57,28 @@ class MicroBatch:
 
     @property
     def tokens(self) -> int:
-        """Tokens computed, padding included."""
+        """Number of tokens including padding."""
         return sum(batch.tokens for batch in self.batches)
 
 
 def total_steps(config: LearnConfig, items: int) -> int:
-    """Steps of the run: max_steps, else as many as show every item (a list) `epochs` times (at least one)."""
+    """Return the number of steps: max_steps, or `epochs` passes over the items, at least one step."""
     return config.max_steps or max(1, round(config.epochs * items / config.per_step))
 
 
 class Shuffled(Protocol):
-    """Items that every epoch shows once."""
+    """Items that are shuffled in each epoch."""
 
     def __len__(self) -> int: ...
 
     @cached_property
     def order(self) -> Shuffle:
-        """The order of an epoch."""
+        """Order of an epoch."""
         ...
 
 
 def lists_of_step(data: Shuffled, config: LearnConfig, step: int) -> list[tuple[int, int]]:
-    """(list, epoch) of every list of `step`, counted from 0: a slice of the endless stream of shuffled epochs."""
+    """Return (list, epoch) for each list of `step`, counted from 0: a slice of the stream of shuffled epochs."""
     first = step * config.per_step
     chosen: list[tuple[int, int]] = []
     for epoch in range(first // len(data), (first + config.per_step - 1) // len(data) + 1):
@@ -93,9 +94,9 @@ S = TypeVar("S")
 def shared_out(
     units: Sequence[S], tokens: Callable[[S], int], execution: TrainExecution, rank: int, world: int
 ) -> list[list[S]]:
-    """The micro-batches of worker `rank`: units, largest first, dealt to the workers and then to equally many parts.
+    """Return the micro-batches of worker `rank`: units, largest first, dealt to workers and then to micro-batches.
 
-    Parts have about `micro_batch_tokens`; `world` must divide the number of units.
+    Micro-batches have about `micro_batch_tokens`; `world` must divide the number of units.
     """
     shares = [_deal(units, world, worker) for worker in range(world)]
     largest = max(sum(map(tokens, share)) for share in shares)
@@ -112,9 +113,9 @@ def step_batches(
     rank: int = 0,
     world: int = 1,
 ) -> list[MicroBatch]:
-    """The micro-batches of worker `rank` at `step`. Every worker gets equally many, of about `micro_batch_tokens`.
+    """Return the micro-batches of worker `rank` at `step`: equally many per worker, of about `micro_batch_tokens`.
 
-    The union over workers and micro-batches is the step's lists, each once. Raises ConfigError where they cannot be
+    The union over workers and micro-batches is the step's lists, each once. Raises ConfigError if they cannot be
     divided.
     """
     config.check_workers(world)
@@ -128,16 +129,16 @@ def step_batches(
 
 
 def listed(data: TrainingSet, config: TrainConfig, e: int, phase: Phase, epoch: int) -> Listed:
-    """List `e` as it is read in `epoch`: without the documents that would touch neither loss term."""
+    """Return list `e` in `epoch`, without documents that affect neither loss term."""
     positions = np.arange(data.start_E[e], data.start_E[e + 1])
     weights = effective_weights(data, positions, phase)
     if config.negatives is not None:
         salt = (config.seed, epoch, data.example_E[e].tobytes())
-        weights[1:] = drawn(data, positions[1:], weights[1:], config.negatives, salt)  # each counts as a lent one does
+        weights[1:] = drawn(data, positions[1:], weights[1:], config.negatives, salt)  # weights become 0 or 1
     needed = weights > 0
     by_rating = config.loss.ranking in ("ranknet", "listnet")
     if by_rating or phase.alpha <= 0.0:
-        needed[:] = False  # no weight is read
+        needed[:] = False  # weights are not used
     if by_rating or phase.alpha < 1.0:
         needed |= np.isfinite(data.rating_P[positions])
     needed[0] = True
@@ -151,9 +152,9 @@ def drawn(
     count: int,
     salt: tuple[int | bytes, ...],
 ) -> NDArray[np.bool_]:
-    """Which of a list's negatives with weight are read: `count`, rated ones first, likelier the more they weigh.
+    """Sample `count` of a list's negatives without replacement, rated ones first, with odds in proportion to weight.
 
-    Without replacement, the largest of u^(1/weight) (Efraimidis and Spirakis 2006), u a uniform number of each.
+    Takes the largest u^(1/weight) for uniform u (Efraimidis and Spirakis 2006).
     """
     able = np.flatnonzero(weights > 0)
     key = np.log(uniforms(data.doc_id_P[positions[able]], "negatives", *salt)) / weights[able]
@@ -164,7 +165,7 @@ def drawn(
 
 
 def effective_weights(data: TrainingSet, positions: NDArray[np.int64], phase: Phase) -> NDArray[np.float64]:
-    """Weights in the ranking term of one list's documents: rated negatives that the phase keeps out get 0."""
+    """Return a list's weights in the ranking term; rated negatives that the phase excludes get 0."""
     gap = data.gap_P[positions]
     weight = data.weight_P[positions]
     out = (gap < phase.minimum_gap_elo) | (gap >= phase.maximum_gap_elo) | (data.tier_P[positions] > phase.highest_tier)
@@ -176,36 +177,36 @@ def effective_weights(data: TrainingSet, positions: NDArray[np.int64], phase: Ph
 
 
 def weighed_gaps(data: TrainingSet) -> NDArray[np.float64]:
-    """Gaps of all rated negatives with weight, Elo points: what a curriculum chooses among."""
+    """Return gaps (Elo points) of all rated negatives with positive weight."""
     first = np.zeros(len(data.gap_P), dtype=bool)
     first[data.start_E[:-1]] = True
     return data.gap_P[~first & (data.weight_P > 0) & np.isfinite(data.gap_P)]
 
 
 def groups(lists: Sequence[Listed], config: TrainConfig) -> list[list[Listed]]:
-    """The step's lists, in their order, as what may not be divided: each alone, or the groups that share documents."""
+    """Split the step's lists, in order, into groups that share in-batch negatives."""
     size = config.lists_per_group
     return [list(lists[i : i + size]) for i in range(0, len(lists), size)]
 
 
-def borrowed(data: TrainingSet, group: Sequence[Listed]) -> list[NDArray[np.int64]]:
-    """For each list of a group the documents of its other lists that are negatives to it, each text once, rising.
+def in_batch_negatives(data: TrainingSet, group: Sequence[Listed]) -> list[NDArray[np.int64]]:
+    """Return the in-batch negatives of each list of a group: documents of its other lists, each text once, ascending.
 
-    Left out are the documents of any list of the same query, of this step or not (its anchors and rated documents may
-    be relevant, its random ones have a weight of their own), their copies, and the query's own document.
+    Excluded are documents in any list of the same query, in this step or not (its anchors and rated documents may be
+    relevant, its random ones have their own weight), copies of these, and the query's own document.
     """
-    read = np.unique(data.document_P[np.concatenate([one.documents for one in group])])
+    read = np.unique(data.document_P[np.concatenate([each.documents for each in group])])
     read = read[np.sort(np.unique(data.copy_D[read], return_index=True)[1])]
-    lent: list[NDArray[np.int64]] = []
-    for one in group:
-        query = int(data.query_E[one.e])
+    negatives: list[NDArray[np.int64]] = []
+    for each in group:
+        query = int(data.query_E[each.e])
         known = np.append(documents_of_query(data, query), data.own_Q[query])
-        lent.append(read[~np.isin(data.copy_D[read], data.copy_D[known[known >= 0]])])
-    return lent
+        negatives.append(read[~np.isin(data.copy_D[read], data.copy_D[known[known >= 0]])])
+    return negatives
 
 
 def documents_of_query(data: TrainingSet, query: int) -> NDArray[np.int64]:
-    """The documents in all lists of a query, each once."""
+    """Return the distinct documents in all lists of a query."""
     order, start = data.by_query
     lists = order[start[query] : start[query + 1]]
     return np.unique(np.concatenate([data.document_P[data.start_E[e] : data.start_E[e + 1]] for e in lists]))
@@ -213,18 +214,18 @@ def documents_of_query(data: TrainingSet, query: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class _Unit:
-    """Lists that stay together."""
+    """Lists that stay in one micro-batch."""
 
     data: TrainingSet
     lists: list[Listed]
 
     @cached_property
     def tokens(self) -> int:
-        return sum(int(self.data.tokens_P[one.documents].sum()) for one in self.lists)
+        return sum(int(self.data.tokens_P[each.documents].sum()) for each in self.lists)
 
 
 def _deal(items: Sequence[S], hands: int, hand: int) -> list[S]:
-    """Deal items (largest first) to `hands` in turns that reverse: equal counts but for one, sums nearly equal."""
+    """Deal items (largest first) in alternating direction: counts differ by at most one, and sums are similar."""
     return [
         item for i, item in enumerate(items) if (i % hands if i // hands % 2 == 0 else hands - 1 - i % hands) == hand
     ]
@@ -234,16 +235,16 @@ def _micro_batch(
     data: TrainingSet, config: TrainConfig, units: list[_Unit], phase: Phase, execution: TrainExecution
 ) -> MicroBatch:
     lists = [one for unit in units for one in unit.lists]
-    lent = [np.zeros(0, np.int64)] * len(lists)
+    extra = [np.zeros(0, np.int64)] * len(lists)
     if config.loss.in_batch and phase.alpha > 0:
-        lent = [documents for unit in units for documents in borrowed(data, unit.lists)]
-    width = max(len(one.documents) + len(more) for one, more in zip(lists, lent, strict=True))
+        extra = [documents for unit in units for documents in in_batch_negatives(data, unit.lists)]
+    width = max(len(one.documents) + len(more) for one, more in zip(lists, extra, strict=True))
     mask = np.zeros((len(lists), width), dtype=bool)
     weight = np.zeros((len(lists), width), dtype=np.float32)
     rating = np.full((len(lists), width), np.nan, dtype=np.float32)
     precision = np.zeros((len(lists), width), dtype=np.float32)
     precision_P = data.rating_precision_P if config.loss.regression == "ratings" else data.gap_precision_P
-    for row, (one, more) in enumerate(zip(lists, lent, strict=True)):
+    for row, (one, more) in enumerate(zip(lists, extra, strict=True)):
         own = len(one.documents)
         mask[row, : own + len(more)] = True
         weight[row, :own] = one.weights
@@ -254,13 +255,13 @@ def _micro_batch(
     chosen = np.array([one.e for one in lists])
     slot = np.flatnonzero(mask.ravel())
     if isinstance(data.pairs, TextTokenizer):
-        of_lists = ((data.document_P[one.documents], more) for one, more in zip(lists, lent, strict=True))
+        of_lists = ((data.document_P[one.documents], more) for one, more in zip(lists, extra, strict=True))
         document = np.concatenate([part for both in of_lists for part in both])
         row = slot // width
         batches = data.pairs.pairs(
             data.queries, data.query_E[chosen], data.documents, row, document, execution.at_once, execution.use_gpu
         )
-        # one unit cannot be divided: what it takes is bounded otherwise
+        # one unit cannot be split: bound its memory by recomputation
         batches = replace(batches, recompute=len(units) == 1 and batches.tokens > execution.micro_batch_tokens)
     else:
         batches, order = _pairs(data, data.pairs, lists, execution)
@@ -280,7 +281,7 @@ def _micro_batch(
 def _pairs(
     data: TrainingSet, pairs: PairTokenizer, lists: list[Listed], execution: TrainExecution
 ) -> tuple[list[Batch], NDArray[np.int64]]:
-    """All pairs of the lists in batches of similar length, and their order there."""
+    """Return the lists' pairs in batches of similar length, and their order in them."""
     positions = np.concatenate([one.documents for one in lists])
     query = np.repeat(data.query_E[[one.e for one in lists]], [len(one.documents) for one in lists])
     document = data.document_P[positions]

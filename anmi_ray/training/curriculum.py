@@ -1,7 +1,7 @@
-"""What is learned when: which rated negatives enter the ranking term, and the balance that a schedule asks for.
+"""Curricula: which rated negatives enter the ranking term at each step, and the weight of that term.
 
-A curriculum is a function of its state and the step. The state moves by what training reports (the gain of a step, dev)
-and is in the checkpoint, so a resumed run sees the lists of an uninterrupted one.
+A curriculum is a function of its state and the step. Its state changes with training results (the gain of a step, dev)
+and is in the checkpoint, so a resumed run uses the same lists as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
 from anmi_ray.training.bandit import Exp3S
 
-_LEAST_GAPS = (250.0, 150.0)  # points, at first and at last, as the report's window
+_LEAST_GAPS = (250.0, 150.0)  # Elo points, at the start and the end, as in the report's window
 _LARGEST_GAPS = (500.0, 350.0)
-_MOVES = 4  # from first to last
-DEV_RISE = 1e-3  # dev must rise by this much for a window of gaps to stay
+_MOVES = 4  # steps from start to end
+DEV_RISE = 1e-3  # improvement of dev for which the window stays
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Weight α of the ranking term, and the rated negatives that enter it: gaps in [minimum, maximum), Elo points.
+    """The ranking term at a step.
 
-    `highest_tier`: the hardest tier let in (1 easy and medium, 2 goldilocks, 3 soft, 4 danger). `nearest`: a list with
-    none in the range reads the one nearest to it.
+    alpha: its weight α.
+    minimum_gap_elo, maximum_gap_elo: half-open range of gaps of the rated negatives that enter it.
+    highest_tier: hardest tier included (1 easy and medium, 2 goldilocks, 3 soft, 4 danger).
+    nearest: a list without negatives in the range uses the one nearest to it.
     """
 
     alpha: float
@@ -41,68 +43,68 @@ class Phase:
 
 
 class Curriculum:
-    """All rated negatives from a gap on, at all times: the rule `fixed`, and what the others build upon."""
+    """Use all rated negatives above a gap at every step (rule `fixed`); base class of the other rules."""
 
-    wants_gain = False  # whether `gained` must be told of every step
+    wants_gain = False  # whether `gained` must be called after every step
 
     def __init__(self, config: CurriculumConfig, alpha: float) -> None:
         self.config = config
         self.alpha = alpha
 
     def phase(self, step: int, steps: int) -> Phase:
-        """What step `step` of `steps`, counted from 0, reads."""
+        """Return the phase of step `step` of `steps`, counted from 0."""
         del step, steps
         return Phase(self.alpha, self.config.minimum_gap_elo)
 
     def foreseen(self, step: int, steps: int) -> Phase | None:
-        """What a later step will read unless something is reported before; None where the report decides."""
+        """Return the phase of a later step if no result is reported before it; None if it depends on results."""
         return self.phase(step, steps)
 
     def phases(self) -> list[Phase]:
-        """What it may let in, as far as it is known before training: those of the eighths of a run, or the widest."""
+        """Return the possible phases as far as known before training: one per eighth of the run, or the widest."""
         return list(dict.fromkeys(self.phase(eighth, 8) for eighth in range(8)))
 
     def gained(self, gain: float) -> None:
-        """By how much the last step lowered the loss of its own lists, per token."""
+        """Record the decrease per token of the last step's loss on its own lists."""
 
     def evaluated(self, dev: float) -> None:
-        """The dev measure of a dev point, larger is better."""
+        """Record the measure of a dev point; larger is better."""
 
     def figures(self) -> dict[str, float]:
-        """What the training log shows of it."""
+        """Return values for the training log."""
         return {}
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
+        """Restore `state`."""
 
 
 class Table3(Curriculum):
-    """Report, Table 3, by epoch (1-2, 3-4, 5-6, 7 and later) read as eighths of the run: a short run sees all of it."""
+    """Table 3 of the report, whose epochs (1-2, 3-4, 5-6, 7 and later) are mapped to eighths of the run."""
 
     ROWS = ((0.5, 300.0), (0.6, 200.0), (0.7, 150.0), (0.8, 100.0))
 
     def phase(self, step: int, steps: int) -> Phase:
-        """α and the least gap of the step's eighth."""
+        """Return α and the minimum gap of the step's eighth."""
         return Phase(*self.ROWS[min(epoch(step, steps) - 1, 7) // 2])
 
 
 class Algorithm3(Curriculum):
-    """Report, Algorithm 3: tier ≤ min(3, 1 + epoch/2), α = .5 + .3 min(1, epoch/5); epochs as eighths of the run."""
+    """Algorithm 3 of the report: tier ≤ min(3, 1 + epoch/2), α = .5 + .3 min(1, epoch/5); an epoch is an eighth."""
 
     def phase(self, step: int, steps: int) -> Phase:
-        """α and the hardest tier of the step's eighth."""
+        """Return α and the hardest tier of the step's eighth."""
         number = epoch(step, steps)
         return Phase(0.5 + 0.3 * min(1.0, number / 5), highest_tier=int(min(3, 1 + number / 2)))
 
 
 class GapWindow(Curriculum):
-    """A window of gaps from [250, 500] points to [150, 350] (report, extended method 6).
+    """A window of gaps that moves from [250, 500] to [150, 350] Elo points (report, extended method 6).
 
-    It moves by one of `_MOVES` whenever a dev point brings no rise of dev; without dev points, with the steps.
+    It moves one of `_MOVES` steps at each dev point without improvement; without dev points, evenly over the run.
     """
 
     def __init__(self, config: CurriculumConfig, alpha: float, has_dev: bool) -> None:
@@ -112,41 +114,41 @@ class GapWindow(Curriculum):
         self._best = -math.inf
 
     def phases(self) -> list[Phase]:
-        """From the last least gap to the first largest: what any of its windows lets in."""
+        """Return the union of all windows."""
         return [Phase(self.alpha, min(_LEAST_GAPS), max(_LARGEST_GAPS))]
 
     def phase(self, step: int, steps: int) -> Phase:
-        """The window."""
+        """Return the current window."""
         moved = self._moved if self._has_dev else step * (_MOVES + 1) // steps
         share = min(moved / _MOVES, 1.0)
         low, high = (first + share * (last - first) for first, last in (_LEAST_GAPS, _LARGEST_GAPS))
         return Phase(self.alpha, low, high)
 
     def evaluated(self, dev: float) -> None:
-        """Stay where dev still rises, move where it does not."""
+        """Move the window unless dev improved."""
         if dev < self._best + DEV_RISE:
             self._moved += 1
         self._best = max(self._best, dev)
 
     def figures(self) -> dict[str, float]:
-        """How often it has moved."""
+        """Return the number of moves."""
         return {"window_moves": float(self._moved)} if self._has_dev else {}
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return {"moved": self._moved, "best": None if self._best == -math.inf else self._best}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
+        """Restore `state`."""
         self._moved = state["moved"]
         self._best = -math.inf if state["best"] is None else state["best"]
 
 
 class LearningProgress(Curriculum):
-    """Bands of gaps as arms of EXP3.S, rewarded by learning progress (Graves et al. 2017).
+    """Bands of gaps as arms of an EXP3.S bandit, rewarded by learning progress (Graves et al. 2017).
 
-    Bands hold equally many of the rated negatives with weight, `gap_P` (Elo points). The reward of a step is its gain:
-    the loss before less the loss after, of the same lists, per token. Raises DataError if there are no such gaps.
+    The bands split the gaps `gap_P` (Elo points) of rated negatives with positive weight into equal parts. The reward
+    is the decrease per token of the loss on the step's own lists. Raises DataError without such gaps.
     """
 
     wants_gain = True
@@ -157,7 +159,7 @@ class LearningProgress(Curriculum):
         super().__init__(config, alpha)
         if not len(gap_P):
             raise DataError(
-                "no example has a rated negative, and learning progress is of their gaps",
+                "no example has a rated negative, which learning progress needs",
                 "train.curriculum.rule",
                 "choose fixed, or loosen mine's rules",
             )
@@ -168,32 +170,32 @@ class LearningProgress(Curriculum):
         self.bandit = Exp3S(config.bands, steps, config.exploration)
 
     def foreseen(self, step: int, steps: int) -> None:
-        """A step's band is drawn by what the step before has gained."""
+        """Return None: a step's band depends on the gain of the step before."""
 
     def phases(self) -> list[Phase]:
-        """All gaps."""
+        """Return one phase with all gaps."""
         return [Phase(self.alpha)]
 
     def phase(self, step: int, steps: int) -> Phase:
-        """The band that is drawn for the step."""
+        """Draw the step's band."""
         del steps
         self._arm = self.bandit.draw(float(rng("band", self._seed, step).random()))
         return Phase(self.alpha, self.edges[self._arm], self.edges[self._arm + 1], nearest=True)
 
     def gained(self, gain: float) -> None:
-        """The reward of the band that was drawn last."""
+        """Reward the band drawn last."""
         self.bandit.update(self._arm, gain)
 
     def figures(self) -> dict[str, float]:
-        """Every band's probability, the smallest gaps first."""
+        """Return the probability of each band, smallest gaps first."""
         return {f"band_{i + 1}": float(p) for i, p in enumerate(self.bandit.probabilities())}
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return self.bandit.state()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
+        """Restore `state`."""
         self.bandit.load(state)
 
 

@@ -1,6 +1,6 @@
-"""Losses over lists of scores: no model, no tokenizer, no reduction over lists.
+"""Losses over lists of scores, without model, tokenizer or reduction over lists.
 
-Every function maps scores to one loss per list, so a step can average over all of its lists however they are split into
+Each function maps scores to one loss per list, so that a step can average over its lists however they are split into
 micro-batches and workers. Column 0 is the anchor (the positive); padding is masked out.
 Legend: B lists, K documents of a list, the anchor first; s scores, e ratings in Elo points, w weights, τ temperature.
 """
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-ELO_UNIT = 173.718  # points of one logit, 400 / ln 10: the unit of centred targets
+ELO_UNIT = 173.718  # Elo points per logit, 400 / ln 10
 
 
 def weighted_infonce(score_BK: Tensor, weight_BK: Tensor, mask_BK: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
-    """Weighted InfoNCE per list, [B]: −s⁺/τ + log(exp(s⁺/τ) + Σ_i w_i exp(s_i/τ)) (report, equation 38).
+    """Return weighted InfoNCE per list, [B]: −s⁺/τ + log(exp(s⁺/τ) + Σ_i w_i exp(s_i/τ)) (report, equation 38).
 
     Negative i enters as s_i/τ + log w_i; w_i = 0 drops it, so its gradient (39), w_i exp(s_i/τ)/(τ Z), is zero exactly.
 
@@ -32,16 +32,15 @@ def weighted_infonce(score_BK: Tensor, weight_BK: Tensor, mask_BK: Tensor, tempe
 
 
 def _negatives(score_BK: Tensor, weight_BK: Tensor, mask_BK: Tensor, temperature: float | Tensor) -> Tensor:
-    """s_i/τ + log w_i of the negatives, [B, K − 1], −∞ where there is none."""
+    """Return s_i/τ + log w_i of the negatives, [B, K − 1]; −∞ for padding and zero weights."""
     present = (mask_BK & (weight_BK > 0))[:, 1:]
     log_weight = torch.where(present, weight_BK[:, 1:], 1.0).log()
-    # Absent terms get a finite score before the −inf: logsumexp's gradient is then zero there, never nan.
+    # Mask after computing finite values, so that logsumexp's gradient there is zero rather than NaN.
     return torch.where(present, score_BK[:, 1:] / temperature + log_weight, -torch.inf)
 
 
 class Debiased(NamedTuple):
-    """Loss per list, [B], and the lists whose correction was cut off at its lower bound: their negatives' gradient is
-    zero."""
+    """Loss per list, [B], and the lists whose correction was clamped, so that their negatives get no gradient."""
 
     loss_B: Tensor
     clamped_B: Tensor
@@ -55,21 +54,21 @@ def debiased(
     positive_share: float,
     hardness: float = 0.0,
 ) -> Debiased:
-    """Debiased InfoNCE of scores in [−1, 1] (Chuang et al. 2020), hard negatives reweighted (Robinson et al. 2021).
+    """Return the debiased InfoNCE loss of scores in [−1, 1] (Chuang et al. 2020; hardness: Robinson et al. 2021).
 
     −log(e^{s⁺/τ} / (e^{s⁺/τ} + N_g)), N_g = max((Σ w_i h_i e^{s_i/τ} − τ⁺ N e^{s⁺/τ}) / (1 − τ⁺), N e^{−1/τ}), where
-    N = Σ w_i, τ⁺ = `positive_share` (below 1), h_i = e^{β s_i/τ} over its weighted mean and β = `hardness`. All in log
-    space: e^{1/τ} leaves float32 at τ = .011. With τ⁺ = 0 and β = 0 it is `weighted_infonce`. Once s⁺ − s⁻ > τ ln(1/τ⁺)
-    for all negatives the correction is cut off, and they get no gradient.
+    N = Σ w_i, τ⁺ = `positive_share` (below 1), h_i = e^{β s_i/τ} over its weighted mean and β = `hardness`. Computed in
+    log space, since e^{1/τ} overflows float32 at τ = .011. With τ⁺ = 0 and β = 0 it equals `weighted_infonce`. If
+    s⁺ − s⁻ > τ ln(1/τ⁺) for all negatives, the correction is clamped and they get no gradient.
 
     >>> score, weight = torch.tensor([[0.5, -0.5]]), torch.ones(1, 2)
-    >>> found = debiased(score, weight, torch.ones(1, 2, dtype=torch.bool), 1.0, 0.1)
-    >>> math.log1p((math.exp(-0.5) - 0.1 * math.exp(0.5)) / 0.9 / math.exp(0.5)), float(found.loss_B)
+    >>> result = debiased(score, weight, torch.ones(1, 2, dtype=torch.bool), 1.0, 0.1)
+    >>> math.log1p((math.exp(-0.5) - 0.1 * math.exp(0.5)) / 0.9 / math.exp(0.5)), float(result.loss_B)
     (0.26055..., 0.26055...)
     """
     logit = _negatives(score_BK, weight_BK, mask_BK, temperature)
     some = logit.isfinite().any(dim=1)
-    # lists without a negative: any finite numbers, their loss is set to 0 below
+    # lists without a negative get finite values here and a loss of 0 below
     logit = torch.where(some[:, None], logit, torch.zeros_like(logit))
     log_weight = logit - torch.where(logit.isfinite(), score_BK[:, 1:] / temperature, 0.0)
     log_count = torch.logsumexp(log_weight.detach(), dim=1)
@@ -80,12 +79,12 @@ def debiased(
         log_sum = torch.logsumexp(logit + importance, dim=1) - log_mean
     positive = score_BK[:, 0] / temperature
     log_floor = log_count - 1.0 / temperature
-    log_taken = positive + log_count + (math.log(positive_share) if positive_share else -math.inf)
-    difference = log_taken - log_sum
+    log_correction = positive + log_count + (math.log(positive_share) if positive_share else -math.inf)
+    difference = log_correction - log_sum
     with torch.no_grad():
         corrected = log_sum + torch.log1p(-difference.clamp(max=0.0).exp()) - math.log1p(-positive_share)
         clamped = some & (corrected <= log_floor)
-    # where it is cut off its own gradient would be infinite
+    # where it is clamped, its own gradient would be infinite
     difference = torch.where(clamped | ~some, -1.0, difference)
     corrected = log_sum + torch.log1p(-difference.exp()) - math.log1p(-positive_share)
     log_negative = torch.where(clamped, log_floor, corrected)
@@ -93,10 +92,10 @@ def debiased(
 
 
 def ranknet(score_BK: Tensor, rating_BK: Tensor, mask_BK: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
-    """RankNet per list, [B] (Burges et al. 2005): mean cross-entropy over the pairs of rated documents.
+    """Return the RankNet loss per list, [B] (Burges et al. 2005): mean cross-entropy over pairs of rated documents.
 
-    The target is the preference that their ratings imply, w_ij = σ((e_i − e_j)/173.7), the prediction
-    σ((s_i − s_j)/τ). 0 with fewer than two rated documents.
+    The target is σ((e_i − e_j)/173.7), the preference implied by the ratings; the prediction is σ((s_i − s_j)/τ). The
+    loss is 0 with fewer than two rated documents.
     """
     rated = mask_BK & rating_BK.isfinite()
     rating = torch.where(rated, rating_BK, 0.0)
@@ -113,11 +112,11 @@ def listnet(
     rating_BK: Tensor,
     mask_BK: Tensor,
     temperature: float | Tensor = 1.0,
-    list_temperature_elo: float = 100.0,  # a gap of 230 points is then ten to one
+    list_temperature_elo: float = 100.0,  # a gap of 230 points means odds of ten to one
 ) -> Tensor:
-    """ListNet per list, [B] (Cao et al. 2007): KL(softmax(e/T) ‖ softmax(s/τ)) over the rated documents, T in points.
+    """Return the ListNet loss per list, [B] (Cao et al. 2007): KL(softmax(e/T) ‖ softmax(s/τ)) over rated documents.
 
-    0 where none is rated.
+    T is in Elo points. The loss is 0 without rated documents.
     """
     rated = mask_BK & rating_BK.isfinite()
     some = rated.any(dim=1, keepdim=True)
@@ -134,11 +133,11 @@ def rating_target(
     spread_B: Tensor,
     kind: Literal["normalised", "centred"] = "normalised",
 ) -> Tensor:
-    """What the regression aims at, [B, K], in Elo points in, in units of the target out.
+    """Return the regression targets of ratings in Elo points, [B, K].
 
-    normalised: (e − μ_q)/σ_q with μ_q, σ_q > 0 over the query's whole candidate list (report, equation 40);
-    centred: e in logits (equation 31), which has mean 0 in every query, so that it says nothing across queries. Null
-    ratings stay NaN.
+    normalised: (e − μ_q)/σ_q with μ_q, σ_q > 0 over the query's whole candidate list (report, equation 40).
+    centred: e in logits (equation 31), with mean 0 in every query, so it carries no information across queries.
+    Missing ratings stay NaN.
     """
     if kind == "centred":
         return rating_BK / ELO_UNIT
@@ -146,10 +145,10 @@ def rating_target(
 
 
 def regression(predicted_BK: Tensor, target_BK: Tensor, mask_BK: Tensor, precision_BK: Tensor) -> Tensor:
-    """Mean of p·error² per list over its rated documents, [B] (report, equations 31 and 40); 0 where none is rated.
+    """Return the mean of p·error² over rated documents per list, [B] (report, equations 31 and 40); 0 without any.
 
-    p weighs a document by what is known of its rating (`training_set.precision`). `predicted_BK` is g_ψ of the score: a
-    rising affine map, so the score that is exported is the one that is trained.
+    p is the precision of a document's rating (`training_set.precision`). `predicted_BK` is g_ψ of the score, an
+    increasing affine map, so the exported score is the trained one.
     """
     rated = mask_BK & target_BK.isfinite()
     error = torch.where(rated, predicted_BK - torch.where(rated, target_BK, 0.0), 0.0)
@@ -157,10 +156,10 @@ def regression(predicted_BK: Tensor, target_BK: Tensor, mask_BK: Tensor, precisi
 
 
 def margin_regression(predicted_BK: Tensor, target_BK: Tensor, mask_BK: Tensor, precision_BK: Tensor) -> Tensor:
-    """MarginMSE per list, [B] (Hofstätter et al. 2020): mean of p·error² of the distances to the anchor's.
+    """Return the MarginMSE loss per list, [B] (Hofstätter et al. 2020): mean of p·error² of gaps to the anchor.
 
-    p weighs a document by what is known of its gap (`training_set.precision`). Over the rated documents beside a rated
-    anchor, 0 without. A constant added to all predictions changes nothing.
+    p is the precision of a document's gap (`training_set.precision`). 0 without a rated anchor. Invariant to a constant
+    added to all predictions.
     """
     rated = mask_BK & target_BK.isfinite()
     both = rated[:, 1:] & rated[:, :1]

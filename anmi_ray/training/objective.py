@@ -1,7 +1,7 @@
-"""The loss of a training step, what is measured of it, and what is learned of it beside the model.
+"""The loss of a training step, its measurements, and the learned loss parameters (temperature, balance).
 
-Both terms' gradients on the last layer's weights come without a backward pass: such a layer's gradient is the product
-of its inputs with the gradient of the scores, and that of a loss over scores is cheap.
+The gradients of both loss terms on the last layer's weights need no backward pass: they are products of the layer's
+inputs with the gradients of the scores, which are cheap.
 Legend: B lists, K documents of a list, N pairs, H inputs of the last layer.
 """
 
@@ -31,19 +31,19 @@ from anmi_ray.training.losses import (
 from anmi_ray.training.module import Trainable
 from anmi_ray.training.scalars import Scalars
 
-BESIDE_RATE = 0.02  # learning rate of what is learned beside the model, a few scalars: temperature, balance
+LOSS_RATE = 0.02  # learning rate of the loss parameters, a few scalars: temperature, balance
 SHARPEST = 100.0  # largest 1/τ of a learned temperature (CLIP)
-CONSTANT_SPREAD = 1e-6  # scores of a list that differ by less are one score
-CLAMPED_STEPS = 50  # steps in a row with half of the corrections cut off before training is given up
+CONSTANT_SPREAD = 1e-6  # scores of a list within this range count as constant
+CLAMPED_STEPS = 50  # consecutive steps with half of the corrections clamped after which training fails
 _NAMES = ("loss", "ranking", "regression", "pairs", "tokens", "varied", "clamped", "rated_weight", "negative_weight")
 _GRID = ("slot_N", "mask_BK", "weight_BK", "rating_BK", "precision_BK", "mean_B", "spread_B")
 Figures = dict[str, float | int | None]
 
 
 class Objective:
-    """One run's. Per step: `of` every micro-batch, then `sums`, which the engine adds up over workers, then `finish`.
+    """The loss of a run. Per step: `of` for each micro-batch, then `sums`, which are added over workers, then `finish`.
 
-    Raises ConfigError where the settings need the share of false negatives (`false_negative_rate`) and it is None.
+    Raises ConfigError if the settings need the share of false negatives (`false_negative_rate`) and it is None.
     """
 
     def __init__(self, module: Trainable, config: TrainConfig, world: int, false_negative_rate: float | None) -> None:
@@ -53,7 +53,7 @@ class Objective:
         self.device = module.device
         self.positive_share = _positive_share(config, false_negative_rate)
         self.balance = make_balance(config.balance, false_negative_rate)
-        rate = BESIDE_RATE
+        rate = LOSS_RATE
         self.weights = Scalars(self.balance.start(), rate, self.device)
         sharpness = {"log_sharpness": -math.log(config.start_temperature)} if config.loss.learn_temperature else {}
         self.sharpness = Scalars(sharpness, rate, self.device)
@@ -63,15 +63,16 @@ class Objective:
 
     @property
     def temperature(self) -> float | Tensor:
-        """τ of the ranking term."""
+        """Temperature τ of the ranking term."""
         if not self.sharpness.values:
             return self.config.start_temperature
         return torch.exp(-self.sharpness["log_sharpness"])
 
     def of(self, batch: MicroBatch, phase: Phase) -> Callable[..., Tensor]:
-        """The loss of a micro-batch as its share of the step's mean over lists, from (score[N], predicted[N], ...).
+        """Return the loss of a micro-batch as a function of (score[N], predicted[N], ...).
 
-        Further scores [N] that a module gives have a ranking term each, and the mean counts. Calling it adds to `sums`.
+        Its value is the micro-batch's part of the step's mean over lists. Further scores [N] get a ranking term each,
+        and these terms are averaged. Calling it adds to `sums`.
         """
 
         def objective(score_N: Tensor, predicted_N: Tensor, *other_N: Tensor) -> Tensor:
@@ -83,9 +84,9 @@ class Objective:
             lowest = torch.where(mask, score_BK, torch.inf).amin(1)
             varied = (highest - lowest > CONSTANT_SPREAD).sum()
             counts = torch.tensor([len(score_N), batch.tokens], dtype=torch.float64).to(self.device)
-            seen = torch.stack([part.detach().double() for part in (loss, ranking, error)])
+            losses = torch.stack([part.detach().double() for part in (loss, ranking, error)])
             weights = _negative_weights(grid)
-            self._sums += torch.cat([seen, counts, torch.stack([varied, clamped.sum(), *weights]).double()])
+            self._sums += torch.cat([losses, counts, torch.stack([varied, clamped.sum(), *weights]).double()])
             self._measure(grid, score_N, predicted_N, *other_N)
             return loss
 
@@ -93,18 +94,18 @@ class Objective:
 
     @torch.no_grad()
     def loss_of(self, batch: MicroBatch, phase: Phase, *given: Tensor) -> float:
-        """The loss of a micro-batch as its share of the step's mean over lists; nothing is added to `sums`."""
+        """Return a micro-batch's part of the step's mean loss over lists, without adding to `sums`."""
         _, parts = self._parts(self._grid(batch), *given)
         return float(self._weigh(parts, phase, len(batch.mean_B))[0])
 
     def _grid(self, batch: MicroBatch) -> dict[str, Tensor]:
-        """What the losses read of a micro-batch, on the device."""
+        """Move the arrays that the losses need to the device."""
         return {name: torch.from_numpy(getattr(batch, name)).to(self.device, non_blocking=True) for name in _GRID}
 
     def _parts(
         self, on: Mapping[str, Tensor], score_N: Tensor, predicted_N: Tensor, *other_N: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-        """Scores [B, K]; and of every list the ranking term, the regression term, whether its correction was cut."""
+        """Return scores [B, K] and, per list, the ranking term, the regression term and whether it was clamped."""
         loss = self.config.loss
         mask = on["mask_BK"]
         rating = on["rating_BK"]
@@ -119,7 +120,7 @@ class Objective:
         return score_BK, (ranking, term(predicted_BK, target, mask, on["precision_BK"]), terms[0][1])
 
     def _ranking(self, on: Mapping[str, Tensor], score_BK: Tensor) -> tuple[Tensor, Tensor]:
-        """The ranking term of every list, and whether its correction was cut."""
+        """Return the ranking term of each list and whether its correction was clamped."""
         loss = self.config.loss
         mask = on["mask_BK"]
         weight = on["weight_BK"]
@@ -141,7 +142,7 @@ class Objective:
         ranking = parts[0].sum() / per_step
         error = parts[1].sum() / per_step
         first, second = self.balance.weights(self.weights, phase.alpha)
-        # a term without weight stays out of the graph: 0 · ∞ would be NaN
+        # leave out terms of zero weight: 0 · ∞ would be NaN
         terms = [weight * part for weight, part in ((first, ranking), (second, error)) if not _is_zero(weight)]
         loss = torch.stack(terms).sum()
         if (more := self.balance.more(self.weights)) is not None:
@@ -149,9 +150,9 @@ class Objective:
         return loss, ranking, error, parts[2]
 
     def _measure(self, on: Mapping[str, Tensor], score_N: Tensor, predicted_N: Tensor, *other_N: Tensor) -> None:
-        """Add both terms' gradients on what both read: the last layer's weights, a bi-encoder's vectors, or the scores.
+        """Add both terms' gradients on their common input: last-layer weights, a bi-encoder's vectors, or scores.
 
-        Computed on copies: engines hang hooks on what the network gives, and would take this for the backward pass.
+        Computed on detached copies, since engines attach hooks to outputs and would mistake this for the backward pass.
         """
         leaves = [output.detach().requires_grad_(True) for output in (score_N, predicted_N, *other_N)]
         _, (ranking, error, _) = self._parts(on, *leaves)
@@ -165,7 +166,7 @@ class Objective:
         self._gradients_2H = gradients_2H if self._gradients_2H is None else self._gradients_2H + gradients_2H
 
     def sums(self) -> list[float]:
-        """What the step's micro-batches of this worker add up to; begins anew."""
+        """Return the sums over the step's micro-batches on this worker, and reset them."""
         learned = [value / self.world for scalars in (self.weights, self.sharpness) for value in scalars.gradients()]
         gradients = [] if self._gradients_2H is None else self._gradients_2H.flatten().tolist()
         totals = [*self._sums.tolist(), *learned, *gradients]
@@ -174,9 +175,9 @@ class Objective:
         return totals
 
     def finish(self, totals: Sequence[float], phase: Phase, step: int) -> Figures:
-        """The step's figures from the sums of all workers; moves what is learned beside the model.
+        """Return the step's figures from the sums of all workers, and update the loss parameters.
 
-        Raises TrainingError where a debiased loss's correction was cut off for most lists all the time.
+        Raises TrainingError if the debiased loss was clamped for most lists over CLAMPED_STEPS steps.
         """
         named = dict(zip(_NAMES, totals, strict=False))
         learned = list(totals[len(_NAMES) :])
@@ -205,7 +206,7 @@ class Objective:
         return figures
 
     def _shares(self, gradients_2H: Tensor, first: float, second: float) -> Figures:
-        """Weighted norms of both terms' gradients on the last layer, the ranking term's share, and their cosine."""
+        """Return weighted gradient norms of both terms on the last layer, the ranking share, and the cosine."""
         if not gradients_2H.numel():
             return {}
         norms = gradients_2H.norm(dim=1).tolist()
@@ -220,7 +221,7 @@ class Objective:
         }
 
     def _learned(self, first: float, second: float) -> Figures:
-        """Both weights as the ranking term's share, and what else is learned."""
+        """Return the ranking term's share of the weights and the learned parameters."""
         figures: Figures = {"alpha": first / (first + second)}
         if self.weights.values:
             figures |= {"weight_ranking": first, "weight_regression": second}
@@ -232,27 +233,27 @@ class Objective:
         self._clamped_steps = self._clamped_steps + 1 if share > 0.5 else 0
         if self._clamped_steps >= CLAMPED_STEPS:
             raise TrainingError(
-                f"for {CLAMPED_STEPS} steps the debiased loss's correction was cut off in more than half of the lists, "
-                "whose negatives then teach nothing",
+                f"the debiased loss was clamped in more than half of the lists for {CLAMPED_STEPS} steps, so "
+                "their negatives give no gradient",
                 f"training, step {step + 1}",
                 "raise train.loss.temperature or train.loss.bound, or lower train.loss.positive_share",
             )
         return share
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs, as JSON values."""
+        """Return the state for a checkpoint as JSON values."""
         parts = {"weights": self.weights.state(), "sharpness": self.sharpness.state(), "balance": self.balance.state()}
         return parts | {"clamped_steps": self._clamped_steps}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
+        """Restore `state`."""
         for name in ("weights", "sharpness", "balance"):
             getattr(self, name).load(state[name])
         self._clamped_steps = state["clamped_steps"]
 
 
 def _negative_weights(on: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Σ w of the rated negatives of a micro-batch, and of all: random and lent ones are not rated."""
+    """Return Σ w of rated negatives and of all negatives; random and in-batch ones are not rated."""
     weight = torch.where(on["mask_BK"], on["weight_BK"], 0.0)[:, 1:]
     return weight[on["rating_BK"][:, 1:].isfinite()].sum(), weight.sum()
 
@@ -267,6 +268,6 @@ def _positive_share(config: TrainConfig, false_negative_rate: float | None) -> f
     share = config.loss.positive_share if config.loss.positive_share is not None else false_negative_rate
     if share is None:
         raise ConfigError(
-            "the share of false negatives is not known", "train.loss.positive_share", "give it, for example .05"
+            "the share of false negatives is unknown", "train.loss.positive_share", "set it, for example to .05"
         )
     return min(share, 0.99)

@@ -1,9 +1,9 @@
-"""Learning curves for other tools: rows of the training log, as they are made, to TensorBoard, MLflow or W&B.
+"""Learning curves in TensorBoard, MLflow or W&B: thin adapters from the training log to the tools' own clients.
 
-One process (rank 0) writes, with the libraries themselves, which are imported only where they are asked for. A curve
-has one point a step however often its run was killed: TensorBoard is told from which step on rows are written again,
-MLflow and W&B are given only steps that they have not got (a resumed run makes the same rows again). Endpoints and keys
-come from the trackers' own environment variables; nothing of them is written or shown.
+Rank 0 writes. A curve has one point per step however often its run was killed: TensorBoard purges the steps that are
+written again, and MLflow and W&B get only steps that they do not have (a resumed run writes the same rows again).
+Addresses and keys come from the tools' own environment variables. Files go to `tracking/<fingerprint>/` of the root.
+Ray's integrations are not used: they start a new run when training resumes.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import importlib
 import importlib.util
 import math
 import os
-import re
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from anmi_ray.core import environment
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.core import environment, redaction
+from anmi_ray.core.errors import ConfigError, first_line
+from anmi_ray.store import documents, public_root
+from anmi_ray.store.folders import publish_folder
 
-# Beginnings of a row's keys, by the group under which a tracker shows them; the longest that fits counts.
+# Prefixes of a row's keys, by the group in which a tracker shows them; the longest match wins.
 GROUPS = {
     "loss": ("loss", "ranking", "regression", "clamped"),
     "schedule": (
@@ -35,32 +35,25 @@ GROUPS = {
     "throughput": ("pairs", "tokens", "seconds"),
     "dev": ("dev",),
 }
-OTHER = "training"  # the group of every other number
+OTHER = "training"  # the group of all other numbers
 EXTRAS = {"tensorboard": "tracking", "mlflow": "mlflow", "wandb": "wandb"}  # of pyproject.toml, by tracker
-PROJECT = "anmi_ray"  # MLflow's experiment and W&B's project where the environment names none
+PROJECT = "anmi_ray"  # MLflow's experiment and W&B's project, if the environment does not name one
 TAG = "anmi.fingerprint"
-SEND_EVERY = 5.0  # seconds between two requests to an MLflow server
-_BATCH = 1000  # metrics that MLflow takes in one request
-_ENVIRONMENT = {"mlflow": "MLFLOW_TRACKING_URI and its credentials", "wandb": "WANDB_API_KEY or WANDB_MODE=offline"}
-_SECRET_NAME = re.compile(r"(WANDB|MLFLOW|DATABRICKS)_.*(KEY|TOKEN|PASSWORD|SECRET)")
-_USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
+NOTE = "curves.json"  # where the curves are, by tracker
 
 Row = Mapping[str, float | int | None]
 
 
 def check(trackers: Iterable[str]) -> None:
-    """Raise ConfigError where a tracker's package is not installed. Imports none of them."""
+    """Raise ConfigError if a tracker's package is not installed. Import none of them."""
     absent = [name for name in trackers if importlib.util.find_spec(name) is None]
     if absent:
-        raise ConfigError(
-            f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not installed",
-            "execution.train.trackers",
-            f"{'; '.join(environment.install(EXTRAS[name]) for name in absent)}, or leave it out of the list",
-        )
+        remedy = f"{'; '.join(environment.install(EXTRAS[name]) for name in absent)}, or remove it from the list"
+        raise ConfigError(f"not installed: {', '.join(absent)}", "execution.train.trackers", remedy)
 
 
 def named(row: Row) -> dict[str, float]:
-    """The finite numbers of a row but its step, each under its group.
+    """Return the finite numbers of a row except its step, each as group/key.
 
     >>> named({"step": 3, "loss": 0.5, "dev": None, "gradient_norm": 1, "share": 0.25})
     {'loss/loss': 0.5, 'gradient/gradient_norm': 1.0, 'training/share': 0.25}
@@ -70,58 +63,50 @@ def named(row: Row) -> dict[str, float]:
 
 
 def _group(key: str) -> str:
-    fits = [(len(start), group) for group, starts in GROUPS.items() for start in starts if key.startswith(start)]
-    return max(fits)[1] if fits else OTHER
+    matches = [
+        (len(prefix), group) for group, prefixes in GROUPS.items() for prefix in prefixes if key.startswith(prefix)
+    ]
+    return max(matches)[1] if matches else OTHER
 
 
-class Tracker(ABC):
-    """One tool. `errors` are what it raises when it is out of order; `where` says where a reader finds the curves."""
+class Tracker:
+    """One tool.
+
+    errors: what it raises if it does not work
+    where: where a reader finds the curves
+    """
 
     errors: tuple[type[Exception], ...] = (OSError,)
     where: str = ""
 
-    @abstractmethod
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the numbers of one step; steps rise."""
+        """Write the numbers of one step; steps increase."""
+        raise NotImplementedError
 
-    @abstractmethod
     def flush(self) -> None:
-        """Return when what was written will outlive this process."""
+        """Return when all written rows outlive this process."""
 
-    @abstractmethod
     def close(self, finished: bool) -> None:
-        """End the curves, of a training that `finished` or failed."""
+        """End the curves of a training that `finished` or failed."""
 
 
 class TensorBoard(Tracker):
-    """Event files in `folder`, one per process. A later one purges the steps that it writes again."""
+    """Event files in `folder`, one per process; each purges the steps that it writes again."""
 
     def __init__(self, folder: Path, shown: str) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        folder.mkdir(parents=True, exist_ok=True)
-        self._open = SummaryWriter
+        self._open: Callable[..., Any] = SummaryWriter
         self._folder = folder
-        self._writer = None
+        self._writer: Any = None
         self.where = f"tensorboard --logdir {shown}"
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         if self._writer is None:
-            self._wait()
             self._writer = self._open(str(self._folder), purge_step=step)
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
-        self._writer.flush()  # a third of a millisecond: a row survives whatever comes after it
-
-    def _wait(self) -> None:
-        """Until a later second than the last file's: TensorBoard reads files by name, which begins with the second."""
-        names = [path.name for path in self._folder.glob("events.out.tfevents.*")]
-        last = max((int(name.split(".")[3]) for name in names), default=0)
-        while last <= time.time() < last + 1:
-            time.sleep(0.02)
-
-    def flush(self) -> None:
-        """Every row is flushed already."""
+        self._writer.flush()  # a third of a millisecond
 
     def close(self, finished: bool) -> None:
         if self._writer is not None:
@@ -129,58 +114,42 @@ class TensorBoard(Tracker):
 
 
 class MLflow(Tracker):
-    """A run of an MLflow server (MLFLOW_TRACKING_URI), found again by its tag when training is resumed."""
+    """A run of an MLflow server (MLFLOW_TRACKING_URI), found by its tag when training resumes; rows are sent async."""
 
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
         if not os.environ.get("MLFLOW_TRACKING_URI"):
-            remedy = "set it to the server's address, or leave mlflow out of execution.train.trackers"
+            remedy = "set it to the server's address, or remove mlflow from execution.train.trackers"
             raise ConfigError("MLFLOW_TRACKING_URI is not set", "tracker mlflow", remedy)
-        # a server that is gone must not hold training up for the minutes of MLflow's own defaults
+        # an unreachable server must not stop training for the minutes of MLflow's own defaults
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-        entities = importlib.import_module("mlflow.entities")
-        tracking = importlib.import_module("mlflow.tracking")
+        mlflow = importlib.import_module("mlflow")
         self.errors = (OSError, importlib.import_module("mlflow.exceptions").MlflowException)
-        self._metric = entities.Metric
-        self._client = tracking.MlflowClient()
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
-        with _opening("mlflow", self.errors):
-            self._run = self._find(experiment, name, settings, entities.Param)
-            histories = {key: self._client.get_metric_history(self._run, key) for key in self._known()}
-        self._last = {key: max(metric.step for metric in history) for key, history in histories.items() if history}
-        self._waiting: list[Any] = []
-        self._sent = time.monotonic()
+        self._log_metrics = mlflow.log_metrics
+        self._client = client = mlflow.MlflowClient()
+        self._sent: list[Any] = []
+        with _opening("mlflow", self.errors, "MLFLOW_TRACKING_URI and its credentials"):
+            number = mlflow.set_experiment(experiment).experiment_id
+            runs = client.search_runs([number], f"tags.`{TAG}` = '{name}'", max_results=1)
+            run = runs[0] if runs else client.create_run(number, tags={TAG: name}, run_name=name)
+            self._run = run.info.run_id
+            if runs:
+                client.update_run(self._run, status="RUNNING")
+            else:
+                mlflow.log_params({key: str(value)[:500] for key, value in settings.items()}, run_id=self._run)
+            steps = [one.step for key in run.data.metrics for one in client.get_metric_history(self._run, key)]
+        self._last = max(steps, default=-1)
         self.where = f"MLflow experiment {experiment}, run {self._run}"
 
-    def _find(self, experiment: str, name: str, settings: Mapping[str, Any], parameter: Any) -> str:
-        """The id of the run with our tag, made where there is none."""
-        client = self._client
-        existing = client.get_experiment_by_name(experiment)
-        number = client.create_experiment(experiment) if existing is None else existing.experiment_id
-        runs = client.search_runs([number], f"tags.`{TAG}` = '{name}'", max_results=1)
-        if runs:
-            client.update_run(runs[0].info.run_id, status="RUNNING")
-            return runs[0].info.run_id
-        run = client.create_run(number, tags={TAG: name}, run_name=name).info.run_id
-        client.log_batch(run, params=[parameter(key, str(value)[:500]) for key, value in settings.items()])
-        return run
-
-    def _known(self) -> list[str]:
-        return list(self._client.get_run(self._run).data.metrics)
-
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        now = int(time.time() * 1000)
-        self._waiting += [
-            self._metric(name, value, now, step) for name, value in values.items() if step > self._last.get(name, -1)
-        ]
-        if time.monotonic() - self._sent >= SEND_EVERY:
-            self.flush()
+        if step > self._last:
+            self._sent.append(self._log_metrics(values, step=step, run_id=self._run, synchronous=False))
 
     def flush(self) -> None:
-        while self._waiting:
-            self._client.log_batch(self._run, metrics=self._waiting[:_BATCH])
-            self._waiting = self._waiting[_BATCH:]
-        self._sent = time.monotonic()
+        for operation in self._sent:
+            operation.wait()
+        self._sent = []
 
     def close(self, finished: bool) -> None:
         self.flush()
@@ -188,16 +157,17 @@ class MLflow(Tracker):
 
 
 class WandB(Tracker):
-    """A run of Weights & Biases, whose id is the training's fingerprint: a resumed training goes on with it.
+    """A run of Weights & Biases whose id is the training's fingerprint, so that a resumed training continues it.
 
-    With WANDB_MODE=offline every process leaves a folder of its own for `wandb sync --append`.
+    With WANDB_MODE=offline every process leaves a folder of its own for `wandb sync --append`. W&B's own process writes
+    what it received, also after this one was killed.
     """
 
     def __init__(self, name: str, settings: Mapping[str, Any], folder: Path) -> None:
         wandb = importlib.import_module("wandb")
         self.errors = (OSError, wandb.errors.Error)
         folder.mkdir(parents=True, exist_ok=True)
-        with _opening("wandb", self.errors):
+        with _opening("wandb", self.errors, "WANDB_API_KEY or WANDB_MODE=offline"):
             self._run = wandb.init(
                 id=name,
                 name=os.environ.get("WANDB_NAME") or name,
@@ -215,17 +185,14 @@ class WandB(Tracker):
         if step >= self._next:
             self._run.log(dict(values), step=step, commit=True)
 
-    def flush(self) -> None:
-        """W&B's own process writes what it was given, also after this one was killed."""
-
     def close(self, finished: bool) -> None:
         self._run.finish(exit_code=0 if finished else 1)
 
 
 class Curves:
-    """All trackers of a training, as the `on_row` of the loop. One that fails is given up; training goes on.
+    """All trackers of a training, called with each row of its log. One that fails is given up; training continues.
 
-    `where` says of each where its curves stand, or at which step it was given up and why.
+    where: where each tracker's curves are, or at which step it was given up and why
     """
 
     def __init__(self, trackers: Mapping[str, Tracker]) -> None:
@@ -237,70 +204,85 @@ class Curves:
         """Write a row of the training log."""
         self._step = int(row["step"] or 0)
         values = named(row)
-        for name, tracker in list(self._trackers.items()):
-            with self._surviving(name):
-                tracker.write(self._step, values)
+        self._each(lambda tracker: tracker.write(self._step, values))
 
     def flush(self) -> None:
-        """Call it before a checkpoint: its resumption starts after the rows seen so far."""
-        for name, tracker in list(self._trackers.items()):
-            with self._surviving(name):
-                tracker.flush()
+        """Make all rows outlive this process; call it before a checkpoint, after which training resumes."""
+        self._each(lambda tracker: tracker.flush())
 
     def __enter__(self) -> Curves:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: object, __: TracebackType | None) -> None:
-        for name, tracker in list(self._trackers.items()):
-            with self._surviving(name):
-                tracker.close(finished=kind is None)
+        self._each(lambda tracker: tracker.close(finished=kind is None))
 
-    @contextmanager
-    def _surviving(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except self._trackers[name].errors as error:
-            del self._trackers[name]
-            self.where[name] = f"given up at step {self._step}: {public(str(error))}"
+    def _each(self, call: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self._trackers.items()):
+            try:
+                call(tracker)
+            except tracker.errors as error:
+                del self._trackers[name]
+                self.where[name] = f"given up at step {self._step}: {_public(error)}"
 
 
 def open_curves(
     trackers: Iterable[str], name: str, folder: Path, settings: Mapping[str, Any], shown: str | None = None
 ) -> Curves:
-    """The curves of the training `name` (its fingerprint). Raises ConfigError where a tracker cannot be opened.
+    """Open the curves of the training `name` (its fingerprint). Raise ConfigError if a tracker cannot be opened.
 
-    `folder` takes the files of those that write some; `shown` is what a reader should call it, where that differs.
+    `folder` is for the trackers' files; `shown` is its name for a reader, if different.
     """
-    trackers = tuple(trackers)
-    check(trackers)
-    makers = {
+    makers: dict[str, Callable[[], Tracker]] = {
         "tensorboard": lambda: TensorBoard(folder, shown or str(folder)),
         "mlflow": lambda: MLflow(name, settings),
         "wandb": lambda: WandB(name, settings, folder),
     }
+    trackers = tuple(trackers)
+    check(trackers)
     return Curves({tracker: makers[tracker]() for tracker in trackers})
 
 
-def public(text: str) -> str:
-    """The first line of a message without user names, passwords and keys.
+def shared_curves(
+    trackers: Sequence[str], name: str, place: str, settings: Mapping[str, Any], stack: ExitStack
+) -> tuple[Curves, Callable[[], None]]:
+    """Open the trackers of the training `name` on rank 0 until the stack is closed; return them and their flush.
 
-    >>> public("http://me:secret@host/api answered 403")
-    'http://host/api answered 403'
+    `place` is the folder or URI for their files, which appear at a URI at every flush and at the end. Other ranks have
+    no trackers.
     """
-    line = text.splitlines()[0] if text else "no message"
-    for name, value in os.environ.items():
-        if value and _SECRET_NAME.fullmatch(name):
-            line = line.replace(value, "***")
-    return _USERINFO.sub("", line)
+    import torch.distributed as dist  # slow to import, and the plan of a run needs this module
+
+    if not trackers or dist.get_rank() != 0:
+        return Curves({}), lambda: None
+    remote = "://" in place
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()) if remote else place)
+
+    def publish() -> None:
+        if remote:
+            publish_folder(folder, place)
+
+    def end() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / NOTE).write_text(documents.to_text(curves.where), encoding="utf-8")
+        publish()
+
+    def flush() -> None:
+        curves.flush()
+        publish()
+
+    curves = open_curves(trackers, name, folder, settings, public_root(place))
+    stack.callback(end)  # after the trackers are closed
+    return stack.enter_context(curves), flush
+
+
+def _public(error: Exception) -> str:
+    return redaction.scrub(first_line(error))
 
 
 @contextmanager
-def _opening(tracker: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
+def _opening(tracker: str, errors: tuple[type[Exception], ...], variables: str) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        raise ConfigError(
-            f"cannot be opened: {public(str(error))}",
-            f"tracker {tracker}",
-            f"check {_ENVIRONMENT[tracker]}, or leave it out of execution.train.trackers",
-        ) from None
+        remedy = f"check {variables}, or remove it from execution.train.trackers"
+        raise ConfigError(f"cannot be opened: {_public(error)}", f"tracker {tracker}", remedy) from None

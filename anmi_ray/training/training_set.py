@@ -1,6 +1,6 @@
-"""The lists that a reranker is trained on: Example tables joined with their texts, each text tokenised once.
+"""Training lists: Example tables joined with their texts, each text tokenized once.
 
-Legend: E lists, P documents of all lists.
+Letters: E lists, P documents of all lists.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from anmi_ray.models.pairs import PairTokenizer, Ragged
 from anmi_ray.models.texts import TextTokenizer
 from anmi_ray.training.tokens import TokenCache, copies, tokenised
 
-# s: what a student cannot say of even exact ratings, over their standard deviation in a query. .5 is a student whose
-# scores correlate with them by .87; a document whose error is as large weighs half.
+# Residual sd of a student trained on exact ratings, relative to their sd within a query. At .5 its scores correlate
+# with the ratings by .87; a document with a standard error of this size weighs half.
 MISFIT = 0.5
 
 
 class Shuffle:
-    """Items with ids uint8[E, 16] in an order of their own in every epoch; the newest order is kept."""
+    """Shuffles of items with ids uint8[E, 16], one per epoch; the last one is cached."""
 
     def __init__(self, id_E: NDArray[np.uint8]) -> None:
         self._id_E = id_E
         self._newest: tuple[tuple[int, int], NDArray[np.int64]] | None = None
 
     def __call__(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        """The items' indices in the order of `epoch`: by hash of the item under (seed, epoch)."""
+        """Return item indices in the order of `epoch`, by hash of (seed, epoch, item)."""
         newest = self._newest
         if newest is None or newest[0] != (seed, epoch):
             order = np.argsort(uniforms(self._id_E, "order", seed, epoch), kind="stable")
@@ -43,11 +43,11 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """All lists, tokenised: list e holds documents start_E[e] to start_E[e + 1], the anchor first.
+    """All lists, tokenized: list e has documents start_E[e] to start_E[e + 1], the anchor first.
 
-    Ratings, gaps and their standard errors are NaN for random documents, which are never rated; all are Elo points.
-    copy_D: by token list of `documents`, a number that copies of one text share.
-    own_Q: by token list of `queries`, the document that is the query itself, -1 if there is none.
+    Ratings, gaps and their standard errors are in Elo points, and NaN for random documents, which are never rated.
+    copy_D: number of each text of `documents`, shared by copies.
+    own_Q: for each of `queries`, the document that is the query itself, or -1.
     """
 
     example_E: NDArray[np.uint8]
@@ -75,12 +75,12 @@ class TrainingSet:
 
     @cached_property
     def order(self) -> Shuffle:
-        """The lists in the order of an epoch."""
+        """Order of the lists in an epoch."""
         return Shuffle(self.example_E)
 
     @cached_property
     def by_query(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The lists by query: those of query q are order[start[q]:start[q + 1]]."""
+        """(order, start): the lists of query q are order[start[q]:start[q + 1]]."""
         order = np.argsort(self.query_E, kind="stable")
         return order, np.searchsorted(self.query_E[order], np.arange(len(self.queries) + 1))
 
@@ -93,7 +93,7 @@ class TrainingSet:
     def gap_precision_P(self) -> NDArray[np.float64]:
         """Weights of documents in the regression on margins, whose target is their gap to the anchor."""
         rated_anchor = np.zeros(len(self.gap_error_P), dtype=bool)
-        rated_anchor[self.start_E[:-1]] = True  # its gap to itself is nobody's target
+        rated_anchor[self.start_E[:-1]] = True  # its gap to itself is not a target
         return precision(np.where(rated_anchor, np.nan, self.gap_error_P), self._spread_P)
 
     @property
@@ -102,17 +102,17 @@ class TrainingSet:
 
     @property
     def inputs(self) -> str:
-        """What the model reads at once, in words."""
+        """Input type of the model: texts or pairs."""
         return "texts" if isinstance(self.pairs, TextTokenizer) else "pairs"
 
     @property
     def cut(self) -> int:
-        """Distinct documents that are read in part, where the model reads each text alone."""
+        """Number of truncated documents, if the model encodes texts separately."""
         return self.pairs.cut(self.documents) if isinstance(self.pairs, TextTokenizer) else 0
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest input."""
+        """Number of tokens of the longest input."""
         longest = int(self.tokens_P.max())
         if isinstance(self.pairs, TextTokenizer):
             return max(longest, int(self.pairs.lengths(self.queries).max()))

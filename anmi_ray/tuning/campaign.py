@@ -1,9 +1,4 @@
-"""A tuning campaign as the store keeps it: one small JSON file a trial, from which a campaign that was killed goes on.
-
-`campaigns/<fingerprint>/trials/00003.json` is written when trial 3 is chosen, at each of its dev points, and when it
-ends. Nothing else is needed to go on: the sampler and early stopping are given the trials that are there, a trial under
-way resumes by its training's checkpoints, and one that has ended is never run again.
-"""
+"""A tuning campaign: its settings, the experiment that it varies, its identity, and what its trials share."""
 
 from __future__ import annotations
 
@@ -13,8 +8,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment
@@ -24,58 +19,21 @@ from anmi_ray.core.errors import ConfigError, StoreError, from_os_error
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.pipeline.resolve import Resolved, resolve
 from anmi_ray.pipeline.stages import FIRST, MINE, TRAIN
+from anmi_ray.reports.campaign import Trial
 from anmi_ray.store import Artifact, Store, fingerprint
 
 VERSION = 1  # of what a campaign's fingerprint stands for
 MEASURE = "nDCG@10"  # on dev queries, by which trials are compared
-Status = Literal["running", "complete", "stopped", "failed"]
-
-
-@dataclass(frozen=True)
-class Point:
-    """A trial's dev measure after `step` of its steps; share is step over all of them."""
-
-    step: int
-    share: float
-    dev: float
-
-
-@dataclass
-class Trial:
-    """One trial: what was chosen, how far it came, and what of it is in the store.
-
-    params: by the space's names, of a choice its label. dev: the best on dev of one that ran to its end, whose model is
-    kept; message: why one failed; seconds: under way, restarts included.
-    """
-
-    number: int
-    run: str
-    params: dict[str, Any]
-    fingerprints: dict[str, str]
-    status: Status = "running"
-    curve: list[Point] = field(default_factory=list)
-    dev: float | None = None
-    message: str | None = None
-    seconds: float = 0.0
-
-    @property
-    def ended(self) -> bool:
-        """It is not run again."""
-        return self.status != "running"
-
-    def reached(self, point: Point) -> bool:
-        """Add a point of its curve; False where one at this step or a later one is there."""
-        if self.curve and point.step <= self.curve[-1].step:
-            return False
-        self.curve.append(point)
-        return True
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """A campaign over one root: its settings, the experiment around which it searches, and its identity.
+    """A campaign over one root.
 
-    working_folder: to what relative paths in its settings are relative, in whichever process they are read.
+    config, place: its settings, and where they were read.
+    working_folder: what relative paths in its settings are relative to.
+    base, resolved: the experiment that it varies, and its stages.
+    fingerprint: of all that decides which trials it has.
     """
 
     config: CampaignConfig
@@ -88,7 +46,7 @@ class Campaign:
 
     @property
     def folder(self) -> str:
-        """Where its records stand in the store."""
+        """The folder of its trials in the store."""
         return f"campaigns/{self.fingerprint}"
 
     @property
@@ -122,33 +80,15 @@ class Campaign:
         """The name of one of its runs, which no other campaign's has."""
         return f"{self.config.name}-{self.fingerprint[:8]}-{what}"
 
-    def read(self) -> list[Trial]:
-        """All trials that were begun, by number."""
-        names = sorted(self.store.names(f"{self.folder}/trials"))
-        return [self.trial(int(name.removesuffix(".json"))) for name in names if name.endswith(".json")]
+    def trained(self, train: str) -> Artifact:
+        """The artifact of stage train with this fingerprint, complete or not."""
+        return Artifact(self.store, TRAIN, train)
 
-    def trial(self, number: int) -> Trial:
-        """The record of a trial that was begun."""
-        remedy = f"delete {self.store.where(self.folder)}: trials are chosen anew, and trained models found again"
-        record = self.store.read_json(self._record(number), remedy)
-        return Trial(**{**record, "curve": [Point(**point) for point in record["curve"]]})
-
-    def write(self, trial: Trial) -> None:
-        """Publish the record of a trial, whole."""
-        self.store.publish_json(self._record(trial.number), asdict(trial))
-
-    def _record(self, number: int) -> str:
-        return f"{self.folder}/trials/{number:05d}.json"
-
-    def trained(self, trial: Trial) -> Artifact:
-        """What a trial's stage train makes, complete or not."""
-        return Artifact(self.store, TRAIN, trial.fingerprints[TRAIN])
-
-    def curve(self, trial: Trial) -> list[Point]:
-        """The dev points of a trial that has trained its model, as its training log has them."""
-        rows = self.trained(trial).read_json("log.json") or []
+    def curve(self, train: str) -> list[tuple[float, float]]:
+        """(share of the steps, dev) at each dev point, from the log of a complete training."""
+        rows = self.trained(train).read_json("log.json") or []
         steps = max((row["step"] for row in rows), default=1)
-        return [Point(row["step"], row["step"] / steps, row["dev"]) for row in rows if row["dev"] is not None]
+        return [(row["step"] / steps, row["dev"]) for row in rows if row["dev"] is not None]
 
     def repeat_seeds(self) -> list[int]:
         """Training seeds of the repeats: fresh ones, the same for the best and for the default."""
@@ -197,7 +137,7 @@ def alone(store: Store, name: str) -> Iterator[None]:
 
 
 def best(trials: Iterable[Trial]) -> Trial | None:
-    """The trial whose model is best on dev, of those that ran to their end; equal ones: the first."""
+    """Return the complete trial with the highest dev; of equal ones the first."""
     finished = [trial for trial in trials if trial.dev is not None]
     return max(finished, key=lambda trial: (trial.dev, -trial.number), default=None)
 

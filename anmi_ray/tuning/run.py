@@ -1,24 +1,41 @@
-"""A tuning campaign from its file to its report: what trials share, the search, the repeats on test, the page."""
+"""A tuning campaign from its file to its report: what trials share, the search, the repeats on test, the page.
+
+The best of many on dev is partly the luckiest on dev, so the best and the default settings are trained again with fresh
+seeds and compared on test queries, which the search never saw.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import yaml
+
+from anmi_ray.config.experiment import Experiment
+from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, caught, refuse
 from anmi_ray.core.logs import Span
+from anmi_ray.evaluation.replicates import contrast, family
 from anmi_ray.pipeline import requirements
-from anmi_ray.pipeline.resolve import todo
-from anmi_ray.pipeline.stages import FIRST
-from anmi_ray.reports.campaign import RepeatData
+from anmi_ray.pipeline import run as path
+from anmi_ray.pipeline.per_query import per_query
+from anmi_ray.pipeline.resolve import resolve, todo
+from anmi_ray.pipeline.stages import FIRST, RERANK
+from anmi_ray.reports.campaign import CampaignData, RepeatData, RepeatRow, Trial, to_html, to_json
 from anmi_ray.runtime.reporter import Reporter
-from anmi_ray.runtime.tasks import ray_session
-from anmi_ray.tuning import driver, report, search
-from anmi_ray.tuning.campaign import Campaign, Trial, alone, best
-from anmi_ray.tuning.repeats import repeat
+from anmi_ray.runtime.tasks import Context, our_errors, ray_session, windowed
+from anmi_ray.store.documents import with_checksum
+from anmi_ray.tuning import driver, study
+from anmi_ray.tuning.campaign import MEASURE, Campaign, alone, best
 
 _LOG = logging.getLogger(__name__)
+BEST = "best"
+DEFAULT = "default"
+START = "hybrid"
+PAIRS = ((BEST, DEFAULT), (BEST, START), (DEFAULT, START))
 
 
 @dataclass(frozen=True)
@@ -37,29 +54,30 @@ def run(campaign: Campaign, reporter: Reporter, ended: driver.Ended, retry_faile
     Running again goes on, after Ctrl-C and after kill -9. Raises AnmiError for whatever a user can mend.
     """
     _check(campaign)
-    search.check_space(campaign)
+    study.check_space(campaign)
     with (
         Span(_LOG, "campaign", campaign=campaign.config.name),
         alone(campaign.store, f"campaign-{campaign.fingerprint}"),
         ray_session(campaign.base.execution),
     ):
         driver.share(campaign, reporter)
+        kept = study.Trials(campaign)
         if retry_failed:
-            driver.retry_failed(campaign)
+            kept.retry_failed()
         reporter.stage("tune", f"{campaign.config.trials} trials, {campaign.config.max_concurrent} at once")
-        trials = driver.search(campaign, reporter, ended)
+        trials = driver.search(campaign, kept, reporter, ended)
         winner = best(trials)
         if winner is None:
             raise _no_model(campaign, trials)
         repeats = repeat(campaign, winner, reporter)
         driver.forget_checkpoints(campaign, trials)
-        return Finished(trials, winner, repeats, report.write(campaign, trials, winner, repeats))
+        return Finished(trials, winner, repeats, write(campaign, trials, winner, repeats, kept.importances()))
 
 
 def _check(campaign: Campaign) -> None:
     """Raise before Ray starts, and before anything is paid, what keeps a campaign from ending well."""
     stages = [item.stage for item in todo(campaign.store, campaign.resolved)]
-    found = [*caught(search.check_installed), *requirements.of_machine(campaign.base, stages)]
+    found = [*caught(study.check_installed), *requirements.of_machine(campaign.base, stages)]
     if any(stage.name == FIRST for stage in stages):
         found += requirements.of_what_is_read(campaign.base, lambda counts: driver.without_labels(campaign, counts))
     refuse(found)
@@ -74,3 +92,100 @@ def _no_model(campaign: Campaign, trials: Sequence[Trial]) -> ConfigError:
         f"campaign {campaign.config.name}",
         "mend what they say, then run again with --retry-failed",
     )
+
+
+def repeat(campaign: Campaign, best: Trial, reporter: Reporter) -> RepeatData | None:
+    """Train, rerank and measure on test; None where the campaign wants no repeats. Needs a started Ray.
+
+    What was trained before is reused, so a call after a crash goes on.
+    """
+    seeds = campaign.repeat_seeds()
+    if not seeds:
+        return None
+    wanted: dict[tuple[str, int], Experiment] = {}
+    for k, seed in enumerate(seeds):
+        for name, settings in ((BEST, campaign.settings(best.params)), (DEFAULT, {})):
+            number = f"{best.number:03d}" if name == BEST else ""
+            wanted[name, k] = campaign.experiment(settings, campaign.run_name(f"{name}{number}-s{k}"), seed=seed)
+    records = _carried_out(campaign, wanted, reporter)
+    values = {
+        name: [per_query(wanted[name, k], records[name, k], MEASURE) for k in range(len(seeds))]
+        for name in (BEST, DEFAULT)
+    }
+    values[START] = [per_query(wanted[DEFAULT, 0], records[DEFAULT, 0], MEASURE, START)]
+    queries = sorted(values[START][0])
+    means = {name: np.array([[row[query] for query in queries] for row in rows]) for name, rows in values.items()}
+    contrasts = family([contrast(a, b, [means[a] - means[b]], seed=campaign.config.seed) for a, b in PAIRS])
+    rows = tuple(RepeatRow(name, tuple(row.mean(1).tolist())) for name, row in means.items())
+    return RepeatData(tuple(seeds), len(queries), rows, contrasts)
+
+
+def _carried_out(
+    campaign: Campaign, wanted: Mapping[tuple[str, int], Experiment], reporter: Reporter
+) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return the records of all runs, `max_concurrent` at once; of equal ones one is run."""
+    reporter.stage("repeats", f"train the best and the default with {len(wanted) // 2} fresh seeds, measure on test")
+    execution = campaign.base.execution.model_copy(update={"window": campaign.config.max_concurrent})
+    context = Context(
+        campaign.store, execution, campaign.store.buckets(execution.buckets), campaign.base.seed, reporter.progress
+    )
+    same = {key: resolve(one, campaign.content)[RERANK].fingerprint for key, one in wanted.items()}
+    runs = {same[key]: one for key, one in wanted.items()}
+    names = list(runs)
+    calls = ((i, _run, (runs[name], campaign.content)) for i, name in enumerate(names))
+    records: dict[str, dict[str, Any]] = {}
+    with our_errors("repeats"):
+        for i, record in windowed(context, calls, cores=0.0, what="training"):
+            records[names[i]] = record
+            reporter.progress(len(records), len(runs), "trainings")
+    return {key: records[name] for key, name in same.items()}
+
+
+def _run(experiment: Experiment, content: str) -> dict[str, Any]:
+    """Run it up to rerank, in a process of its own."""
+    return path.run(experiment, last=RERANK, content=content)
+
+
+def write(
+    campaign: Campaign,
+    trials: Sequence[Trial],
+    best: Trial,
+    repeats: RepeatData | None,
+    importances: Mapping[str, float],
+) -> dict[str, str]:
+    """Publish campaign.html, campaign.json and best.yaml in the campaign's report; return their places by name."""
+    base = campaign.base
+    machine = environment.describe()
+    data = CampaignData(
+        name=campaign.config.name,
+        collection=base.corpus.name,
+        measure=MEASURE,
+        fingerprint=campaign.fingerprint,
+        wanted=campaign.config.trials,
+        trials=tuple(trials),
+        best=best.number,
+        importances=importances,
+        repeats=repeats,
+        simulated=base.simulated is not None,
+        environment={name: str(machine[name]) for name in ("git", "processor", "cores")},
+    )
+    content = {
+        "campaign.html": to_html(data),
+        "campaign.json": with_checksum(to_json(data)),
+        "best.yaml": _settings(campaign, best),
+    }
+    folder = f"reports/{campaign.config.name}"
+    for name, text in content.items():
+        campaign.store.publish(f"{folder}/{name}", text.encode())
+    return {name: campaign.store.where(f"{folder}/{name}") for name in content}
+
+
+def _settings(campaign: Campaign, best: Trial) -> str:
+    """The experiment with the best trial's settings, without `execution`, as YAML."""
+    content = campaign.written(campaign.settings(best.params), f"{campaign.config.name}-best")
+    content.pop("execution", None)
+    head = (
+        f"# The best of campaign {campaign.config.name} on dev: trial {best.number}, dev {MEASURE} {best.dev:.4f}.\n"
+        "# Under the campaign's root (--root) `anmi run` of this file finds its model trained.\n"
+    )
+    return head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)

@@ -10,6 +10,7 @@ export DEBIAN_FRONTEND=noninteractive
 apt-get update
 # g++: kernels and DeepSpeed's operations, compiled where they first run; rsync: `ray up`; wget: KubeRay's probes
 apt-get install -y --no-install-recommends ca-certificates g++ rsync wget "$@"
+ln -s /usr/lib/jvm/java-21-openjdk-* /opt/java # JAVA_HOME, on either architecture
 rm -rf /var/lib/apt/lists/*
 
 # Ubuntu's image has a user of this number

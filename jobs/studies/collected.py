@@ -1,7 +1,4 @@
-"""Collections in BEIR layout for studies: cut and joined by their queries, and retrieved by a run's own stages.
-
-A study's collections are runs of the main path up to retrieve under ROOT, so what is there is not made again.
-"""
+"""Collections in BEIR layout for studies: exported, and cut by their queries."""
 
 from __future__ import annotations
 
@@ -12,35 +9,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from rich.console import Console
 
 from anmi_ray import corpus
-from anmi_ray.cli.console import ConsoleReporter
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.load import validate
 from anmi_ray.core import identity
-from anmi_ray.core.records import DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.core.schema import Record
 from anmi_ray.corpus.beir import BeirFiles
-from anmi_ray.pipeline import run
-from anmi_ray.pipeline.resolve import resolve
-from anmi_ray.store import Artifact, Store
+from anmi_ray.store import Artifact
 
-LAST = "retrieve"
-DEPTH = 200  # documents of every ranking: without a query's known positives a hundred are left
 Grade = tuple[str, str, int]  # query, document, grade
-
-
-@dataclass(frozen=True)
-class Retrieved:
-    """A collection as retrieve left it: the tables of all buckets, and the ids of its documents in their order."""
-
-    queries: pa.Table
-    qrels: pa.Table
-    runs: pa.Table
-    texts: pa.Table
-    documents: list[bytes]
 
 
 @dataclass(frozen=True)
@@ -82,19 +60,6 @@ def view(folder: str, target: Path, splits: Mapping[str, Iterable[Grade]]) -> Pa
         text = "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
         (target / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
     return target
-
-
-def tested(folder: str, target: Path) -> str:
-    """`folder` if it has test queries only, else `target`: the same collection, all judged queries tested.
-
-    A pair that several splits judge keeps the grade of the last of train, dev, test.
-    """
-    files = BeirFiles(folder)
-    names = {split: files.find_optional(f"qrels/{split}.tsv") for split in ("train", "dev", "test")}
-    if not names["train"] and not names["dev"]:
-        return folder
-    grades = {(query, doc): grade for name in names.values() if name for query, doc, grade in files.grades(name)}
-    return str(view(folder, target, {"test": [(*pair, grade) for pair, grade in grades.items()]}))
 
 
 def halves(folder: str, target: Path, least_grade: int = 1) -> list[Path]:
@@ -162,32 +127,3 @@ def count_test_queries(of: Experiment) -> int:
     judged = pc.unique(qrels.filter(pc.greater(qrels["grade"], 0))["query_id"])
     asked = queries.filter(pc.equal(queries["split"], "test"))["query_id"]
     return pc.sum(pc.is_in(asked, value_set=judged)).as_py() or 0
-
-
-def retrieval_of(name: str, folder: str, root: str) -> Experiment:
-    """The experiment that retrieves for the queries of a collection, DEPTH deep. Raises ConfigError."""
-    content = {
-        "name": name,
-        "corpus": {"reader": "beir", "path": folder, "dev_fraction": 0.0, "unlabelled": "leave-out"},
-        "retrieve": {"depth": DEPTH, "random_negatives": 0},
-        "execution": {"root": root},
-    }
-    return validate(content, name)
-
-
-def retrieved(of: Experiment) -> Retrieved:
-    """Retrieve, with Ray, unless it is done, and read what is there. Raises AnmiError."""
-    store = Store(of.execution.root)
-    resolved = resolve(of)
-    made = {name: Artifact(store, name, resolved[name].fingerprint) for name in ("ingest", LAST)}
-    if any(one.manifest() is None for one in made.values()):
-        run.run(of, ConsoleReporter(Console(stderr=True)), last=LAST)
-    buckets = store.buckets(of.execution.buckets)
-    shards = int((made["ingest"].manifest() or {})["shards"])
-    return Retrieved(
-        queries=all_parts(made["ingest"], "queries", QUERY, buckets),
-        qrels=all_parts(made["ingest"], "qrels", QREL, buckets),
-        runs=all_parts(made[LAST], "runs", RUN, buckets),
-        texts=all_parts(made[LAST], "texts", TEXT_OF, buckets),
-        documents=all_parts(made["ingest"], "documents", DOCUMENT, shards)["doc_id"].to_pylist(),
-    )

@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from anmi_ray import comparisons, rating
-from anmi_ray.comparisons.adaptive import error, wanted
+from anmi_ray.comparisons.adaptive import error, objective_matrix
 from anmi_ray.config.compare import CompareConfig, Objective
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.arrays import Ints, Reals
@@ -135,27 +135,21 @@ def believed(
 def with_ranks(of: World, design: Design) -> list[Reals]:
     """P@10 and nDCG@10 of every query, float64[2, Q] each: of the first stage, of ratings, of ratings and ranks."""
     found: list[list[tuple[float, float]]] = [[], [], []]
-    for _, at, each in scored(of, design):
+    for at, each in scored(of, design):
         for values, scores in zip(found, each, strict=True):
             values.append(_top(scores, of.truth[at]))
     return [np.array(values).T for values in found]
 
 
-def scored(of: World, design: Design) -> Iterator[tuple[bytes, Ints, tuple[Reals, Reals, Reals]]]:
-    """Query by query, its rows of `of.candidates`, and their scores by first stage, ratings, ratings and ranks."""
-    return scored_by(of, *asked(of, design, _ONE), _ONE)
-
-
-def scored_by(
-    of: World, pairs: pa.Table, judgments: pa.Table, config: RateConfig
-) -> Iterator[tuple[bytes, Ints, tuple[Reals, Reals, Reals]]]:
-    """The same of these comparisons and what was said of them."""
-    ratings, _ = believed(of, pairs, judgments, config, ranks=False)
-    together, _ = believed(of, pairs, judgments, config, ranks=True)
+def scored(of: World, design: Design) -> Iterator[tuple[Ints, tuple[Reals, Reals, Reals]]]:
+    """For each query, its rows of `of.candidates` and their scores by first stage, ratings, ratings and ranks."""
+    pairs, judgments = asked(of, design, _ONE)
+    ratings, _ = believed(of, pairs, judgments, _ONE, ranks=False)
+    together, _ = believed(of, pairs, judgments, _ONE, ranks=True)
     ranks = of.candidates["rank"].to_numpy()
     for alone, both in zip(ratings, together, strict=True):
         at = of.rows_of(alone.query_id, alone.doc_ids)
-        yield alone.query_id, at, (-ranks[at].astype(np.float64), alone.mean, both.mean)
+        yield at, (-ranks[at].astype(np.float64), alone.mean, both.mean)
 
 
 def first_stages(queries: int, documents: int) -> tuple[Table, list[dict[str, object]]]:
@@ -212,7 +206,7 @@ def _reached(of: World, pairs: pa.Table, judgments: pa.Table, objective: Objecti
     true: list[float] = []
     for query, known in known_by(known_of).items():
         beliefs = known.beliefs
-        m = wanted(beliefs, objective, model)
+        m = objective_matrix(beliefs, objective, model)
         off = beliefs.mean - of.truth[of.rows_of(query, known.doc_ids)]
         variance = error(beliefs, objective, model) ** 2
         said.append(variance)

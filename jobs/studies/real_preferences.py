@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from anmi_ray.comparisons.graph import k_regular
 from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError
-from jobs.studies.distilled_judges import gpt4o
 
 PANEL = ("Olz-gpt4o", "h2oloo-zeroshot1", "willia-umbrela1")  # of 2023, from three groups
+TIE = "tie_broken_by_length"  # both orders were asked, and the verdict changed
 _GRADES = range(4)  # a grade off the scale is no answer
 _DEGREE = 8
 Preference = tuple[str, str, str, float, str]  # query, document, another, preference of the first, judge
@@ -37,6 +39,14 @@ def preferences_of(name: str, folder: Path, gpt: str | None) -> list[Preference]
             for a, b in k_regular(len(docs), _DEGREE, identity.rng("real-judges", "pairs", query)).tolist():
                 found.append((query, docs[a], docs[b], 0.5 + 0.5 * float(np.sign(grade[a] - grade[b])), judge))
     return found
+
+
+def gpt4o(folder: str) -> list[tuple[str, str, str, float]]:
+    """Read GPT-4o's preferences: query, winner, loser, and 0, or .5 for a tie."""
+    table = pacsv.read_csv(Path(folder) / "dl2019_judgments.csv")
+    names = [table[name].cast(pa.string()).to_pylist() for name in ("qid", "winner", "loser")]
+    score = pc.if_else(pc.equal(table["kind"], TIE), 0.5, 0.0).to_pylist()
+    return list(zip(*names, score, strict=True))
 
 
 def _averaged(gpt: str) -> list[Preference]:

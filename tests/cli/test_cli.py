@@ -62,6 +62,8 @@ def test_as_a_process(tmp_path: Path) -> None:
         ("distill small.yaml 'distill.judge.judges=[{kind: distilled}]' --root root", "cannot ask the distilled judge"),
         ("run small.yaml --from train --until judge", "comes after"),
         ("run small.yaml --rot x", "No such option"),
+        ("submit pipeline small.yaml --root root", "anmi jobs submit pipeline small.yaml --root root"),
+        ("cancel ID", "anmi jobs cancel ID"),
         ("run small.yaml --root run.trec/root", "remedy"),
         ("evaluate --collection collection --run run.trec --split nothing", "--split"),
         ("evaluate --collection collection --run broken.trec", "broken.trec:1"),
@@ -159,7 +161,7 @@ def test_what_is_hardly_relevant_is_left_out(folder: Path) -> None:
 
 
 def test_the_plan_does_nothing(folder: Path) -> None:
-    assert "to do: about" in printed("plan", "small.yaml", "--root", "root")
+    assert "to do: " in printed("plan", "small.yaml", "--root", "root")
     assert not (folder / "root").exists()
 
 

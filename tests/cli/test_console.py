@@ -57,11 +57,11 @@ def test_what_is_said_between_stages_is_of_no_stage() -> None:
     reporter.stage("retrieve", "ranks")
     reporter.notice("one shard is small")
     reporter.finished("retrieve", 1.0, [])
-    reporter.notice("rate: gaps/00001.parquet lost or damaged: made again, from the same inputs")
+    reporter.notice("rate: gaps/00001.parquet is small")
     said = [line for line in out.getvalue().splitlines() if line.startswith(" ")]
     assert said == [
         "  retrieve: one shard is small",
-        "  rate: gaps/00001.parquet lost or damaged: made again, from the same inputs",
+        "  rate: gaps/00001.parquet is small",
     ]
 
 

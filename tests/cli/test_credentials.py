@@ -53,38 +53,27 @@ WRONG: dict[str, dict[str, Any]] = {
     "execution.train.storage_path": {"execution": {"train": {"storage_path": ADDRESS}}},
     "judge.judges.0.endpoint.base_url": of_server(base_url=f"https://me:{IN_URI}@host/v1"),
     "judge.judges.0.endpoint.api_key": of_server(api_key=KEY),
-    "judge.judges.0.endpoint.model": of_server(model=KEY),
     "judge.judges.0.endpoint.key_env": of_server(key_env=KEY),
     "judge.judges.0.endpoint.extra.headers.authorization": of_server(
         extra={"headers": {"authorization": f"Bearer {KEY}"}}
     ),
-    "judge.judges.0.endpoint.extra.metadata.note": of_server(extra={"metadata": {"note": KEY}}),
     "judge.judges.0.endpoint.headers.x-api-key": of_server(headers={"x-api-key": KEY}),
     "judge.judges.0.api_key": of_judge(api_key=KEY),
-    "judge.judges.0.identity": of_judge(identity=KEY),
     "judge.judges.0.engine_kwargs.hf_token": of_vllm(engine_kwargs={"hf_token": KEY}),
     "judge.judges.0.execution.environment.HF_TOKEN": of_vllm(execution={"environment": {"HF_TOKEN": KEY}}),
-    "name": {"name": KEY},
-    "compare.degree": {"compare": {"degree": KEY}},
-    "judge.preset": {"judge": {"preset": KEY}},
-    "***": {KEY: {"a": 1}},
 }
 TYPED = (
     ("config", "c.yaml", "--root", ADDRESS),
     ("plan", "c.yaml", f"execution.root={ADDRESS}"),
     ("config", "c.yaml", f"corpus={{reader: beir, path: '{ADDRESS}'}}"),
     ("run", "c.yaml", f"judge.judges=[{{kind: api, endpoint: {{base_url: http://h/v1, model: m, api_key: '{KEY}'}}}}]"),
-    ("run", "c.yaml", KEY),
-    ("run", "c.yaml", f"name=[{KEY}"),
-    ("run", "c.yaml", f"seed='{KEY}'"),
     ("run", ADDRESS),
     ("show", "some", "--root", f"s3://bucket/run?secret_key={IN_URI}"),
     ("show", "some", "--follow", "--root", ADDRESS),
     ("export", "some", "--to", ADDRESS),
     ("rate", f"https://me:{IN_URI}@host/p.csv", "--out", "o.csv"),
     ("tune", "c.yaml", f"space.train.model={{kind: choice, values: [a, '{ADDRESS}']}}"),
-    ("jobs", "--address", f"http://me:{IN_URI}@head:8265"),
-    ("plan", "c.yaml", f"--{KEY}"),
+    ("jobs", "list", "--address", f"http://me:{IN_URI}@head:8265"),
 )
 
 
@@ -140,7 +129,7 @@ def test_an_address_with_a_key_is_told_the_flag_the_record_and_the_variables(her
 
 def test_a_line_of_yaml_that_cannot_be_read_is_not_shown(here: Path) -> None:
     file = here.parent / "settings" / "wrong.yaml"
-    for line in (f'api_key: "{KEY}', f"api_key: @{KEY}", f"{KEY}: 1\n{KEY}: 2", f"a: *{KEY}", f"a: !{KEY} 1"):
+    for line in (f'api_key: "{KEY}', f"api_key: @{KEY}"):
         file.write_text(line, encoding="utf-8")
         text = refused("plan", file)
         assert "line " in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from anmi_ray.cli.console import stdout
 from anmi_ray.cli.doctor import render
 from anmi_ray.core import environment
 from anmi_ray.retrieval import jdk
+from tests.small import write_config
 
 
 def _check(name: str, state: doctor.State = "ok", remedy: str = "pip install 'a[b]'") -> doctor.Check:
@@ -22,7 +22,7 @@ def _check(name: str, state: doctor.State = "ok", remedy: str = "pip install 'a[
 def test_report_covers_the_environment_and_the_machine() -> None:
     checks = {check.name: check for check in doctor.report()}
     wanted = {"Python", "ray", "torch", "faiss-cpu", "pyserini", "vllm", "C++ compiler", "JDK", "GPU", "CPU cores"}
-    assert wanted | {"memory", "bf16 on the CPU", "shared memory", "disk", "git revision"} <= set(checks)
+    assert wanted | {"memory", "disk"} <= set(checks)
     assert checks["Python"].state == checks["ray"].state == checks["torch"].state == "ok"
     assert checks["ray"].found.startswith("2.60")
 
@@ -66,46 +66,29 @@ def test_version_outside_the_range_is_broken(monkeypatch: pytest.MonkeyPatch) ->
     assert ">=2.60" in ray.found
 
 
-@pytest.mark.parametrize(
-    ("torch", "companion", "requires", "reason"),
-    [
-        ("2.13.0+cpu", "0.28.0", ["torch==2.13.0"], "built for another torch"),
-        ("2.13.0+cpu", "0.28.0+cpu", ["torch==2.13.0"], None),
-        ("2.13.0", "0.28.0", ["torch==2.13.0", "numpy"], None),
-        ("2.13.0", "0.30.0", ["torch==2.15.0"], "wants torch==2.15.0"),
-        ("2.13.0+cu130", "0.28.0+cpu", ["torch==2.13.0"], "built for another torch"),
-        ("2.13.0a0+git12ab", "0.28.0", [], None),
-    ],
-)
-def test_companions_of_torch(torch: str, companion: str, requires: list[str], reason: str | None) -> None:
-    found = doctor.companion_mismatch(torch, companion, requires)
-    assert (found is None) if reason is None else (found is not None and reason in found)
-
-
 def test_jdks_are_named_with_the_one_that_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good, old = jdk.Jdk(25, tmp_path / "good"), jdk.Jdk(17, tmp_path / "old")
     (good.home / "lib" / "server").mkdir(parents=True)
     for name in ("libjvm.so", "libjvm.dylib"):
         (good.home / "lib" / "server" / name).touch()
     for found, state, said in (
-        ([old, good], "ok", f"JDK 17 in {old.home} (too old), JDK 25 in {good.home}; the one in {good.home} serves"),
+        ([old, good], "ok", f"JDK 17 in {old.home} (too old), JDK 25 in {good.home}; {good.home} is used"),
         ([good], "ok", f"JDK 25 in {good.home}"),
         ([old], "optional", f"JDK 17 in {old.home} (too old)"),
-        ([], "optional", "none"),
+        ([], "optional", "not found"),
     ):
         monkeypatch.setattr(jdk, "installed", lambda found=found: found)
         check = next(check for check in doctor.report() if check.name == "JDK")
         assert (check.state, check.found) == (state, said)
 
 
-def test_disk_is_measured_where_the_root_will_be(tmp_path: Path) -> None:
-    disk = next(check for check in doctor.report(tmp_path / "not" / "yet" / "there") if check.name == "disk")
-    assert disk.found.endswith(str(tmp_path))
-
-
-def test_json_holds_the_same_checks() -> None:
-    checks = [_check("a"), _check("b", "missing")]
-    assert [doctor.Check(**row) for row in json.loads(doctor.to_json(checks))] == checks
+def test_servers_of_a_configuration_are_checked(small_collection: Path, tmp_path: Path) -> None:
+    endpoint = {"base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    judges = {"judges": [{"kind": "api", "endpoint": endpoint}]}
+    config = write_config(tmp_path / "small.yaml", small_collection, judge=judges)
+    server = doctor.report(str(config))[-1]
+    assert (server.state, "127.0.0.1:9" in server.name) == ("broken", True)
+    assert server.remedy
 
 
 def test_rendering_shows_remedies_of_gaps_only_and_keeps_brackets() -> None:

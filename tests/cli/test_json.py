@@ -50,7 +50,7 @@ def test_a_plan_is_numbers_and_what_it_would_fail_at(folder: Path) -> None:
     (folder / "plan.yaml").write_text("name: p\ncorpus: {reader: beir, path: .}\n")
     planned = told("plan", "plan.yaml", code=2)
     assert {stage["stage"] for stage in planned["stages"]} >= {"ingest", "judge", "train"}
-    assert all(stage["seconds"] >= 0 and stage["bytes"] >= 0 for stage in planned["stages"])
+    assert all(stage["calls"] >= 0 and stage["tokens"] >= 0 for stage in planned["stages"])
     assert planned["exit_code"] == 2
     assert "no train query" in planned["error"]["message"]
 

@@ -97,7 +97,7 @@ def test_pools_are_those_of_the_nodes() -> None:
     assert set(re.findall(r"`([a-z]+)`", sentence)) == pools
 
 
-@pytest.mark.parametrize("command", starting("anmi", "submit") + starting("anmi", "plan"), ids=" ".join)
+@pytest.mark.parametrize("command", starting("anmi", "jobs", "submit") + starting("anmi", "plan"), ids=" ".join)
 def test_runs_are_of_stages_and_configurations_that_exist(command: list[str]) -> None:
     (config,) = [word for word in command if word.endswith(".yaml")]
     stages = names_of(load_experiment(ROOT / config))
@@ -105,13 +105,16 @@ def test_runs_are_of_stages_and_configurations_that_exist(command: list[str]) ->
         assert value(command, "--until") in stages
 
 
-@pytest.mark.parametrize("name", sorted({command[1] for command in COMMANDS if command[0] == "anmi"}))
-def test_commands_and_their_options_exist(name: str) -> None:
+NAMES = {tuple(one[1 : 3 if one[1] == "jobs" else 2]) for one in COMMANDS if one[0] == "anmi"}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES), ids=" ".join)
+def test_commands_and_their_options_exist(name: tuple[str, ...]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "anmi_ray", name, "--help"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "anmi_ray", *name, "--help"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    used = {word for command in starting("anmi", name) for word in command if word.startswith("--")}
+    used = {word for command in starting("anmi", *name) for word in command if word.startswith("--")}
     assert [option for option in used if option not in done.stdout] == []
 
 

@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate
 
-from anmi_ray.comparisons.adaptive import BAND, TOP, Beliefs, Objective, error, information, next_pairs, wanted
+from anmi_ray.comparisons.adaptive import (
+    BAND,
+    TOP,
+    Beliefs,
+    Objective,
+    error,
+    information,
+    next_pairs,
+    objective_matrix,
+)
 from anmi_ray.core.scale import Floats, Model, link, normal_cdf, normal_pdf, to_latent
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
@@ -65,7 +74,7 @@ def test_each_pair_is_the_best_of_all_when_those_before_are_answered(
     chosen = [(i, j) for i, j in next_pairs(beliefs, edges(turned), count, objective, model).tolist()]
     free = [pair for pair in pairs if pair not in asked]
     assert len(chosen) == min(count, len(free))
-    m, sigma = wanted(beliefs, objective, model), beliefs.covariance
+    m, sigma = objective_matrix(beliefs, objective, model), beliefs.covariance
     for pair in chosen:
         assert pair in free  # i < j, not asked, not chosen before
         left = {
@@ -86,7 +95,7 @@ def test_no_more_is_chosen_than_a_target_needs(
     """The error after the last pair is within the target, after the one before it was not."""
     beliefs = drawn(documents, seed)
     every = next_pairs(beliefs, edges([]), documents * 2, objective, model)
-    m, sigma = wanted(beliefs, objective, model), beliefs.covariance
+    m, sigma = objective_matrix(beliefs, objective, model), beliefs.covariance
     begun = error(beliefs, objective, model)
     target = share * begun
     found = next_pairs(beliefs, edges([]), documents * 2, objective, model, target)
@@ -173,7 +182,7 @@ def test_what_is_wanted_is_a_weighted_sum_of_variances(
             edge = (best[TOP - 1] + best[TOP]) / 2.0
             chance = np.array([normal_cdf((mean[i] - edge) / np.sqrt(sigma[i, i])) for i in every])
         expected = sum(chance[i] * centred[i] for i in every)
-    m = wanted(beliefs, objective, model)
+    m = objective_matrix(beliefs, objective, model)
     assert np.trace(m @ sigma) == pytest.approx(expected, rel=1e-9)
     np.testing.assert_allclose(m, m.T, atol=1e-12)
     assert np.linalg.eigvalsh(m).min() > -1e-9

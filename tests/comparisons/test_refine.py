@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.comparisons import PAIRS, ScoreLine, calibrated, moments, refined, scored, turned
+from anmi_ray.comparisons import PAIRS, ScoreLine, calibrated, moments, refined
 from anmi_ray.comparisons.refine import Scored, disagreements
 from anmi_ray.core import identity
 from anmi_ray.core.records import COMPARISON, RATING, RUN
@@ -164,21 +164,3 @@ def test_a_round_keeps_what_was_asked_and_adds_pairs_that_were_not(make: Make, s
             break
     else:
         raise AssertionError("at most 36 pairs a query")
-
-
-@given(seed=seeds)
-def test_a_pair_is_turned_where_the_better_document_is_the_other_one(make: Make, seed: int) -> None:
-    candidates = make([6, 5]).sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
-    (before, scores), (after, _) = tables_of(candidates, seed), tables_of(candidates, seed + 1)
-    pairs = refined(COMPARISON.empty(), before, scores, candidates, ScoreLine(300.0, 10.0), 1)
-    old, new = (
-        {(row["query_id"], row["doc_id"]): row["rating_elo"] for row in table.to_pylist()} for table in (before, after)
-    )
-    wanted = 0
-    for row in pairs.to_pylist():
-        a, b = (row["query_id"], row["doc_a"]), (row["query_id"], row["doc_b"])
-        wanted += (old[a] > old[b]) != (new[a] > new[b])
-    assert turned(pairs, before, after) == wanted
-    assert turned(pairs, before, before) == 0
-    assert turned(pairs, before, after.slice(0, 0)) == 0  # of whom nothing is known any more
-    assert len(list(scored(before, scores, candidates))) == 2

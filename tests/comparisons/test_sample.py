@@ -178,7 +178,7 @@ def test_a_query_without_two_documents_is_a_reject() -> None:
     known, refused = sample.queries(candidates([{1}, set(), {2, 3}], randoms=4), SALT)
     assert known["query_id"].to_pylist() == [identity.query_id("q2")]
     rows = {row["key"]: row["detail"] for row in refused.to_pylist()}
-    details = ("1 candidates that are not random", "0 candidates that are not random")
+    details = ("1 non-random candidates", "0 non-random candidates")
     assert rows == {identity.query_id(f"q{q}").hex(): detail for q, detail in enumerate(details)}
 
 

@@ -57,8 +57,11 @@ def read(folder: Path, *overrides: str, **more: Any) -> Loaded:
         ({"train.learning_rate": {"kind": "uniform", "low": 0}}, "high: Field required"),
         ({"train.learning_rate": {"kind": "uniform", "low": 0, "high": math.inf}}, "finite number"),
         ({"train.learning_rate": {"kind": "loguniform", "low": math.nan, "high": 1}}, "finite number"),
-        ({"train.learning_rate": {"kind": "uniform", "low": -1e308, "high": 1e308}}, "too far apart"),
-        ({"train.max_steps": {"kind": "integer", "low": 1, "high": 10**20}}, "within 9,007,199,254,740,992 of 0"),
+        (
+            {"train.learning_rate": {"kind": "uniform", "low": -1e308, "high": 1e308}},
+            "greater than or equal to -9007199254740992",
+        ),
+        ({"train.max_steps": {"kind": "integer", "low": 1, "high": 10**20}}, "less than or equal to 9007199254740992"),
         ({"train.learning_rate": {"kind": "loguniform", "low": 0, "high": 1}}, "greater than 0"),
         ({"train.epochs": {"kind": "integer", "low": 0, "high": 9, "log": True}}, "at least 1"),
         ({"mine.rule": {"kind": "choice", "values": ["table2"]}}, "at least 2"),
@@ -119,9 +122,10 @@ def test_an_option_has_parameters_of_its_own(tmp_path: Path) -> None:
 
 
 def test_every_end_and_every_value_is_a_corner(tmp_path: Path) -> None:
-    corners = set(read(tmp_path).config.corners())
-    assert corners >= {("train.lists_per_step", 2), ("train.lists_per_step", 8), ("rule", "simans"), ("rule", "table2")}
-    assert ("rule=simans: mine.sample.b", 6.0) in corners
+    corners = list(read(tmp_path).config.corners())
+    for point in ({"train.lists_per_step": 2}, {"train.lists_per_step": 8}, {"rule": "simans"}, {"rule": "table2"}):
+        assert point in corners
+    assert {"rule": "simans", "rule=simans: mine.sample.b": 6.0} in corners
 
 
 @given(st.lists(st.one_of(st.integers(), st.booleans(), st.none(), st.text(max_size=4)), min_size=2, max_size=6))

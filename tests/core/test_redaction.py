@@ -32,7 +32,6 @@ SECRET = st.text("abcXYZ019/+@:%=", min_size=1, max_size=40)
         ("https://host/data#sig=ab12", "the option sig"),
         ("s3://bucket/run?endpoint_override=http://key:word@host:9000", "the value of the option endpoint_override"),
         ("s3://bucket/run?endpoint_override=key:word@host:9000", "the value of the option endpoint_override"),
-        ("https://host/AKIAIOSFODNN7EXAMPLE/data", "a part of its path"),
         ("https://host/data;token=abc", "the option token"),
         ("s3:/1234:5/6@bucket/run", "the user before the @"),
         ("https:/me:word@host/run", "the user before the @"),
@@ -100,30 +99,6 @@ def test_no_setting_of_ours_is_called_like_a_secret() -> None:
     assert [name for name in every if redaction.is_secret_name(name)] == []
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "sk-proj-0123456789abcdef",
-        "AKIAIOSFODNN7EXAMPLE",
-        "hf_abcdefghijklmnopqrst",
-        "ghp_0123456789abcdef0123",
-        "0123456789abcdef0123456789abcdef",
-        "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
-        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln",
-    ],
-)
-def test_what_looks_like_a_key_is_quoted_by_no_message(key: str) -> None:
-    assert redaction.quoted(key) == "'***'"
-    assert key not in redaction.quoted(f"Bearer {key} of me")
-
-
-@pytest.mark.parametrize(
-    "value", ["sentence-transformers/all-MiniLM-L6-v2", "/data/collections/2024/spring/documents/all", "hf_overrides"]
-)
-def test_names_and_paths_are_quoted_as_they_are(value: str) -> None:
-    assert redaction.quoted(value) == repr(value)
-
-
 @given(st.text(max_size=3000))
 def test_a_quoted_value_is_short_and_moves_no_cursor(value: str) -> None:
     text = redaction.shown(redaction.quoted(value))
@@ -131,7 +106,7 @@ def test_a_quoted_value_is_short_and_moves_no_cursor(value: str) -> None:
     assert all(character.isprintable() or character in " \u3000\xa0" for character in text)
 
 
-@pytest.mark.parametrize("part", ["s3://", ":/a:", "sk-", "a_", "Bearer ", "eyJ.", "aB1+/"])
+@pytest.mark.parametrize("part", ["s3://", ":/a:", "sk-", "a_", "Bearer "])
 def test_long_texts_are_read_at_once(part: str) -> None:
     """Patterns that look ahead without a bound take minutes for such texts."""
     text = part * 20_000

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from anmi_ray.core import scale
 
@@ -36,9 +36,17 @@ def test_win_curves_have_one_slope_at_zero(model: scale.Model) -> None:
 def test_conversions_invert(model: scale.Model) -> None:
     x = np.linspace(-5, 5, 21)
     np.testing.assert_allclose(scale.to_latent(scale.to_elo(x, model), model), x, rtol=1e-15)
-    np.testing.assert_allclose(scale.link_inverse(scale.link(x, model), model), x, atol=1e-9)
+    inverse = scale.normal_quantile if model == "thurstone" else special.logit
+    np.testing.assert_allclose(inverse(scale.link(x, model)), x, atol=1e-9)
     np.testing.assert_allclose(scale.link(x, model) + scale.link(-x, model), 1.0)
 
 
 def test_density_is_the_normal() -> None:
     np.testing.assert_allclose(scale.normal_pdf([-2.0, 0.0, 1.0]), stats.norm.pdf([-2.0, 0.0, 1.0]))
+
+
+def test_wilson_interval_on_known_values() -> None:
+    low, high = scale.wilson(0.1, 50)  # Wilson (1927)
+    assert (round(low, 4), round(high, 4)) == (0.0435, 0.2136)
+    assert scale.wilson(0.0, 10)[0] == 0.0
+    assert scale.wilson(1.0, 10)[1] == 1.0

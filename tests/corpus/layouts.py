@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import strategies as st
 
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import DOCUMENT, QREL, QUERY, REJECT
 from anmi_ray.corpus.reader import Reader
 
@@ -105,6 +107,14 @@ def read_with(config: CorpusConfig) -> Reading:
     for kind, table in (("documents", documents), ("queries", queries), ("qrels", qrels)):
         assert reader.rows_in()[kind] == table.num_rows + kinds.count(kind)
     return Reading(reader, documents, queries, qrels, rejects)
+
+
+def check_refused(settings: Settings, place: str, *named: str, **more: Any) -> None:
+    """Reading is an error at a place that ends so, whose message or remedy has these names and numbers."""
+    with pytest.raises(DataError) as caught:
+        read(settings, **more)
+    assert str(caught.value.place).endswith(place)
+    assert [name for name in named if name not in str(caught.value)] == []
 
 
 def write_lines(path: Path, lines: list[str]) -> str:

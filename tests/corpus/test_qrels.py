@@ -71,8 +71,12 @@ def test_a_bad_grade_is_named_with_its_line_and_a_few_are_left_out(tmp_path: Pat
         lookup.graded_file(tmp_path / "none")
 
 
-@pytest.mark.parametrize("header", ["query-id\titem\tscore", "query-id,corpus-id,score", "query-id\tscore"])
-def test_a_header_that_lacks_a_column_is_an_error(header: str) -> None:
+@pytest.mark.parametrize(
+    ("header", "named"),
+    [("query-id\titem\tscore", "'item'"), ("query-id,corpus-id,score", "commas"), ("query-id\tscore", "corpus-id")],
+)
+def test_a_header_that_lacks_a_column_is_an_error(header: str, named: str) -> None:
     with pytest.raises(DataError) as error:
         list(judged_lines([("x:1", header.encode()), ("x:2", b"q\td\t1")], "x"))
     assert error.value.place == "x:1"
+    assert named in error.value.message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from tests import s3 as endpoints
 from tests.corpus.layouts import (
     SMALL,
     Settings,
+    check_refused,
     read,
-    write_beir,
     write_csv,
     write_jsonl,
     write_lines,
@@ -40,14 +39,6 @@ def with_documents(folder: Path, table: pa.Table, **columns: str) -> Settings:
     return {**settings, "documents": str(folder / "own.parquet"), "columns": columns}
 
 
-@pytest.mark.parametrize("write", [write_jsonl, write_parquet, write_csv])
-def test_a_sound_collection(tmp_path: Path, write: Any) -> None:
-    found = read(write(tmp_path, SMALL))
-    assert found.documents["external_id"].to_pylist() == [row[0] for row in SMALL.documents]
-    assert found.rejects.num_rows == 0
-    assert found.rows == read(write_beir(tmp_path / "beir", SMALL)).rows
-
-
 @pytest.mark.s3
 def test_a_collection_on_s3(tmp_path: Path, s3: endpoints.S3Endpoint) -> None:
     settings = write_parquet(tmp_path, SMALL)
@@ -66,11 +57,6 @@ def test_a_collection_on_s3(tmp_path: Path, s3: endpoints.S3Endpoint) -> None:
     with pytest.raises(DataError, match="no such file or folder") as caught:
         corpus.read(CorpusConfig(**{**remote, "queries": s3.uri("mine/none.parquet", credentials="key:word@")}))
     assert "word" not in str(caught.value)
-
-
-def test_shards_are_filled_across_files_and_row_groups(tmp_path: Path) -> None:
-    reader = corpus.read(CorpusConfig(**write_parquet(tmp_path, SMALL), shard_documents=8))
-    assert [table.num_rows for table in reader.documents()] == [8, 8, 4]
 
 
 def test_file_uris_and_folders_with_other_files(tmp_path: Path) -> None:
@@ -108,8 +94,7 @@ def test_what_separates_cells_is_told_from_the_header(tmp_path: Path, suffix: st
 def test_utf16_is_named(tmp_path: Path) -> None:
     settings = write_csv(tmp_path, SMALL)
     (tmp_path / "own.csv").write_bytes("id,text\na,one\n".encode("utf-16"))
-    with pytest.raises(DataError, match=r"own\.csv: is UTF-16 or UTF-32 text"):
-        read({**settings, "documents": str(tmp_path / "own.csv")})
+    check_refused({**settings, "documents": str(tmp_path / "own.csv")}, "own.csv", "corpus.encoding: utf-16")
 
 
 def csv_documents(folder: Path, *records: bytes) -> Settings:
@@ -146,8 +131,7 @@ def test_bad_rows_of_csv_are_rejects_with_file_and_row(tmp_path: Path) -> None:
 
 def test_a_quotation_mark_that_is_never_closed_is_an_error_that_says_where(tmp_path: Path) -> None:
     settings = csv_documents(tmp_path, b"d0,,one\n", b'd1,,"two\n', b"d2,,three\n")
-    with pytest.raises(DataError, match=r"own\.csv:3: a quotation mark in row 2 is never closed"):
-        read(settings)
+    check_refused(settings, "own.csv:3", "row 2")
 
 
 def test_types_that_are_as_good_as_text(tmp_path: Path) -> None:
@@ -182,51 +166,31 @@ def test_bad_rows_of_parquet_are_rejects_with_file_and_row(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("line", "reason"),
+    ("table", "columns", "place", "named"),
     [
-        ("not json", "broken JSON"),
-        ('{"body": "no id"}', "missing doc_id"),
-        ('{"docno": "x", "head": "no text"}', "missing text"),
-        ('{"docno": "x", "head": 3, "body": "a"}', "missing title"),
-        ('{"docno": "x", "body": " "}', "empty document"),
-        ('{"docno": "d3", "body": "again"}', "duplicate id"),
-        ('{"docno": "x", "body": "half a pair \\ud800"}', "not valid Unicode"),
-    ],
-)
-def test_a_bad_line_is_a_reject_with_file_and_line(tmp_path: Path, line: str, reason: str) -> None:
-    settings = write_jsonl(tmp_path, SMALL)
-    with (tmp_path / "documents" / "1.jsonl").open("a") as file:
-        file.write(line + "\n")
-    found = read(settings)
-    assert found.only(reason)["place"] == "documents 1.jsonl:11"
-    assert found.documents.num_rows == 20
-
-
-@pytest.mark.parametrize(
-    ("table", "columns", "message"),
-    [
-        ({"key": ["a"], "text": ["b"]}, {}, r"columns key, text: no column for the doc_id \(usual: _id, id, doc_id"),
-        ({"id": ["a"], "body": ["b"]}, {}, r"no column for the text .*\n.*set corpus\.columns\.text"),
+        (
+            {"key": ["a"], "text": ["b"]},
+            {},
+            "own.parquet, columns key, text",
+            ("_id, id, doc_id", "corpus.columns.doc_id"),
+        ),
+        ({"id": ["a"], "body": ["b"]}, {}, "own.parquet, columns id, body", ("corpus.columns.text",)),
         (
             {"id": ["a"], "_id": ["a"], "text": ["b"]},
             {},
-            r"_id and id may each be the doc_id\n.*corpus\.columns\.doc_id",
+            "columns id, _id, text",
+            ("_id and id", "corpus.columns.doc_id"),
         ),
-        ({"id": ["a"], "text": ["b"]}, {"title": "headline"}, r"no column headline\n.*corpus\.columns\.title"),
-        (
-            {"id": ["a"], "text": [["b", "c"]]},
-            {},
-            r"column text \(text\) is list.*must be text\n.*corpus\.columns\.text",
-        ),
-        ({"id": [1.5], "text": ["b"]}, {}, r"column id \(doc_id\) is double, must be text or a whole number"),
-        ({"id": ["a"], "text": [3]}, {}, r"column text \(text\) is int64, must be text"),
+        ({"id": ["a"], "text": ["b"]}, {"title": "headline"}, "id, text", ("headline", "corpus.columns.title")),
+        ({"id": ["a"], "text": [["b", "c"]]}, {}, "own.parquet", ("column text (text)", "list", "corpus.columns.text")),
+        ({"id": [1.5], "text": ["b"]}, {}, "own.parquet", ("column id (doc_id)", "double", "corpus.columns.doc_id")),
+        ({"id": ["a"], "text": [3]}, {}, "own.parquet", ("column text (text)", "int64", "corpus.columns.text")),
     ],
 )
 def test_columns_that_cannot_be_used(
-    tmp_path: Path, table: dict[str, list[Any]], columns: dict[str, str], message: str
+    tmp_path: Path, table: dict[str, list[Any]], columns: dict[str, str], place: str, named: tuple[str, ...]
 ) -> None:
-    with pytest.raises(DataError, match=message):
-        read(with_documents(tmp_path, pa.table(table), **columns))
+    check_refused(with_documents(tmp_path, pa.table(table), **columns), place, *named)
 
 
 def test_a_named_column_settles_which_is_meant(tmp_path: Path) -> None:
@@ -240,8 +204,7 @@ def test_the_columns_of_json_lines_are_those_of_its_first_lines(tmp_path: Path) 
     write_lines(tmp_path / "documents" / "1.jsonl", ["broken", '{"docno": "a"}', '{"docno": "b", "body": "c"}'])
     assert "b" in read(settings).documents["external_id"].to_pylist()
     write_lines(tmp_path / "documents" / "1.jsonl", [json.dumps({"docno": "a", "text": "c"})])
-    with pytest.raises(DataError, match=r"1\.jsonl, columns docno, text: no column body"):
-        read(settings)
+    check_refused(settings, "1.jsonl, columns docno, text", "corpus.columns.text")
 
 
 def test_titles_of_json_lines_may_begin_late(tmp_path: Path) -> None:
@@ -257,8 +220,7 @@ def test_a_truncated_parquet_file_is_an_error_that_names_it(tmp_path: Path, size
     settings = write_parquet(tmp_path, SMALL)
     path = tmp_path / "documents" / "part-1.parquet"
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(DataError, match=r"part-1\.parquet: cannot be read from its start"):
-        read(settings)
+    check_refused(settings, "part-1.parquet")
 
 
 def test_broken_pages_are_an_error_that_says_how_far_it_came(tmp_path: Path) -> None:
@@ -275,15 +237,6 @@ def test_broken_pages_are_an_error_that_says_how_far_it_came(tmp_path: Path) -> 
         read(settings)
 
 
-def test_a_truncated_gzip_file_is_an_error_that_names_it(tmp_path: Path) -> None:
-    settings = write_jsonl(tmp_path, SMALL)
-    path = tmp_path / "documents" / "1.jsonl"
-    path.with_name("1.jsonl.gz").write_bytes(gzip.compress(path.read_bytes())[:-20])
-    path.unlink()
-    with pytest.raises(DataError, match=r"1\.jsonl\.gz: cannot be read to its end"):
-        read(settings)
-
-
 def test_empty_tables_hold_nothing(tmp_path: Path) -> None:
     settings = write_parquet(tmp_path, SMALL)
     write_lines(tmp_path / "documents" / "empty.jsonl", [])
@@ -297,20 +250,17 @@ def test_empty_tables_hold_nothing(tmp_path: Path) -> None:
 
 def test_a_named_title_that_no_line_has_is_an_error(tmp_path: Path) -> None:
     settings = write_jsonl(tmp_path, SMALL)
-    with pytest.raises(DataError, match=r"no document has a headline\n.*mend corpus\.columns\.title"):
-        read({**settings, "columns": {"title": "headline", "text": "body"}})
+    named = {"title": "headline", "text": "body"}
+    check_refused({**settings, "columns": named}, "documents", "headline", "corpus.columns.title")
 
 
 def test_an_unknown_format_and_a_folder_without_tables(tmp_path: Path) -> None:
     settings = write_parquet(tmp_path, SMALL)
     (tmp_path / "bare").mkdir()
     write_lines(tmp_path / "queries.xlsx", ["id,text"])
-    with pytest.raises(
-        DataError, match=r"queries\.xlsx: its format .* allowed: \.parquet, \.jsonl, \.json, \.csv, \.tsv"
-    ):
-        corpus.read(CorpusConfig(**{**settings, "queries": str(tmp_path / "queries.xlsx")}))
-    with pytest.raises(DataError, match=r"bare: no \.parquet.* file in this folder; there is: nothing"):
-        corpus.read(CorpusConfig(**{**settings, "documents": str(tmp_path / "bare")}))
+    formats = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
+    check_refused({**settings, "queries": str(tmp_path / "queries.xlsx")}, "queries.xlsx", *formats, "corpus.queries")
+    check_refused({**settings, "documents": str(tmp_path / "bare")}, "bare", *formats)
 
 
 def test_a_large_document_is_kept_whole(tmp_path: Path) -> None:
@@ -319,10 +269,9 @@ def test_a_large_document_is_kept_whole(tmp_path: Path) -> None:
     assert found.documents["text"].to_pylist() == [text.strip()]
 
 
-def test_fingerprint_follows_content_and_names_but_no_place(tmp_path: Path) -> None:
+def test_a_fingerprint_follows_the_tables_of_a_folder(tmp_path: Path) -> None:
     settings = write_parquet(tmp_path / "a", SMALL)
     before = corpus.read(CorpusConfig(**settings)).content_fingerprint()
-    assert corpus.read(CorpusConfig(**write_parquet(tmp_path / "b", SMALL))).content_fingerprint() == before
     write_lines(tmp_path / "a" / "documents" / "README.md", ["no part of it"])
     assert corpus.read(CorpusConfig(**settings)).content_fingerprint() == before
     write_lines(tmp_path / "a" / "documents" / "more.jsonl", ['{"_id": "m", "text": "one more"}'])

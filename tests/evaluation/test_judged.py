@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from statsmodels.stats.inter_rater import cohens_kappa
 
 from anmi_ray.core.identity import ID, doc_id, query_id, rng
 from anmi_ray.core.records import METRIC, QREL, RUN
@@ -157,3 +159,12 @@ def test_few_labelled_queries_do_not_choose_beside_many_that_judges_rated(
 
     without = of(50, 0)
     assert judged.labels_choose(pa.concat_tables([of(labelled, 1), without]), of(rated, 700)) == labels
+
+
+def test_kappa_is_the_published_one_and_statsmodels() -> None:
+    assert float(judged.kappa_of(np.array([20.0, 5.0, 10.0, 15.0]))) == pytest.approx(0.4)  # a textbook's example
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        cells = random.integers(1, 40, 4).astype(float)
+        theirs: Any = cohens_kappa(cells.reshape(2, 2))
+        assert float(judged.kappa_of(cells)) == pytest.approx(theirs.kappa)

@@ -6,33 +6,34 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
-from anmi_ray.evaluation.pairwise import Pairs, swapped
+from anmi_ray.evaluation.pairwise import Pairs
 from anmi_ray.evaluation.pairwise_measures import (
     Draws,
     accuracy,
     brier,
     bucket_values,
     calibration,
-    confidence_of_agreement,
+    compare,
     constant,
     line,
     mean_buckets,
     predictor,
-    radius_buckets,
     wilson,
 )
 
-from .judged_pairs import World, world
+from .judged_pairs import World, learning, table, world
 
 
 def of_means(mean: np.ndarray | list[float], score: np.ndarray | list[float], queries: int | None = None) -> Pairs:
     """Binary predictions, one pair a query unless said."""
     values = np.asarray(mean, dtype=float)
     query = np.arange(len(values)) % (queries or len(values))
-    return Pairs(1 - values, values, np.asarray(score, dtype=float), query, "binary")
+    return Pairs(1 - values, values, np.asarray(score, dtype=float), query)
 
 
 def of_world(one: World) -> Pairs:
@@ -115,8 +116,6 @@ def test_calibration_by_hand() -> None:
     assert found.rms.mean == 0.0
     rows = mean_buckets(pairs, 2)
     assert [(row.n, round(row.predicted, 9), row.observed.mean) for row in rows] == [(2, 0.2, 0.25), (2, 0.8, 0.5)]
-    assert (rows[0].low, rows[0].high) == (pytest.approx(0.1), pytest.approx(0.3))
-    assert rows[0].kinds == (0.5, 0.0, 0.5, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("shrink", [0.5, 1.0, 1.25])
@@ -176,17 +175,13 @@ def test_the_expected_error_of_a_calibrated_model_is_what_one_shows() -> None:
 
 def test_swapping_the_documents_changes_nothing_but_the_side() -> None:
     pairs = of_world(world(400, seed=2))
-    other = swapped(pairs)
+    other = replace(pairs, first_P=pairs.second_P, second_P=pairs.first_P, score_P=1.0 - pairs.score_P)
     assert accuracy(other) == accuracy(pairs)
     assert brier(other).mean == pytest.approx(brier(pairs).mean)
     one, two = calibration(pairs), calibration(other)
     assert two.slope.mean == pytest.approx(one.slope.mean)
     assert two.ece == pytest.approx(one.ece)
     assert two.at_half.mean == pytest.approx(1 - (one.at_half.mean or 0))
-    for row, turned in zip(radius_buckets(pairs), radius_buckets(other), strict=True):
-        assert row.predicted == pytest.approx(turned.predicted)
-        assert row.observed.mean == pytest.approx(turned.observed.mean)
-        assert row.kinds == turned.kinds
 
 
 def test_a_constant_has_no_line() -> None:
@@ -227,25 +222,16 @@ def test_a_line_without_spread_is_none() -> None:
     assert np.isnan(line(flat)).all()
 
 
-def test_confidence_tells_ties_from_hard_pairs() -> None:
-    one = world(1500, hard=0.4, seed=7)
-    agreement = confidence_of_agreement(of_world(one))
-    assert agreement.low is not None
-    assert agreement.low > 0.7
-    # the same means with P(tie) in no relation to the pair, or none at all
-    tie = (1 - np.abs(2 * one.mean_P - 1)) * rng("blind").random(1500)
-    lean = 2 * one.mean_P - 1
-    blind = confidence_of_agreement(Pairs((1 - tie - lean) / 2, (1 - tie + lean) / 2, one.score_P, one.query_P))
-    assert blind.low is not None
-    assert blind.high is not None
-    assert blind.low < 0.5 < blind.high
-    assert confidence_of_agreement(of_means(one.mean_P, one.score_P)).mean is None
-
-
-def test_concordance_by_hand() -> None:
-    """One bucket: E|C| of two consensus pairs .9 and .5, of two even ones .5 and .3: won 1, 1, ½, 1 of 4."""
-    decided = np.array([0.9, 0.5, 0.5, 0.3])
-    pairs = Pairs(decided / 2, decided / 2, np.array([0.0, 1.0, 0.5, 0.5]), np.arange(4))
-    agreement = confidence_of_agreement(pairs, 1)
-    assert agreement.mean == 3.5 / 4
-    assert agreement.n == 4
+def test_predictors_are_compared_with_the_last_step() -> None:
+    of = world(200, seed=6)
+    stored = pa.concat_tables([learning(of, steps=(5, 10)), table(of, "other", "binary", 1, of.mean_P)])
+    found = compare(stored, "ternary", ["other"])
+    assert [one.name for one in found][:2] == ["ternary", "other"]
+    assert len(found) == 4  # two constants
+    assert found[0].brier.mean == pytest.approx(found[1].brier.mean, abs=1e-4)
+    assert found[0].brier_difference is None
+    assert all(one.brier_difference is not None for one in found[1:])
+    with pytest.raises(DataError):
+        compare(stored, "ternary", ["absent"])
+    with pytest.raises(DataError):
+        compare(learning(world(4, queries=1), steps=(1,)), "ternary")

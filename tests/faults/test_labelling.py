@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import http.client
-import json
 import threading
 from pathlib import Path
-from typing import Any
-from urllib.error import URLError
-from urllib.request import Request, urlopen
 
 import pytest
 
 from anmi_ray.api.labelling import Labelling
 from anmi_ray.api.runs import Run
 from anmi_ray.labelling.answers import last_answers
+from tests.labelling.asking import ask, look
 from tests.labelling.command import LabelCommand
 from tests.labelling.made import write_run
 
@@ -22,22 +19,19 @@ pytestmark = pytest.mark.faults
 _PAIRS = 40
 
 
-def _ask(address: str, said: dict[str, Any] | None = None) -> dict[str, Any]:
-    data = None if said is None else json.dumps(said).encode()
-    with urlopen(Request(address, data, {"Content-Type": "application/json"}), timeout=30) as answer:
-        return json.load(answer)
-
-
 def _work(address: str, person: str, acknowledged: list[int], enough: threading.Event) -> None:
     """Answer one pair after another until all is answered or the command is gone."""
     try:
-        seen = _ask(f"{address}pair?person={person}")
-        while "left" in seen:
-            seen = _ask(f"{address}answer", {"person": person, "at": seen["at"], "side": "left"})
-            acknowledged.append(seen["answered"])
+        shown = look(address, person)
+        while shown.at is not None:
+            sent = ask(address, "POST", person=person, at=shown.at, side="left")
+            assert sent.status == 303, sent.body
+            acknowledged.append(shown.answered + 1)
             if len(acknowledged) >= 10:
                 enough.set()
-    except (URLError, http.client.HTTPException, ConnectionError):
+            shown = look(address, person)
+            assert shown.answered == acknowledged[-1]
+    except (http.client.HTTPException, OSError):
         pass
     finally:
         enough.set()
@@ -47,7 +41,7 @@ def test_killed_again_and_again_nothing_is_lost_or_doubled(tmp_path: Path) -> No
     write_run(tmp_path)
     acknowledged: dict[str, list[int]] = {"ana": [], "ben": []}
     for kill in (True, True, False):
-        with LabelCommand(tmp_path, "--people", "2", "--pairs", str(_PAIRS)) as command:
+        with LabelCommand(tmp_path, "--people", "ana,ben", "--pairs", str(_PAIRS)) as command:
             told = {person: list[int]() for person in acknowledged}
             enough = threading.Event()
             threads = [

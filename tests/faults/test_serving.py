@@ -124,7 +124,7 @@ def test_another_model_takes_over_under_load_and_no_request_is_lost(served: Serv
                 time.sleep(0.05)
             place(served.model, models[1])
             served.process.send_signal(signal.SIGHUP)
-            assert "is loaded anew" in served.said()
+            assert "is reloaded" in served.said()
             while seen[-8:] != [1] * 8 and time.monotonic() < end:
                 time.sleep(0.05)
         finally:
@@ -141,7 +141,7 @@ def test_a_model_that_does_not_load_changes_nothing(served: Served, models: list
     served.process.send_signal(signal.SIGHUP)
     said = served.said()
     place(served.model, models[1])
-    assert said.startswith("not loaded anew, the model before goes on: ")
+    assert said.startswith("not reloaded, the former model continues: ")
     assert "holds no model" in said
     np.testing.assert_allclose(
         served.scores("word1", ["word2", "word3"]), scores_of(models[1], "word1", ["word2", "word3"]), atol=1e-5

@@ -94,9 +94,9 @@ def test_what_failures_and_retries_took_is_theirs(chat: Chat) -> None:
     each = (100 * 10.0 + 2 * 50.0) / 1e6
     paid = ApiJudge(config).paid(rows)
     assert paid is not None
-    dearest = ApiJudge(config).dearest
+    max_dollars = ApiJudge(config).max_dollars
     assert paid[0][::2].tolist() == pytest.approx([each, each, 2 * each, 0, 0, 0])
-    assert (paid[1] - paid[0])[::2].tolist() == pytest.approx([0, 0, 0, 2 * dearest, dearest, 0])
+    assert (paid[1] - paid[0])[::2].tolist() == pytest.approx([0, 0, 0, 2 * max_dollars, max_dollars, 0])
 
 
 def test_an_answer_that_was_cut_is_no_vote_but_where_nothing_could_follow(chat: Chat) -> None:

@@ -9,13 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.judging.autoscale import Limits, Target, Wave, achieved, next_wave, seconds, size
+from anmi_ray.judging.autoscale import Limits, Target, Wave, achieved, next_wave, size
 
 RATES, STARTS = st.floats(0.01, 1e4), st.floats(0, 1000)
 BACKLOGS = st.integers(1, 10**10)
 LIMITS = st.tuples(st.integers(1, 50), st.integers(0, 500), STARTS).map(
     lambda one: Limits(one[0], sum(one[:2]), one[2])
 )
+
+
+def seconds(backlog: float, rate: float, actors: int, limits: Limits) -> float:
+    """How long a pool of so many actors takes, their start included."""
+    return limits.start + backlog / (rate * actors) if backlog else 0.0
+
+
 TARGETS = st.builds(Target, st.none() | st.floats(-100, 1e6), st.none() | st.floats(-100, 1e9))
 
 

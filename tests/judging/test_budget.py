@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.judging.budget import FEW, HELD, Budget, BudgetShare, share_of, total
+from anmi_ray.judging.budget import MAX_RESERVED, MIN_RESERVED, Budget, BudgetShare, share_of, total
 from anmi_ray.store.spend_log import Spend, SpendRecord
 
 COSTS = st.lists(st.tuples(st.integers(1, 500), st.floats(0, 5)), min_size=1, max_size=30)
@@ -68,9 +68,9 @@ def test_money_is_held_back_whatever_was_counted(settled: Spend, past: list[Spen
     assert budget.admit("a", [(100, 1.0)], 0.0).queries == 1
     budget.settle("a", 100, 100, settled, 0.0)
     left = 10.0 - settled.cost
-    assert budget.admit("a", [(100, 1.0)] * 12, 0.0).queries == int(HELD * left)
-    assert budget.record.dollars_under_way == int(HELD * left)
-    assert budget.admit("b", [(100, 1.0)] * 12, 0.0, patient=False) == (int(left) - int(HELD * left), True)
+    assert budget.admit("a", [(100, 1.0)] * 12, 0.0).queries == int(MAX_RESERVED * left)
+    assert budget.record.dollars_under_way == int(MAX_RESERVED * left)
+    assert budget.admit("b", [(100, 1.0)] * 12, 0.0, patient=False) == (int(left) - int(MAX_RESERVED * left), True)
     assert budget.record.dollars <= 10.0
 
 
@@ -128,7 +128,7 @@ def test_kills_never_overspend_and_lose_a_share_of_what_is_left(
             left = share_of(whole, [("llm", 1.0)], "llm", dead).calls
             assert left is not None
             left -= record.calls - record.calls_under_way
-            assert record.calls_under_way <= max(HELD * left, FEW, max(sizes)) + 1e-6
+            assert record.calls_under_way <= max(MAX_RESERVED * left, MIN_RESERVED, max(sizes)) + 1e-6
             dead.append(record)
             budget = Budget("llm", share_of(whole, [("llm", 1.0)], "llm", dead), dead)
             waits = {"a": 0, "b": 0}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from anmi_ray.config.judge import BudgetConfig, JudgeConfig
 from anmi_ray.core.errors import StoreError, rebuild
 from anmi_ray.judging import budget_session, kinds
-from anmi_ray.judging.budget import FEW
+from anmi_ray.judging.budget import MIN_RESERVED
 from anmi_ray.judging.budget_session import BudgetSession
 from anmi_ray.store import Store
 from anmi_ray.store.spend_log import Spend, SpendLog
@@ -53,9 +53,9 @@ def test_what_another_lets_through_counts_after_two_seconds(tmp_path: Path, monk
     now = 100.0
     monkeypatch.setattr(budget_session.time, "monotonic", lambda: now)
     store = Store(str(tmp_path))
-    both = [session(store, calls=FEW) for _ in range(2)]
-    assert [one.admit("chunk", [(FEW // 2, 0.0)]) for one in both] == [(1, False), (1, False)]
-    assert both[0].admit("chunk", [(FEW // 2, 0.0)]) == (1, False)
+    both = [session(store, calls=MIN_RESERVED) for _ in range(2)]
+    assert [one.admit("chunk", [(MIN_RESERVED // 2, 0.0)]) for one in both] == [(1, False), (1, False)]
+    assert both[0].admit("chunk", [(MIN_RESERVED // 2, 0.0)]) == (1, False)
     now += 2.0
     assert both[1].admit("chunk", [(1, 0.0)]) == (0, True)
 

@@ -106,7 +106,7 @@ def test_answers_about_one_document_are_kept_apart_and_their_template_is_no_pair
     assert isinstance(asked, ApiJudge)
     assert asked.identity != pairs.identity
     assert asked.name == pairs.name
-    assert asked.dearest < pairs.dearest or pairs.dearest == 0
+    assert asked.max_dollars < pairs.max_dollars or pairs.max_dollars == 0
     by_probability = kinds.of(
         judge_of("api", prompt=LETTERS, endpoint={**GIVEN["api"]["endpoint"], "logprobs": 20}).config.direct
     )

@@ -49,7 +49,7 @@ def test_a_kind_is_its_settings_and_a_file_of_its_name() -> None:
 def test_judges_are_told_apart_without_loading_a_model() -> None:
     code = (
         "import sys\nfrom tests.judging.test_kinds import GIVEN, judge\n"
-        "for kind in GIVEN: judge(kind).room\n"
+        "for kind in GIVEN: judge(kind).need('judge.judges.0', {})\n"
         "print([name for name in ('ray', 'torch', 'transformers', 'vllm') if name in sys.modules])"
     )
     done = subprocess.run(
@@ -83,9 +83,9 @@ def test_judgments_follow_from_the_rules_by_which_words_are_read() -> None:
 
 
 def test_what_asking_takes_of_the_cluster() -> None:
-    rooms = {kind: judge(kind).room for kind in GIVEN}
-    assert [kind for kind, room in rooms.items() if room is None] == ["simulated", "similarity", "null", "imported"]
-    assert {kind: (room.worker, room.count, dict(room.resources)) for kind, room in rooms.items() if room} == {
+    needs = {kind: judge(kind).need("judge.judges.0", {}) for kind in GIVEN}
+    assert [kind for kind, need in needs.items() if need is None] == ["simulated", "similarity", "null", "imported"]
+    assert {kind: (need.worker, need.count, dict(need.each)) for kind, need in needs.items() if need} == {
         "api": ("asking actor", 1, {"CPU": 0.5}),
         "encoder": ("asking actor", 1, {"CPU": 0.5, "GPU": 0.5}),
         "vllm": ("engine", 2, {"CPU": 1.0, "GPU": 2.0}),
@@ -107,14 +107,14 @@ def test_what_asking_costs() -> None:
     assert isinstance(priced, kinds.PromptJudge)
     assert isinstance(local, kinds.PromptJudge)
     assert free.price(600, 1e6, 1e3, PlanConfig()) == Price()
-    assert free.dearest == 0.0
+    assert free.max_dollars == 0.0
     price = priced.price(600, 1e6, 1e3, PlanConfig())
     assert (price.dollars, price.hours, price.limit) == (
         pytest.approx(1.01),
         pytest.approx(1 / 6),
         "60 requests a minute",
     )
-    assert price.at_most == pytest.approx(600 * priced.dearest)
+    assert price.at_most == pytest.approx(600 * priced.max_dollars)
     hours = local.price(600, 1e9, 0, PlanConfig(parameters={"org/model": 8.0})).gpu_hours
     assert hours == pytest.approx(11.2, abs=0.05)
 

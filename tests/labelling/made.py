@@ -1,4 +1,4 @@
-"""A run that has been judged and rated, written to a root directly: these tests need no pipeline."""
+"""A run that has been judged, written to a root directly: these tests need no pipeline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from anmi_ray.core.identity import comparison_id, doc_id, query_id, rng, text_hash
-from anmi_ray.core.records import COMPARISON, GAP, JUDGMENT, QUERY, RATING, TEXT_OF
+from anmi_ray.core.records import COMPARISON, JUDGMENT, QUERY, TEXT_OF
 from anmi_ray.store import Artifact, Store
 
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=alert(1)> &amp; \u202e ${1}"
@@ -22,7 +22,7 @@ def write_run(root: Path, queries: int = 12, documents: int = 6, name: str = "ma
     chance; of the first query every pair but one is gone then.
     """
     store = Store(str(root))
-    made = {stage: Artifact(store, stage, f"{stage}{again}") for stage in ("compare", "judge", "rate")}
+    made = {stage: Artifact(store, stage, f"{stage}{again}") for stage in ("compare", "judge")}
     made |= {stage: Artifact(store, stage, f"{stage}0") for stage in ("ingest", "retrieve")}
     random = rng("made", again)
     for bucket in range(2):
@@ -36,7 +36,6 @@ def write_run(root: Path, queries: int = 12, documents: int = 6, name: str = "ma
         ]
         _write_texts(made, bucket, mine, documents)
         _write_judgments(made, bucket, pairs, documents, random)
-        _write_fit(made["rate"], bucket, mine, documents)
     made["judge"].publish_json("audit.json", {"queries": queries, "judges": {}, "panel": {}})
     for artifact in made.values():
         artifact.complete([], buckets=2)
@@ -93,30 +92,3 @@ def _write_judgments(
                 rows.append((pair, query, judge, order, float((quality[a] > quality[b]) == right), None))
     table = JUDGMENT.table(dict(zip(JUDGMENT.schema.names, zip(*rows, strict=True), strict=True)))
     made["judge"].publish_part("judgments", bucket, table, JUDGMENT)
-
-
-def _write_fit(rate: Artifact, bucket: int, mine: list[int], documents: int) -> None:
-    rows = [(query_id(f"q{q}"), doc_id(f"q{q}d{i}"), i) for q in mine for i in range(documents)]
-    elo = np.array([100.0 * (i - (documents - 1) / 2) for _, _, i in rows])
-    columns = {
-        "query_id": [query for query, _, _ in rows],
-        "doc_id": [document for _, document, _ in rows],
-        "rating_elo": elo,
-        "std_err_elo": np.full(len(rows), 40.0),
-        "latent": elo / 200,
-        "games": np.full(len(rows), 10.0),
-        "component": np.zeros(len(rows), np.int32),
-    }
-    rate.publish_part("ratings", bucket, RATING.table(columns), RATING)
-    best = documents - 1
-    below = [(query, document, q, i) for (query, document, i), q in zip(rows, np.repeat(mine, documents), strict=True)]
-    below = [row for row in below if row[3] != best]
-    columns = {
-        "query_id": [query for query, _, _, _ in below],
-        "anchor_id": [doc_id(f"q{q}d{best}") for _, _, q, _ in below],
-        "doc_id": [document for _, document, _, _ in below],
-        "gap_elo": [100.0 * (best - i) for _, _, _, i in below],
-        "gap_se_elo": [50.0] * len(below),
-        "anchor_kind": ["known"] * len(below),
-    }
-    rate.publish_part("gaps", bucket, GAP.table(columns), GAP)

@@ -1,4 +1,4 @@
-"""`anmi label` without its page: files out and in, the summary, and what users do wrong."""
+"""`anmi label` without its page: files out and in, the audit, and what users do wrong."""
 
 from __future__ import annotations
 
@@ -40,42 +40,58 @@ def fill_in(path: Path, person: str, right: float = 1.0, every: int = 1) -> None
         writer.writerows(rows)
 
 
-def figures_of(root: Path, *options: object) -> dict[str, Any]:
+def figures_of(root: Path) -> dict[str, Any]:
     path = root.parent / "figures.json"
-    label(root, "--json", path, *options)
-    return json.loads(path.read_text(encoding="utf-8"))
+    printed("audit", "made", "--root", root, "--json", path)
+    return json.loads(path.read_text(encoding="utf-8"))["people"]
+
+
+def agreement(root: Path, part: str, pair: str) -> float:
+    return figures_of(root)[part]["panel"]["agreement_pairs"][pair]["share"]
+
+
+def share_right(root: Path, judge: str) -> float:
+    """Share of the pairs on which a judge prefers the document of the larger quality, ties apart."""
+    rows = [row for row in Run("made", root).table("judgments").to_pylist() if row["judge"] == judge]
+    means: dict[tuple[str, str], float] = {}
+    for row in rows:
+        pair = row["doc_a"], row["doc_b"]
+        means[pair] = means.get(pair, 0.0) + row["p_a"] / 2
+    right = [(mean > 0.5) == (a[-1] > b[-1]) for (a, b), mean in means.items() if mean != 0.5]
+    return sum(right) / len(right)
 
 
 def test_out_filled_in_and_in_again(root: Path, tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     assert "180 pairs -> " in label(root, "--export", path)
     fill_in(path, "ana")
-    said = label(root, "--import", path, "--summary", "--least", 0.8)
-    assert "180 new answers" in said
-    assert "below          coin agrees with people" in said
-    assert "careful agrees" not in said
-    audited = printed("audit", "made", "--root", root)  # which says the same, to the same bound as by default
-    assert label(root, "--summary").splitlines()[-8:] == audited.splitlines()[-8:]
-    found = figures_of(root)
-    assert found["judges"]["careful"]["random"]["mean"] > 0.8 > found["judges"]["coin"]["random"]["mean"]
-    careful = found["judges"]["careful"]
-    assert careful["by_kind"]["question"] == careful["all"]  # the run's queries ask
-    assert found["judges"]["careful"]["random"]["n"] <= found["random"] == 180
-    assert found["people"]["together"] is None
+    assert "180 new answers" in label(root, "--import", path)
+    for judge in ("careful", "coin"):
+        assert agreement(root, "random", f"all people ~ {judge}") == pytest.approx(share_right(root, judge))
     label(root, "--export", path)  # with the answers: in again they are known
     assert "0 new answers" in label(root, "--import", path)
-    fill_in(path, "ben")
+    fill_in(path, "ben", right=0.5)
     label(root, "--import", path)
-    assert figures_of(root)["people"]["together"]["share"]["mean"] == 1
+    assert agreement(root, "all", "ana (person) ~ ben (person)") == 0.5
+    assert figures_of(root)["answers"] == {"ana": 180, "ben": 180}
+    said = printed("audit", "made", "--root", root)
+    assert "ana 180, ben 180" in said
+    shown = [line for line in said.splitlines() if " ~ " in line]
+    assert [line.split("  ")[0].strip() for line in shown] == [
+        "all people ~ careful",
+        "all people ~ coin",
+        "ana (person) ~ ben (person)",
+    ]
 
 
-def test_a_person_who_contradicts_themselves_is_named(root: Path, tmp_path: Path) -> None:
+def test_audit_of_the_random_pairs_only(root: Path, tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
-    label(root, "--pairs", 20, "--export", path)
-    for right in (1.0, 0.5):
-        fill_in(path, "ana", right)
-        label(root, "--import", path)
-    assert "ana: 20 answers, contradicts themselves about 10 pairs" in label(root, "--summary")
+    label(root, "--pairs", 40, "--export", path)
+    fill_in(path, "ana")
+    label(root, "--import", path)
+    figures = figures_of(root)
+    assert figures["random"]["panel"]["comparisons"] == 20
+    assert figures["all"]["panel"]["comparisons"] == 40
 
 
 def test_an_older_copy_of_a_file_changes_no_answer_back(root: Path, tmp_path: Path) -> None:
@@ -87,9 +103,7 @@ def test_an_older_copy_of_a_file_changes_no_answer_back(root: Path, tmp_path: Pa
         fill_in(path, "ana", right)
         label(root, "--import", path)
     before = figures_of(root)
-    said = label(root, "--import", older)
-    assert "10 answers of" in said
-    assert "0 new answers" in said
+    assert "0 new answers" in label(root, "--import", older)
     assert figures_of(root) == before
 
 
@@ -114,10 +128,9 @@ def test_a_file_of_unknown_pairs_is_refused_whole(root: Path, tmp_path: Path) ->
     label(root, "--pairs", 8, "--export", path)
     fill_in(path, "ana")
     text = path.read_text(encoding="utf-8")
-    last = text.splitlines()[-1]
     path.write_text(f"{text}{'0' * 32},q,x,y,ana,first\nno id,q,x,y,ana,first\n", encoding="utf-8")
     said = refused("label", "made", "--root", root, "--import", path)
-    assert f"{len(text.splitlines()) + 1}: 2 of 10 answers name pairs" in said, last
+    assert f"{len(text.splitlines()) + 1}: 2 of 10 answers name pairs" in said
     assert Labelling(Run("made", root)).answers == []
 
 
@@ -128,13 +141,11 @@ def test_a_run_that_is_judged_again(root: Path, tmp_path: Path) -> None:
     label(root, "--import", path)
     write_run(root, again=1)
     before = (root / "people" / "made" / "pairs.json").read_bytes()
-    assert "14 answers are about pairs that the run has no more" in printed("audit", "made", "--root", root)
+    figures = figures_of(root)
+    assert (figures["gone"], figures["answers"]) == (14, {"ana": 180})
     assert (root / "people" / "made" / "pairs.json").read_bytes() == before
-    said = label(root, "--summary")
-    assert "pairs are chosen anew (the run was judged again since): 166 of 180 stay" in said
-    assert "14 answers are about pairs that the run has no more" in said
-    assert "chosen anew" not in label(root, "--summary")
-    assert figures_of(root)["answers"] == 180
+    assert "selected other pairs: 166 of 180 stay" in label(root, "--export", path)
+    assert "selected other pairs" not in label(root, "--export", path)
 
 
 def test_another_number_of_pairs_keeps_answers(root: Path, tmp_path: Path) -> None:
@@ -142,27 +153,27 @@ def test_another_number_of_pairs_keeps_answers(root: Path, tmp_path: Path) -> No
     label(root, "--pairs", 20, "--export", path)
     fill_in(path, "ana")
     label(root, "--import", path)
-    assert "chosen anew (other settings)" in label(root, "--pairs", 40, "--summary")
-    assert figures_of(root)["chosen"] == 40  # as chosen last
-    assert figures_of(root)["answers"] == 20
-    assert "fewer than 500" in label(root, "--pairs", 500, "--summary")
+    assert "selected other pairs" in label(root, "--pairs", 40, "--export", path)
+    assert "40 pairs" in label(root, "--export", path)  # as selected last
+    assert figures_of(root)["answers"] == {"ana": 20}
+    assert "fewer than 500" in label(root, "--pairs", 500, "--export", path)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "--people 2"),
-        (("--people", "0"), "0 people"),
-        (("--people", "-3"), "-3 people"),
-        (("--people", "ana,,ben"), "a name is missing"),
-        (("--people", "=1+1"), "a spreadsheet would compute it"),
-        (("--people", "-"), "a spreadsheet would compute it"),
-        (("--people", "2", "--pairs", "0"), "--pairs"),
-        (("--summary", "--overlap", "1.5"), "--overlap"),
-        (("--export", "pairs.xlsx"), "neither .csv nor .json"),
-        (("--preferences", "people.csv"), "people have answered nothing"),
+        ((), "--people ana,ben"),
+        (("--people", "2"), "--people ana,ben"),
+        (("--people", "ana,,ben"), "name is missing"),
+        (("--people", "=1+1"), "spreadsheet"),
+        (("--people", "-"), "spreadsheet"),
+        (("--people", "ana", "--pairs", "0"), "--pairs"),
+        (("--people", "ana", "--overlap", "1.5"), "--overlap"),
+        (("--export", "pairs.xlsx"), "pairs.xlsx"),
+        (("--preferences", "people.csv"), "no answers yet"),
         (("--preferences", "people.xlsx"), "people.xlsx"),
         (("--import", "nowhere.csv"), "nowhere.csv"),
+        (("--summary",), "--summary"),
     ],
 )
 def test_what_users_do_wrong(root: Path, options: tuple[str, ...], said: str) -> None:
@@ -174,5 +185,5 @@ def test_a_run_that_nobody_judged(root: Path) -> None:
     record = json.loads(path.read_text(encoding="utf-8"))
     del record["checksum"], record["stages"]["judge"]
     path.write_text(json.dumps(record), encoding="utf-8")
-    assert "no judgments: its judge stage is not complete" in refused("label", "made", "--root", root, "--people", "2")
-    assert "no run of that name" in refused("label", "other", "--root", root, "--people", "2")
+    assert "judge stage is not complete" in refused("label", "made", "--root", root, "--people", "ana")
+    assert "no run of that name" in refused("label", "other", "--root", root, "--people", "ana")

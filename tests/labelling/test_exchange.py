@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.labelling.answers import SIDES, PersonAnswer, name_fault
-from anmi_ray.labelling.desk import DocumentText, Question
-from anmi_ray.labelling.exchange import read_file_answers, refuse_unknown, to_csv, to_label_studio
+from anmi_ray.labelling.answers import Document, PersonAnswer, Question, Side, name_fault
+from anmi_ray.labelling.exchange import read_file_answers, to_csv, to_label_studio
 
 ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 TEXTS = ANY | st.builds("{}{}".format, st.sampled_from("=+-@\t\r'"), ANY)
@@ -26,10 +24,10 @@ PAIRS = [f"{number:032x}" for number in range(4)]
 
 @st.composite
 def labelled(draw: st.DrawFn) -> tuple[list[Question], list[PersonAnswer]]:
-    documents = st.builds(DocumentText, TEXTS, TEXTS)
-    questions = [Question(pair, draw(TEXTS), draw(documents), draw(documents), False) for pair in PAIRS]
+    documents = st.builds(Document, TEXTS, TEXTS)
+    questions = [Question(pair, draw(TEXTS), draw(documents), draw(documents)) for pair in PAIRS]
     keys = draw(st.lists(st.tuples(st.sampled_from(PAIRS), NAMES), unique=True, max_size=6))
-    sides = st.sampled_from(SIDES)
+    sides = st.sampled_from(get_args(Side))
     return questions, [PersonAnswer(pair, who, draw(sides), "ab", "page", 0) for pair, who in keys]  # type: ignore[arg-type]
 
 
@@ -83,47 +81,42 @@ def test_a_spreadsheets_csv_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "place"),
     [
-        ("x.csv", "pair,person,answer\np,ana,first\np,ben,better\np,cem,worse\n", ":3.*2 answers.*'better'"),
-        ("x.csv", "pair,person,answer\np,,first\n", ":2.*name is missing"),
-        ("x.csv", "pair,person,answer\np,ana\n", ":2.*2 cells"),
-        ("x.csv", "pair,person\np,ana\n", ":1.*column answer"),
-        ("x.csv", "pair,person,answer\np,ana,first\np,ana,second\n", ":3.*another document of this pair than at .*:2"),
-        ("x.csv", 'pair,person,answer\n"p,ana,first\n', "no CSV"),
-        ("x.csv", "", "column pair"),
-        ("x.json", "{}", "list of tasks"),
-        ("x.json", "[", "no JSON"),
-        ("x.json", '[{"pair": "p", "answer": "left"}]', "task 1.*JSON-MIN"),
-        ("x.json", json.dumps([{"data": {"pair": "p"}, "annotations": [annotation("a", None)]}]), "name is missing"),
+        ("x.csv", "pair,person,answer\np,ana,first\np,ben,better\np,cem,worse\n", ":3"),
+        ("x.csv", "pair,person,answer\np,,first\n", ":2"),
+        ("x.csv", "pair,person,answer\np,ana\n", ":2"),
+        ("x.csv", "pair,person,answer\np,ana,first,more\n", ":2"),
+        ("x.csv", "pair,person\np,ana\n", ":1"),
+        ("x.csv", "pair,person,answer\np,ana,first\np,ana,second\n", ":3"),
+        ("x.csv", 'pair,person,answer\n"p,ana,first\n', ":1"),
+        ("x.csv", "", ":1"),
+        ("x.json", "{}", ": task 0"),
+        ("x.json", "3", ": task 0"),
+        ("x.json", "[", ""),
+        ("x.json", "[" * 100_000, ""),
+        ("x.json", '[{"pair": "p", "answer": "left"}]', ": task 1"),
+        ("x.json", '[{"data": {"pair": 3}}]', ": task 1"),
+        ("x.json", '[{"data": {"pair": "p"}, "annotations": [3]}]', ": task 1"),
+        ("x.json", json.dumps([{"data": {"pair": "p"}, "annotations": [annotation("a", None)]}]), ": task 1"),
         (
             "x.json",
             json.dumps([{"data": {"pair": "p"}, "annotations": [{"completed_by": 1, "result": [{"value": {}}]}]}]),
-            "task 1.*neither left nor right",
+            ": task 1",
         ),
     ],
 )
-def test_what_cannot_be_read_is_counted_and_placed(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_what_cannot_be_read_is_placed(tmp_path: Path, name: str, text: str, place: str) -> None:
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(DataError, match=f"(?s){said}"):
+    with pytest.raises(DataError) as caught:
         read_file_answers(path)
+    assert caught.value.place == f"{path}{place}"
 
 
-def test_bytes_and_names_that_are_none(tmp_path: Path) -> None:
+def test_other_bytes_and_names(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match="UTF-8"):
         read_file_answers(tmp_path / "x.csv")
     with pytest.raises(ConfigError, match=r"\.csv"):
         read_file_answers(tmp_path / "x.xlsx")
-
-
-def test_unknown_pairs_are_counted_and_the_first_named(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-    rows = io.StringIO()
-    csv.writer(rows).writerows([("pair", "person", "answer"), *((pair, "ana", "first") for pair in PAIRS)])
-    path.write_text(rows.getvalue(), encoding="utf-8", newline="")
-    found = read_file_answers(path)
-    with pytest.raises(DataError, match=rf"x.csv:3: 3 of 4 answers .* run r has not, the first {PAIRS[1]}"):
-        refuse_unknown(found, {PAIRS[0]: 1}, "r")
-    refuse_unknown(found, dict.fromkeys(PAIRS), "r")

@@ -14,8 +14,10 @@ from anmi_ray.config.mine import MineConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import EXAMPLE, REJECT
-from anmi_ray.mining import RuleInputs, mine, shortlist, summary, weights
+from anmi_ray.mining import RuleInputs, mine, pooled, shortlist, summary
+from anmi_ray.mining.compose import weights_of
 from anmi_ray.mining.mixture import Component, Mixture
+from anmi_ray.mining.negatives import Common
 from tests.mining.world import Query, doc_id, make_tables
 
 TABLE = MineConfig(rule="table2", random_negatives=0, rated_extra=0)
@@ -179,7 +181,7 @@ def test_queries_without_a_known_positive() -> None:
         identity.query_id("q1").hex(): "nothing among its candidates answers it",
         identity.query_id("q2").hex(): "no judge answered about its candidates",
     }
-    with pytest.raises(ConfigError, match="needs how likely"):
+    with pytest.raises(ConfigError, match="needs P"):
         mine(tables.ratings, tables.gaps, tables.candidates, config, 0)
 
 
@@ -261,22 +263,6 @@ def test_a_constant_query_has_the_floored_spread() -> None:
     tables = make_tables([Query([0.0, 0.0, 0.0], randoms=2)])
     (example,), _ = run(tables, MineConfig())
     assert (example["rating_mean"], example["rating_sd"]) == (0.0, 10.0)
-
-
-@pytest.mark.parametrize("column", ["gap_elo", "gap_se_elo", "rating_elo"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_values_that_are_not_finite_are_refused(column: str, value: float) -> None:
-    tables = make_tables([Query([300.0, 0.0])])
-    ratings, gaps = tables.ratings, tables.gaps
-
-    def spoil(table: pa.Table) -> pa.Table:
-        if column not in table.schema.names:
-            return table
-        place = table.schema.get_field_index(column)
-        return table.set_column(place, table.schema.field(column), pa.array([value] * table.num_rows))
-
-    with pytest.raises(DataError, match=f"query_id .*{column} must be finite.*: . of . are not"):
-        mine(spoil(ratings), spoil(gaps), tables.candidates, TABLE, 0)
 
 
 def test_rows_that_do_not_belong_together_are_refused() -> None:
@@ -379,10 +365,12 @@ def test_of_weights_in_bits_the_largest_of_an_example_is_full(rule: str) -> None
     config = MineConfig(rule=rule)
     mixture = Mixture("gaussian", 600, 0.0, 1.0, "icl", (Component(1.0, 750.0, 120.0),), (), ())
     beside = RuleInputs(mixture=mixture)
-    bits = weights(*args, config, 0, beside=beside)
-    keys = zip(*(bits[name].to_pylist() for name in ("query_id", "doc_id", "weight")), strict=True)
-    raw = {(query, doc): weight for query, doc, weight in keys}
-    examples, _ = mine(*args, config, 0, beside=beside)
+    bucket, anchors, _, pool = pooled(*args, config, beside)
+    bits = weights_of(pool.negatives, Common(config, 0, mixture)).weight
+    queries = anchors.table["query_id"].take(pa.array(pool.negatives.example)).to_pylist()
+    docs = bucket.candidates["doc_id"].take(pa.array(pool.doc)).to_pylist()
+    raw = dict(zip(zip(queries, docs, strict=True), bits.tolist(), strict=True))
+    examples, _ = mine(*args, config, 0, inputs=beside)
     assert examples.num_rows == len(specs)
     for example in examples.to_pylist():
         taken = [

@@ -15,9 +15,8 @@ from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import BetaMixture, GaussianMixture
 from anmi_ray.core.arrays import Reals
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.mining import em, mixture
+from anmi_ray.mining import compose, em, mixture
 from anmi_ray.mining.categories import CATEGORIES
-from anmi_ray.mining.compose import weights_of
 from anmi_ray.mining.mixture import Component, Mixture, Tried, fit
 from anmi_ray.mining.negatives import Common
 from anmi_ray.mining.optimum import by_mixture, information
@@ -132,8 +131,8 @@ def test_one_gaussian_is_recognised(size: int) -> None:
     (one,) = chosen[0].components
     assert (one.weight, one.mean, one.sd) == (1.0, pytest.approx(400, abs=30), pytest.approx(160, abs=25))
     assert chosen[0].thresholds == ()
-    assert "one Gaussian suffices" in chosen[0].said()
-    assert "no thresholds" in chosen[0].said()
+    assert "one Gaussian suffices" in chosen[0].summary()
+    assert "no thresholds" in chosen[0].summary()
     assert np.isnan(chosen[0].false_negative(np.zeros(2))).all()
 
 
@@ -142,7 +141,7 @@ def test_icl_sees_one_where_bic_describes_a_shape() -> None:
     gaps = 200.0 * np.random.default_rng(0).gamma(4.0, 1.0, 20_000)
     by_bic = fit(gaps, BY_BIC)
     assert len(by_bic.components) > 1
-    assert "ICL takes 1" in by_bic.said()
+    assert "ICL takes 1" in by_bic.summary()
     assert fit(gaps, GAUSSIAN).one_suffices
 
 
@@ -209,7 +208,7 @@ def test_json_round_trip(settings: Settings, size: int) -> None:
     text = json.dumps(found.to_dict(), allow_nan=False)
     again = Mixture.from_dict(json.loads(text))
     assert again == found
-    assert again.said() == found.said()
+    assert again.summary() == found.summary()
     gap = np.linspace(-500, 900, 57)
     np.testing.assert_array_equal(again.false_negative(gap), found.false_negative(gap))
 
@@ -241,7 +240,7 @@ def test_gaps_that_say_nothing(settings: Settings) -> None:
         found = fit(gaps, settings)
         assert found.one_suffices
         assert found.why == why
-        assert why in found.said()
+        assert why in found.summary()
         weight = by_mixture(pool([300.0]), settings, Common(CONFIG, 0, found)).weight
         assert np.isfinite(weight).all()
     assert fit(np.append(np.full(500, 10.0), 700.0), BETA).why == "the gaps are constant"  # all but one
@@ -281,7 +280,7 @@ def test_one_component_leaves_the_gap_s_own_probability() -> None:
     expected = np.array([0.5, stats.norm.cdf(2.0)]) * information(np.array([100.0, 300.0]))
     np.testing.assert_allclose(ruled.weight, expected, rtol=1e-12)
     assert ruled.category is None
-    composed = weights_of(pool([100.0, 300.0]), Common(CONFIG, 0, mixture))
+    composed = compose.weights_of(pool([100.0, 300.0]), Common(CONFIG, 0, mixture))
     assert composed.category is not None
     assert [CATEGORIES[i] for i in composed.category] == ["soft", "goldilocks"]  # Table 2's
 
@@ -370,7 +369,7 @@ def test_neighbours_that_never_cross_are_one_band() -> None:
     ]
     over = replace(under, components=(Component(0.99, 300.0, 150.0), Component(0.01, 400.0, 100.0)))
     assert [CATEGORIES[i] for i in over.categories(np.array([50.0, 500.0]))] == ["danger", "danger"]
-    assert "none: the two never cross" in under.said()
+    assert "none: the two never cross" in under.summary()
     gaps = np.concatenate([rng.normal(300, 150, 8000), rng.normal(310, 30, 8000)])  # narrow on wide: means alike
     found = fit(gaps, BY_BIC)
     assert len(found.components) == 2

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import optimize
 
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import Closed, Optimum
 from anmi_ray.core.scale import ELO_PER_PROBIT, normal_cdf, normal_pdf
 from anmi_ray.mining.negatives import Common
-from anmi_ray.mining.optimum import best_gap, information, optimum, zone_costs
+from anmi_ray.mining.optimum import information, optimum
 from anmi_ray.mining.posterior import below
 from anmi_ray.mining.sampling import closed
 from tests.mining import world
@@ -76,60 +75,6 @@ def test_weights_lie_in_the_unit_interval_and_fall_with_the_cost(gap: float, se:
         optimum(pool([gap], se), Optimum(rule="optimum", cost=cost), COMMON).weight[0] for cost in sorted((a, b))
     )
     assert 0.0 <= high <= low <= 1.0
-
-
-def test_with_an_error_of_140_the_optimum_runs_from_56_to_450() -> None:
-    """The methods' figures are those of costs from a quarter of a bit to a hundred bits."""
-    costs = [0.25, 1.0, 2.0, 4.0, 100.0]
-    found = best_gap(costs, 140.0)
-    np.testing.assert_allclose(found, [56.05, 151.80, 206.62, 258.27, 450.48], atol=0.01)
-    np.testing.assert_allclose([stationary(gap, 140.0) for gap in found], costs, rtol=1e-5)
-
-
-@pytest.mark.parametrize("false_gap", [-50.0, 0.0, 100.0])
-@pytest.mark.parametrize("gap_se", [30.0, 140.0, 250.0, 300.0])
-def test_best_gap_against_a_scalar_optimiser(gap_se: float, false_gap: float) -> None:
-    costs = np.array([0.05, 0.5, 1.0, 2.0])
-    for cost, found in zip(costs, best_gap(costs, gap_se, false_gap), strict=True):
-
-        def loss(gap: float, cost: float = cost) -> float:
-            at = np.reshape(gap, 1)
-            return float(cost * below(false_gap, at, np.array([gap_se]))[0] - information(at)[0])
-
-        peer = min(np.arange(0.0, 1500.0, 5.0).tolist(), key=loss)
-        fine = float(np.asarray(optimize.fminbound(loss, max(0.0, peer - 10.0), peer + 10.0, xtol=1e-6)))
-        assert loss(found) <= loss(fine) + 1e-12
-        assert found == pytest.approx(fine, abs=0.05)
-
-
-def test_best_gap_at_the_ends() -> None:
-    np.testing.assert_allclose(best_gap(0.0, [0.0, 50.0, 300.0]), 0.0, atol=1e-4)
-    assert best_gap(5.0, 0.0, 100.0) == pytest.approx(100.0, abs=1e-4)  # without error: the first safe gap
-    assert np.isinf(best_gap(100.0, 400.0))  # danger outlasts information: no gap is worth it
-    assert best_gap(np.ones((2, 1)), np.full(3, 140.0)).shape == (2, 3)
-
-
-@given(st.lists(st.floats(0, 100), min_size=2, max_size=6), st.floats(1, 350), st.floats(-100, 150))
-def test_the_optimum_never_falls_with_the_cost(costs: list[float], gap_se: float, false_gap: float) -> None:
-    found = best_gap(np.sort(costs), gap_se, false_gap)
-    assert (found[1:] >= found[:-1] - 1e-3).all()  # flat tops are found to 1e-4 points
-
-
-@pytest.mark.parametrize(("gap_se", "false_gap"), [(50.0, 0.0), (140.0, 0.0), (200.0, 0.0), (140.0, 100.0)])
-def test_costs_of_the_zone_are_the_stationary_ones(gap_se: float, false_gap: float) -> None:
-    low, high = zone_costs(gap_se, false_gap=false_gap)
-    assert low == pytest.approx(stationary(150.0, gap_se, false_gap), rel=1e-4)
-    assert high == pytest.approx(stationary(300.0, gap_se, false_gap), rel=1e-4)
-    inside = best_gap(np.geomspace(low * 1.001, high * 0.999, 7), gap_se, false_gap)
-    assert ((inside >= 150.0) & (inside <= 300.0)).all()
-    assert best_gap(low * 0.99, gap_se, false_gap) < 150.0
-    assert best_gap(high * 1.01, gap_se, false_gap) > 300.0
-
-
-def test_the_zone_is_missed_without_error_and_with_a_huge_one() -> None:
-    costs = zone_costs([0.0, 140.0, 1000.0])
-    assert costs.shape == (3, 2)
-    assert np.isnan(costs).all(axis=1).tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize(

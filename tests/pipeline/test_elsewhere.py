@@ -1,4 +1,4 @@
-"""The model of a run measured on other collections: the same scores, nothing chosen by them, what cannot be had."""
+"""The model of a run measured on another collection (`trained_by`): the same scores, and where they are shown."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ import anmi_ray
 from anmi_ray.api.export import export
 from anmi_ray.api.runs import Run
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.load import load
-from anmi_ray.pipeline import elsewhere
-from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.config.load import load, validate
 from anmi_ray.pipeline.run import run
 from anmi_ray.store import Artifact, runs
 from tests.commands import printed, refused
@@ -33,15 +31,16 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 def trained(
     prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempPathFactory, trained_in_one_task: None
 ) -> Experiment:
-    """A run that has trained on one collection and was then measured on another; a third one is not there."""
+    """A run that has trained on one collection."""
     folder = tmp_path_factory.mktemp("elsewhere")
     tiny = str(write_tiny_bert(folder / "tiny"))
     train = {"model": tiny, "student": "bi-encoder", "max_steps": 2, "max_tokens": 48, "dev_points": []}
-    also = [str(write_topics(folder / "topics")), "nano-bier"]
-    evaluate = {"rounds": 1000, "also": also}
-    config = write_config(folder / "small.yaml", small_collection, train=train, evaluate=evaluate)
+    config = write_config(folder / "small.yaml", small_collection, train=train)
     root = start_from(prepared, folder / "root", "mine")
-    return load(config, [f"execution.root={root}"])
+    write_topics(Path(root).parent / "topics")
+    experiment = load(config, [f"execution.root={root}"])
+    run(experiment)
+    return experiment
 
 
 def write_topics(folder: Path) -> Path:
@@ -63,11 +62,23 @@ def write_topics(folder: Path) -> Path:
     return folder
 
 
+def settings_over(trained: Experiment, name: str) -> dict[str, Any]:
+    """The settings of a run that measures the model over the other collection."""
+    content = trained.model_dump(mode="json", exclude_unset=True)
+    topics = str(Path(trained.execution.root).parent / "topics")
+    return content | {
+        "name": name,
+        "trained_by": trained.name,
+        "corpus": {"reader": "beir", "path": topics, "labels": ["test"], "max_dev_queries": 0, "dev_fraction": 0.0},
+        "evaluate": {"rounds": 1000, "fusion": False},
+    }
+
+
 @pytest.fixture(scope="module")
-def told(trained: Experiment) -> Remembering:
-    """What the run was told of itself."""
+def measured(trained: Experiment) -> Remembering:
+    """The events of the run that measured the model over the other collection."""
     reporter = Remembering()
-    anmi_ray.run(trained, reporter=reporter)
+    anmi_ray.run(validate(settings_over(trained, ON_TOPICS), "here"), reporter=reporter)
     return reporter
 
 
@@ -76,13 +87,7 @@ def of(experiment: Experiment, name: str, stage: str) -> Artifact:
     return Artifact(store, stage, record["stages"][stage]["fingerprint"])
 
 
-def test_the_run_itself_is_as_without(trained: Experiment) -> None:
-    without = trained.model_copy(update={"evaluate": trained.evaluate.model_copy(update={"also": ()})})
-    found, wanted = ({name: one.fingerprint for name, one in resolve(each).items()} for each in (trained, without))
-    assert found == wanted
-
-
-def test_another_collection_is_a_run_of_its_own_by_the_same_model(trained: Experiment, told: Remembering) -> None:
+def test_another_collection_is_a_run_of_its_own_by_the_same_model(trained: Experiment, measured: Remembering) -> None:
     record = runs.find_run(ON_TOPICS, trained.execution.root)[1]
     assert record["path"] == ["ingest", "retrieve", "rerank", "evaluate"]
     assert set(record["stages"]) == set(record["path"])
@@ -91,7 +96,8 @@ def test_another_collection_is_a_run_of_its_own_by_the_same_model(trained: Exper
     there = Run(ON_TOPICS, trained.execution.root)
     texts = {row["doc_id"]: row["text"] for row in there.table("texts").to_pylist()}
     query = there.table("queries").to_pylist()[0]
-    run = of(trained, ON_TOPICS, "evaluate").read_listed("trec/reranked.trec").decode()
+    evaluate = of(trained, ON_TOPICS, "evaluate")
+    run = evaluate.store.read(f"{evaluate.path}/trec/reranked.trec").decode()
     lines = [line.split() for line in run.splitlines() if line.split()[0] == query["query_id"]][:10]
     ranking = anmi_ray.rerank(model, query["text"], [texts[line[2]] for line in lines]).sort_by("index")
     scores = ranking["score"].to_numpy()
@@ -99,7 +105,7 @@ def test_another_collection_is_a_run_of_its_own_by_the_same_model(trained: Exper
     assert np.ptp(scores) > 0.05
 
 
-def test_what_was_measured_is_told(trained: Experiment, told: Remembering, tmp_path: Path) -> None:
+def test_what_was_measured_is_shown(trained: Experiment, measured: Remembering, tmp_path: Path) -> None:
     [one] = Run("small", trained.execution.root).elsewhere()
     assert (one.collection, one.trained.measure, one.trained.queries) == ("topics", "nDCG@10", 12)
     rows = of(trained, ON_TOPICS, "evaluate").read_json("comparisons.json")
@@ -116,19 +122,13 @@ def test_what_was_measured_is_told(trained: Experiment, told: Remembering, tmp_p
     assert named == {Path(trained.corpus.name).name, "topics"}
 
 
-def test_what_cannot_be_had_is_skipped_with_one_line(trained: Experiment, told: Remembering) -> None:
-    [said] = [one for one in told.notices if "skipped" in one]
-    assert said.startswith("evaluate.also: nano-bier is skipped: ")
-    assert "did you mean nano-beir" in said
-
-
-def test_a_second_run_computes_nothing(trained: Experiment, told: Remembering) -> None:
+def test_a_second_run_computes_nothing(trained: Experiment, measured: Remembering) -> None:
     again = Remembering()
-    assert elsewhere.carry_out(trained, again) == [ON_TOPICS]
+    anmi_ray.run(validate(settings_over(trained, ON_TOPICS), "here"), reporter=again)
     assert again.computed == []
 
 
-def test_figures_of_another_model_are_not_shown(trained: Experiment, told: Remembering) -> None:
+def test_figures_of_another_model_are_not_shown(trained: Experiment, measured: Remembering) -> None:
     """A run that was trained anew under its name has not been measured elsewhere."""
     other = trained.model_copy(update={"train": trained.train.model_copy(update={"max_steps": 1})})
     run(other)
@@ -148,7 +148,7 @@ def test_figures_of_another_model_are_not_shown(trained: Experiment, told: Remem
     ],
 )
 def test_what_contradicts_it_is_refused(
-    trained: Experiment, told: Remembering, tmp_path: Path, changed: dict[str, str], said: str
+    trained: Experiment, measured: Remembering, tmp_path: Path, changed: dict[str, str], said: str
 ) -> None:
     config = config_over(trained, tmp_path)
     overrides = [f"{key}={value}" for key, value in changed.items()]
@@ -156,7 +156,7 @@ def test_what_contradicts_it_is_refused(
 
 
 def test_any_collection_can_be_measured_on_by_its_own_settings(
-    trained: Experiment, told: Remembering, tmp_path: Path
+    trained: Experiment, measured: Remembering, tmp_path: Path
 ) -> None:
     said = printed("run", config_over(trained, tmp_path), "--root", trained.execution.root)
     assert "reranked" in said
@@ -168,9 +168,7 @@ def test_any_collection_can_be_measured_on_by_its_own_settings(
 
 
 def config_over(trained: Experiment, folder: Path) -> Path:
-    """Settings, written by hand, over the other collection."""
-    [one] = elsewhere.runs_over(trained, trained.evaluate.also[0])
-    settings: dict[str, Any] = one.model_dump(mode="json", exclude_unset=True) | {"name": "own"}
+    """A file of settings over the other collection."""
     path = folder / "own.yaml"
-    path.write_text(json.dumps(settings), encoding="utf-8")
+    path.write_text(json.dumps(settings_over(trained, "own")), encoding="utf-8")
     return path

@@ -86,7 +86,17 @@ class First:
 @pytest.fixture(scope="module")
 def first(address: str, config: Path, tmp_path_factory: pytest.TempPathFactory) -> First:
     root = tmp_path_factory.mktemp("first")
-    command = ("submit", "pipeline", config, f"execution.root={root}", "--until", "ingest", "--address", address)
+    command = (
+        "jobs",
+        "submit",
+        "pipeline",
+        config,
+        f"execution.root={root}",
+        "--until",
+        "ingest",
+        "--address",
+        address,
+    )
     process = [sys.executable, "-m", "anmi_ray", *map(str, command)]
     done = subprocess.run(process, capture_output=True, text=True, timeout=300, env=environment())
     return First(root, command, done)
@@ -131,7 +141,7 @@ def test_a_job_is_followed_and_found_again(address: str, first: First) -> None:
     assert "is there already, succeeded" in again.stderr
     assert again.stdout == done.stdout  # its log, once more
     name = done.stderr.partition(":")[0]
-    listed = anmi("jobs", "--address", address).stdout.splitlines()
+    listed = anmi("jobs", "list", "--address", address).stdout.splitlines()
     assert [line.split()[1:5] for line in listed if line.startswith(name)] == [["succeeded", "pipeline", "small", "1"]]
 
 
@@ -210,7 +220,18 @@ def test_ctrl_c_leaves_the_job_at_work_and_cancel_ends_it(
     jobs: Jobs, address: str, config: Path, tmp_path: Path
 ) -> None:
     submission = job(config, tmp_path, "name=left", until="rate")
-    command = [sys.executable, "-m", "anmi_ray", "submit", "pipeline", str(config), "name=left", "--until", "rate"]
+    command = [
+        sys.executable,
+        "-m",
+        "anmi_ray",
+        "jobs",
+        "submit",
+        "pipeline",
+        str(config),
+        "name=left",
+        "--until",
+        "rate",
+    ]
     command += ["--root", str(tmp_path), "--address", address]
     with subprocess.Popen(
         heeding(command),
@@ -230,19 +251,19 @@ def test_ctrl_c_leaves_the_job_at_work_and_cancel_ends_it(
     assert "Traceback" not in errors
     name = submission.id_of(1)
     assert jobs.details(name).status == JobStatus.RUNNING
-    done = anmi("cancel", name, "--address", address)
+    done = anmi("jobs", "cancel", name, "--address", address)
     assert done.returncode == 0, done.stderr
     assert f"{name}: stopped" in done.stdout
     assert str(tmp_path) in done.stdout
     assert jobs.details(name).status == JobStatus.STOPPED
     until(lambda: driver(submission, 1) is None)
-    assert "stopped" in anmi("cancel", name, "--address", address).stdout  # again: it is what it is
+    assert "stopped" in anmi("jobs", "cancel", name, "--address", address).stdout  # again: it is what it is
 
 
 @pytest.mark.long
 def test_a_campaign_is_a_job(address: str, config: Path, tmp_path: Path) -> None:
     written = write_campaign(tmp_path, config.parent / "collection", trials=1, random=1, repeats=0, asha=None)
-    command = ("submit", "tune", written, "--address", address)
+    command = ("jobs", "submit", "tune", written, "--address", address)
     first = anmi(*command)
     assert first.returncode == 0, first.stdout + first.stderr
     assert "trials: 1 complete" in first.stdout
@@ -251,7 +272,7 @@ def test_a_campaign_is_a_job(address: str, config: Path, tmp_path: Path) -> None
     again = anmi(*command, "trials=2", "--no-follow")  # more trials are the same campaign
     assert "is there already, succeeded" in again.stderr
     name = first.stderr.partition(":")[0]
-    listed = anmi("jobs", "--address", address).stdout.splitlines()
+    listed = anmi("jobs", "list", "--address", address).stdout.splitlines()
     assert [line.split()[1:5] for line in listed if line.startswith(name)] == [["succeeded", "tune", "tiny", "1"]]
 
 
@@ -270,9 +291,9 @@ def test_an_id_that_another_job_has_is_named(jobs: Jobs, config: Path, tmp_path:
         carried_out(jobs, submission)
     assert caught.value.place == submission.id_of(1)
     assert "name=" in str(caught.value.remedy)
-    with pytest.raises(ConfigError, match="is not one that `anmi submit` has submitted"):
+    with pytest.raises(ConfigError, match="expected the id of a job"):
         jobs.cancel(submission.id_of(1), lambda _: None)
-    with pytest.raises(ConfigError, match="no such job"):
+    with pytest.raises(ConfigError, match="expected the id of a job"):
         jobs.cancel("anmi-pipeline-none-1", lambda _: None)
 
 
@@ -285,7 +306,7 @@ def test_a_driver_that_fits_nowhere_waits_and_can_be_cancelled(jobs: Jobs, confi
 
 
 def test_nobody_at_the_address() -> None:
-    done = anmi("jobs", "--address", f"http://127.0.0.1:{free_port()}")
+    done = anmi("jobs", "list", "--address", f"http://127.0.0.1:{free_port()}")
     assert done.returncode == 2
     assert "no job server answers" in done.stderr
     assert "Traceback" not in done.stderr

@@ -20,9 +20,13 @@ PLAIN = Experiment(name="some")
 OWN = Experiment(name="some", mine=MineConfig.model_validate({"sample": {"rule": "weighted"}, "negatives": 3}))
 
 
+def under(experiment: Experiment, rule: str) -> Experiment:
+    return validate({"name": "other", "mine": mining_runs.under_rule(experiment.mine, rule)}, "test")
+
+
 @pytest.mark.parametrize("rule", NAMED)
 def test_a_plain_run_under_a_rule_is_what_that_rule_alone_gives(rule: str) -> None:
-    found = mining_runs.run_under(PLAIN, rule, "other")
+    found = under(PLAIN, rule)
     wanted = validate({"name": "other", "mine": {"rule": rule}}, "test")
     assert result_settings(found.mine) == result_settings(wanted.mine)
     assert found == wanted
@@ -30,7 +34,7 @@ def test_a_plain_run_under_a_rule_is_what_that_rule_alone_gives(rule: str) -> No
 
 @pytest.mark.parametrize("rule", NAMED)
 def test_the_runs_sample_and_numbers_stay_unless_the_rule_names_a_sample(rule: str) -> None:
-    found = mining_runs.run_under(OWN, rule, "other").mine
+    found = under(OWN, rule).mine
     assert found.negatives == 3
     named = NAMED[rule].get("sample", "weighted")
     assert found.sample.rule == (named if isinstance(named, str) else named["rule"])
@@ -76,7 +80,6 @@ def refused(root: Path, *overrides: str, rule: str | None = None, name: str = "s
         ("table2", ("retrieve.depth=50",), "the run's ratings stay as they are"),
         ("table2", ("negatives",), "is not an override"),
         ("table2", ("name=some",), "is the run itself"),
-        (None, (f"mine.negatives={'1' * 90}",), "too long"),
         ("table2", (), "the run has no ratings"),
     ],
 )
@@ -84,6 +87,17 @@ def test_contradictions_and_mistakes_are_one_message(
     tmp_path: Path, rule: str | None, overrides: tuple[str, ...], said: str
 ) -> None:
     assert said in refused(record(tmp_path), *overrides, rule=rule)
+
+
+def test_rules_of_one_name_and_unknown_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path)
+    with pytest.raises(ConfigError, match="did you mean simans"):
+        mining_runs.from_run_by_rule("some", str(tmp_path), "simens,table2", [])
+    monkeypatch.setattr(mining_runs, "_check_rated", lambda *_: None)
+    found = mining_runs.from_run_by_rule("some", str(tmp_path), "table2, simans,table2", [])
+    assert [one.name for one in found] == ["some-table2", "some-simans"]
+    with pytest.raises(ConfigError, match="name="):
+        mining_runs.from_run_by_rule("some", str(tmp_path), "table2,simans", ["name=other"])
 
 
 def test_an_unknown_run(tmp_path: Path) -> None:

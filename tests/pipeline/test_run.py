@@ -173,7 +173,6 @@ def test_the_plan_counts_what_the_settings_say() -> None:
     assert list(work) == list(NAMES)
     assert work["compare"].work.startswith("40,000 pairs")
     assert work["judge"].work.startswith("240,000 judgments by 3")
-    assert all(line.seconds > 0 and line.bytes > 0 for line in work.values())
 
 
 def test_the_plan_counts_what_encoders_read() -> None:
@@ -186,7 +185,6 @@ def test_the_plan_counts_what_encoders_read() -> None:
     assert "80,000 judgments by 1 in-process" in said
     assert "10,000 inputs to encoder" in said
     assert "80,000 inputs to pair, of at most 128 tokens each" in said
-    assert work["judge"].seconds > 1000
 
 
 def test_a_judges_prompt_is_part_of_it_and_its_limits_are_not(config: Path, tmp_path: Path) -> None:

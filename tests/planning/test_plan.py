@@ -1,4 +1,4 @@
-"""Plans of what is not here: rows, files, GPU hours, dollars and pools follow from the settings alone."""
+"""Plans of what is not here: calls, tokens, GPU hours and dollars follow from the settings alone."""
 
 from __future__ import annotations
 
@@ -45,18 +45,17 @@ def test_a_million_queries_over_a_billion_documents() -> None:
     """The last row of the sizes that this is designed for."""
     rows, said = told()
     assert "1,000,000,000 documents; queries: 1,000,000 train" in said
-    assert "100,000,000 candidates" in rows["retrieve"]["work"]
     assert rows["compare"]["work"].startswith("400,000,000 pairs")
     assert rows["judge"]["work"].count("800,000,000 calls") == 3  # 2.4 billion judgments
     assert {row["state"] for row in rows.values()} == {"on paper"}
-    parts = sum(int(row["files"].replace(",", "")) for stage, row in rows.items() if stage != "judge")
-    assert 33_000 < parts < 80_000
+    assert rows["judge"]["calls"] == "2,400,000,000"
+    assert rows["judge"]["million tokens"] == f"{2400 * 1101:,.2f}"
+    assert not any(rows[stage].get("work") for stage in ("ingest", "retrieve", "rate", "mine", "evaluate", "report"))
     expected = sum(gpu_hours(8e8 * 1101, size * 1e9, "H100") or 0 for size in (8.2, 8.0, 12.2))
     hours = float(rows["judge"]["GPU hours"].replace(",", ""))
-    assert expected < hours < 1.01 * expected  # engines start, too
+    assert hours == pytest.approx(expected, rel=1e-3)
     dollars = float(rows["judge"]["dollars"].replace(",", ""))
-    assert dollars == pytest.approx(hours * 2.5 + 2.4e9 * 2e-3 / 3600 * 0.04, rel=1e-3)
-    assert rows["judge"]["about"] == "10.0 days"  # as judge.target_hours wants it
+    assert dollars == pytest.approx(hours * 2.5, rel=1e-3)
     assert "nothing is sent" in said
 
 
@@ -86,34 +85,14 @@ def test_what_judges_measure_is_planned_and_where_its_texts_go() -> None:
 
 
 def test_what_is_planned_grows_with_rows_alone() -> None:
-    """Ten times the queries and the documents, in as many shards: ten times of all but searches, which are both."""
+    """Ten times the queries and the documents: ten times of all."""
 
     def planned(times: int) -> dict[str, StageCost]:
         counts = {"documents": 10_000_000, "train": 10_000, "dev": 1000, "test": 1000}
-        settings = Experiment.model_validate({"corpus": {"shard_documents": 1_000_000 * times}})
-        return costs(settings, {name: times * n for name, n in counts.items()})
+        return costs(Experiment(), {name: times * n for name, n in counts.items()})
 
     small, large = planned(1), planned(10)
-    for stage in ("compare", "judge", "rate", "rerank"):
-        assert large[stage].bytes == pytest.approx(10 * small[stage].bytes)
-        assert large[stage].seconds == pytest.approx(10 * small[stage].seconds, rel=0.5)
-    assert large["retrieve"].seconds > 9 * small["retrieve"].seconds
-
-
-def test_late_interaction_is_planned_where_it_is_a_retriever() -> None:
-    counts = {"documents": 5000, "train": 80, "dev": 10, "test": 10}
-
-    def planned(*retrievers: str, **late: object) -> StageCost:
-        settings = Experiment.model_validate({"retrieve": {"retrievers": retrievers, "late": late}})
-        return costs(settings, counts)["retrieve"]
-
-    without, with_it = planned("bm25", "dense"), planned("bm25", "dense", "late")
-    assert "20,000 pairs scored by late interaction" in with_it.work
-    assert "late" not in without.work
-    assert with_it.seconds > without.seconds + 5000 * 0.01  # every document is encoded again
-    assert with_it.bytes > without.bytes
-    assert with_it.files > without.files
-    assert planned("bm25", "late").seconds < with_it.seconds
+    assert large["compare"].pairs == 10 * small["compare"].pairs > 0
 
 
 def test_scoring_on_gpus_is_planned_there_where_the_models_size_is_known() -> None:
@@ -126,28 +105,12 @@ def test_scoring_on_gpus_is_planned_there_where_the_models_size_is_known() -> No
     assert not any(rows["rerank"].get("GPU hours") for rows in (on_cpu, unknown))
     expected = gpu_hours(2 * 100_000 * 512, 1e8, "H100") or 0.0  # and of the start
     assert on_gpu["rerank"]["GPU hours"] == f"{expected:,.1f}"
-    assert on_gpu["rerank"]["about"] != on_cpu["rerank"]["about"]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["judge.target_hours=24"], "needs more than 256 (execution.engines)"),
-        (["judge.target_hours=null", "judge.target_dollars=80000"], "the work alone is more"),
-        (["judge.target_hours=null"], "pool     1 to 256 engines"),
-        (["judge.target_hours=null", "judge.judges.0.model=unheard/of"], "plan.parameters does"),
-    ],
-)
-def test_targets_that_cannot_be_met_are_said(overrides: list[str], said: str) -> None:
-    assert said in told(*overrides)[1]
-
-
-def test_more_hours_take_fewer_engines_and_cost_no_more() -> None:
-    hours = {target: told(f"judge.target_hours={target}")[0]["judge"] for target in (200, 240, 1000)}
-    assert hours[200]["about"] == "8.3 days"
-    assert hours[1000]["about"] == "41.4 days"
-    dollars = [float(hours[target]["dollars"].replace(",", "")) for target in (1000, 240, 200)]
-    assert dollars == sorted(dollars)
+def test_a_model_of_unknown_size_has_no_gpu_hours() -> None:
+    rows, said = told("judge.judges.0.model=unheard/of")
+    assert "plan.parameters does" in said
+    assert float(rows["judge"]["GPU hours"].replace(",", "")) > 0  # those of the others
 
 
 @pytest.mark.parametrize(
@@ -191,7 +154,7 @@ def test_a_collection_without_labels_is_planned_and_said_to_be_one(tmp_path: Pat
     assert "no test query is labelled: nothing will be measured" in hidden
     left_out = anmi("plan", QUICKSTART, *settings, "corpus.labels=[test]", "corpus.unlabelled=leave-out")
     assert "9 unlabelled queries are left out" in left_out.stdout
-    assert "to do: about" in left_out.stdout
+    assert "to do: " in left_out.stdout
     assert "stage compare: there is no train query: 4 test queries are labelled; 9 " in left_out.stderr
     assert "(corpus.unlabelled)\n  remedy: " in left_out.stderr
     assert left_out.returncode == 2
@@ -246,5 +209,5 @@ def test_a_plan_of_what_a_run_would_refuse_exits_with_2(tmp_path: Path) -> None:
     Store(str(tmp_path)).publish_json("runs/taken.json", {"corpus": "another's hash", "corpus_name": "another"})
     done = anmi("plan", QUICKSTART, "name=taken", f"execution.root={tmp_path}")
     assert done.returncode == 2
-    assert "to do: about" in done.stdout
+    assert "to do: " in done.stdout
     assert "run taken: the name belongs to a run over another corpus (another)\n  remedy: " in done.stderr

@@ -29,7 +29,7 @@ def parted(data: Judged) -> Judged:
     [
         ("one", RateConfig(prior=1.0, judge_offsets=True)),
         ("both", RateConfig(prior=1.0, model="bradley-terry", estimate="mode")),
-        ("both", RateConfig(prior=1.0, strength="learned", judge_offsets=False, judge_weights={"judge1": 3.0})),
+        ("both", RateConfig(prior=1.0, judge_offsets=False, judge_weights={"judge1": 3.0})),
     ],
 )
 def test_beliefs_are_the_ratings_with_all_their_covariances(orders: Literal["one", "both"], config: RateConfig) -> None:

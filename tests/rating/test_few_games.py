@@ -24,7 +24,7 @@ Graph = Literal["complete", "sparse", "tree"]
 
 
 class Shape(NamedTuple):
-    """One simulated table: documents, graph, games a pair, sd of the truth (latent units), kind of judge, queries."""
+    """One simulated table: documents, graph, games per pair, sd of the truth in latent units, judging, queries."""
 
     documents: int
     graph: Graph

@@ -21,8 +21,6 @@ from tests.rating.single import planted, single, target
 LIKELIHOODS = [
     Likelihood.of("thurstone"),
     Likelihood.of("bradley-terry"),
-    Likelihood.of("thurstone", lapse=0.15),
-    Likelihood.of("thurstone", "glenn-david", 0.4),
     Likelihood.of("bradley-terry", "davidson", 0.7),
 ]
 

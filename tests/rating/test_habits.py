@@ -1,4 +1,4 @@
-"""Judges' habits, planted and found: tie widths, lapse rates, leanings towards what is shown first."""
+"""Judges' habits, planted and found: tie widths and leanings towards what is shown first."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from anmi_ray import rating
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core import records
 from anmi_ray.core.identity import rng
-from anmi_ray.core.scale import Floats, Model, link
-from anmi_ray.rating.bucket import rate_games
+from anmi_ray.core.scale import Floats, link
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.likelihood import Likelihood, Ties, game_log_likelihood
+from anmi_ray.rating.likelihood import Likelihood, game_log_likelihood
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.prior import PriorShape, log_marginal
 from anmi_ray.rating.shared_parameters import Globals, globals_of
 from tests.rating.tournaments import Tournament, tournament
-
-MODELS: dict[Ties, Model] = {"davidson": "bradley-terry", "rao-kupper": "bradley-terry", "glenn-david": "thurstone"}
 
 
 def replayed(t: Tournament, like: Likelihood, seed: int) -> Games:
@@ -39,53 +36,25 @@ def replayed(t: Tournament, like: Likelihood, seed: int) -> Games:
     return replace(games, w=w, answers=np.ones(len(w)))
 
 
-@pytest.mark.parametrize(("ties", "width"), [("davidson", 0.8), ("rao-kupper", 0.5), ("glenn-david", 0.3)])
-def test_planted_tie_width_is_found(ties: Ties, width: float) -> None:
-    model = MODELS[ties]
-    sd = 1.0 if model == "thurstone" else 1.6
-    games = replayed(
-        tournament(120, 20, 8, 1, sd, model, positives=False, seed=1), Likelihood.of(model, ties, width), 2
-    )
-    found = globals_of(games, RateConfig(model=model, ties=ties, dispersion=1.0))
-    assert found.tie_width == pytest.approx(width, rel=0.12)
-    assert found.sigma0 == pytest.approx(sd, rel=0.12)
-    # the right model explains ties better than calling each half a win (which cannot even say how often they come)
-    given = globals_of(games, RateConfig(model=model, ties=ties, tie_width=3.0 * width, dispersion=1.0))
-    assert given.tie_width == 3.0 * width
+def test_planted_tie_width_is_found() -> None:
+    like = Likelihood.of("bradley-terry", "davidson", 0.8)
+    games = replayed(tournament(120, 20, 8, 1, 1.6, "bradley-terry", positives=False, seed=1), like, 2)
+    found = globals_of(games, RateConfig(model="bradley-terry", ties="davidson", dispersion=1.0))
+    assert found.tie_width == pytest.approx(0.8, rel=0.12)
+    assert found.sigma0 == pytest.approx(1.6, rel=0.12)
+    # the right width explains ties better than another
+    given = globals_of(games, RateConfig(model="bradley-terry", ties="davidson", tie_width=2.4, dispersion=1.0))
+    assert given.tie_width == 2.4
     assert found.log_marginal > given.log_marginal + 10.0
 
 
 def test_dispersion_of_ties_is_one_under_their_own_model() -> None:
-    like = Likelihood.of("thurstone", "glenn-david", 0.4)
-    games = replayed(tournament(120, 20, 8, 1, positives=False, seed=3), like, 4)
-    assert globals_of(games, RateConfig(ties="glenn-david")).dispersion == pytest.approx(1.0, abs=0.1)
+    like = Likelihood.of("bradley-terry", "davidson", 0.8)
+    games = replayed(tournament(120, 20, 8, 1, 1.6, "bradley-terry", positives=False, seed=3), like, 4)
+    by_ties = globals_of(games, RateConfig(model="bradley-terry", ties="davidson"))
+    assert by_ties.dispersion == pytest.approx(1.0, abs=0.1)
     # taken as half wins, ties scatter less than coins, and the strength of a game rises in their place
-    assert globals_of(games, RateConfig()).dispersion < 0.9
-
-
-@pytest.mark.parametrize(("model", "sd"), [("thurstone", 2.5), ("bradley-terry", 4.0)])
-def test_planted_lapse_rate_is_found(model: Model, sd: float) -> None:
-    """Wide gaps show it: no document however much better wins more often than 1 - lapse/2."""
-    t, like = tournament(30, 25, 8, 1, sd, model, positives=False, seed=5), Likelihood.of(model, lapse=0.2)
-    votes = [replayed(t, like, seed) for seed in range(8)]
-    games = replace(votes[0], w=np.mean([one.w for one in votes], axis=0), answers=np.full(len(votes[0].w), 8.0))
-    found = globals_of(games, RateConfig(model=model, lapse="fitted", dispersion=1.0))
-    assert found.lapse == pytest.approx(0.2, abs=0.04)
-    assert found.sigma0 == pytest.approx(sd, rel=0.2)
-    assert found.lapse_how == "fitted"
-    blind = globals_of(games, RateConfig(model=model, dispersion=1.0))
-    assert (blind.lapse, blind.lapse_how) == (0.0, "none")
-    assert found.log_marginal > blind.log_marginal + 10.0
-    assert rate_games(games, found, RateConfig(model=model)).fits["converged"].to_numpy(zero_copy_only=False).all()
-
-
-def test_a_lapse_rate_that_foretells_no_better_is_refused() -> None:
-    """Few single answers, none of them a lapse: whatever the marginal likelihood says, none is assumed."""
-    games = replayed(tournament(30, 15, 6, 1, positives=False, seed=6), Likelihood.of("thurstone"), 9)
-    found = globals_of(games, RateConfig(lapse="fitted", dispersion=1.0))
-    assert found.lapse == 0.0
-    assert "no better than none" in found.lapse_how
-    assert globals_of(games, RateConfig(lapse=0.1, dispersion=1.0)).lapse_how == "fixed"
+    assert globals_of(games, RateConfig(model="bradley-terry")).dispersion < 0.9
 
 
 def leaning_judges(leaning: Floats, seed: int) -> tuple[Tournament, Tournament]:

@@ -13,7 +13,6 @@ from anmi_ray.core.scale import Floats, Model
 from anmi_ray.rating.conjugate_gradient import conjugate_gradient
 from anmi_ray.rating.likelihood import (
     Likelihood,
-    Ties,
     game_log_likelihood,
     game_skew,
     game_terms,
@@ -28,14 +27,9 @@ MODELS: list[Model] = ["thurstone", "bradley-terry"]
 LIKELIHOODS = [
     Likelihood.of("thurstone"),
     Likelihood.of("bradley-terry"),
-    Likelihood.of("thurstone", lapse=0.1),
-    Likelihood.of("bradley-terry", lapse=0.3),
     Likelihood.of("bradley-terry", "davidson", 0.7),
-    Likelihood.of("bradley-terry", "rao-kupper", 0.4),
-    Likelihood.of("thurstone", "glenn-david", 0.3),
 ]
-TIED = LIKELIHOODS[4:]
-DAVIDSON, RAO_KUPPER, GLENN_DAVID = TIED
+DAVIDSON = LIKELIHOODS[2]
 
 
 def central_difference(function, point: Floats, h: float = 1e-5) -> Floats:
@@ -97,8 +91,7 @@ def test_game_kernels(like: Likelihood, w: float) -> None:
         values = [game_log_likelihood(like, x + s, w) for s in (h, -h)]
         assert gradient == pytest.approx((values[0] - values[1]) / (2 * h), abs=5e-9)
         slopes = [game_terms(like, x + s, w) for s in (h, -h)]
-        if not like.lapse:  # with a lapse rate the curvature is the expected one, below
-            assert curvature == pytest.approx((slopes[1][0] - slopes[0][0]) / (2 * h), abs=5e-9)
+        assert curvature == pytest.approx((slopes[1][0] - slopes[0][0]) / (2 * h), abs=5e-9)
         assert curvature >= 0.0
         assert game_skew(like, x, w) == pytest.approx((slopes[0][1] - slopes[1][1]) / (2 * h), abs=3e-8)
         # swapping the documents flips the label: same likelihood, opposite gradient, same curvature
@@ -110,7 +103,7 @@ def test_game_kernels(like: Likelihood, w: float) -> None:
 def test_outcomes_are_a_distribution(like: Likelihood) -> None:
     """Win, tie and loss sum to one; mean, variance and expected gradient follow from them."""
     for x in np.linspace(-5, 5, 21):
-        outcomes = [1.0, 0.5, 0.0] if like in TIED else [1.0, 0.0]
+        outcomes = [1.0, 0.5, 0.0] if like == DAVIDSON else [1.0, 0.0]
         p = np.array([math.exp(game_log_likelihood(like, x, outcome)) for outcome in outcomes])
         assert p.sum() == pytest.approx(1.0, abs=1e-12)
         mean, variance = outcome_moments(like, x)
@@ -123,35 +116,17 @@ def test_outcomes_are_a_distribution(like: Likelihood) -> None:
         )  # and its variance is the information
 
 
-def test_published_forms_of_ties() -> None:
-    """With π = exp(latent): Davidson's ν √(π_i π_j), Rao and Kupper's θ = e^η, both as printed in 1970 and 1967."""
+def test_published_form_of_davidson() -> None:
+    """With π = exp(latent) and Davidson's ν √(π_i π_j), as printed in 1970."""
     a, b = 0.9, -0.4
     p, q = math.exp(a), math.exp(b)
-    nu, theta = DAVIDSON.width, math.exp(RAO_KUPPER.width)
-    total = p + q + nu * math.sqrt(p * q)
-    davidson = [p / total, nu * math.sqrt(p * q) / total, q / total]
-    tie = (theta**2 - 1) * p * q / ((p + theta * q) * (theta * p + q))
-    rao_kupper = [p / (p + theta * q), tie, q / (theta * p + q)]
-    for like, expected in ((DAVIDSON, davidson), (RAO_KUPPER, rao_kupper)):
-        found = [math.exp(game_log_likelihood(like, a - b, outcome)) for outcome in (1.0, 0.5, 0.0)]
-        assert found == pytest.approx(expected, rel=1e-12)
+    tie = DAVIDSON.width * math.sqrt(p * q)
+    found = [math.exp(game_log_likelihood(DAVIDSON, a - b, outcome)) for outcome in (1.0, 0.5, 0.0)]
+    assert found == pytest.approx(np.array([p, tie, q]) / (p + tie + q), rel=1e-12)
 
 
-def test_glenn_david_ties_far_apart() -> None:
-    """log[Φ(x+η) - Φ(x-η)] in 50 digits at gaps where both are 1 in double precision."""
-    golden = {(3.0, 0.3): -5.81464152604, (12.0, 0.3): -71.831414567617, (40.0, 0.3): -792.645923199187}
-    for (x, width), value in golden.items():
-        like = Likelihood.of("thurstone", "glenn-david", width)
-        assert game_log_likelihood(like, x, 0.5) == pytest.approx(value, rel=1e-12)
-        assert game_log_likelihood(like, -x, 0.5) == pytest.approx(value, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("model", "ties", "lapse"),
-    [("thurstone", "davidson", 0.0), ("bradley-terry", "glenn-david", 0.0), ("bradley-terry", "davidson", 0.1)],
-)
-def test_combinations_that_do_not_exist_are_refused(model: Model, ties: Ties, lapse: float) -> None:
-    with pytest.raises(AssertionError, match="no likelihood"):
-        Likelihood.of(model, ties, 0.5, lapse)
-    with pytest.raises(ValidationError, match="ties"):
-        RateConfig(model=model, ties=ties, lapse=lapse)
+def test_combinations_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(AssertionError):
+        Likelihood.of("thurstone", "davidson", 0.5)
+    with pytest.raises(ValidationError):
+        RateConfig(model="thurstone", ties="davidson")

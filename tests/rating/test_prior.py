@@ -10,7 +10,7 @@ import pytest
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.errors import DataError, FitError
 from anmi_ray.core.scale import Model
-from anmi_ray.rating import fit_globals, weighting
+from anmi_ray.rating import fit_globals, shared_parameters
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.likelihood import Likelihood
 from anmi_ray.rating.pairs import read_games
@@ -186,7 +186,7 @@ def test_sample_is_a_sample_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> Non
     chosen = sample_queries(ids, 5)
     assert sample_queries(reversed(ids), 5) == chosen
     assert set(chosen) & set(ids[:6]) <= set(sample_queries(ids[:6], 5))
-    monkeypatch.setattr(weighting, "SAMPLE_QUERIES", 5)
+    monkeypatch.setattr(shared_parameters, "SAMPLE_QUERIES", 5)
     assert fit_globals(*t.tables, RateConfig()).queries == 5
 
 

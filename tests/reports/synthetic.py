@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -10,26 +12,9 @@ from anmi_ray.core.records import METRIC
 from anmi_ray.evaluation import significance
 from anmi_ray.evaluation.fusion import WeightSweep, simplex
 from anmi_ray.evaluation.headline import Headline
-from anmi_ray.reports.data import (
-    Collection,
-    FitFacts,
-    GapBand,
-    GapSample,
-    Hit,
-    JudgeAudit,
-    JudgeValue,
-    MiningFacts,
-    Quantiles,
-    QueryPair,
-    RatedDocument,
-    RatedQuery,
-    RejectCount,
-    ReportData,
-    Serving,
-    StageFlow,
-    StageTime,
-    TruthSample,
-)
+from anmi_ray.reports.audits import audited
+from anmi_ray.reports.data import GapSample, Json, ReportData, TruthSample
+from anmi_ray.store import Flow
 from tests.evaluation.scored_pairs import relevance
 
 MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
@@ -43,12 +28,19 @@ TITLES = (
     ("json.JSONEncoder", "Extensible JSON encoder for Python data structures, with optional sorted keys."),
     ("pathlib.Path.glob", "Iterate over this subtree and yield all existing files of any kind matching the pattern."),
 )
+
+
+def band(name: str, low: float | None, high: float | None, weight: float) -> Json:
+    """A band of gaps."""
+    return {"name": name, "low": low, "high": high, "weight": weight}
+
+
 BANDS = (
-    GapBand("danger", None, 100.0, 0.0),
-    GapBand("soft", 100.0, 200.0, 0.5),
-    GapBand("goldilocks", 200.0, 400.0, 1.0),
-    GapBand("medium", 400.0, 600.0, 0.7),
-    GapBand("easy", 600.0, None, 0.3),
+    band("danger", None, 100.0, 0.0),
+    band("soft", 100.0, 200.0, 0.5),
+    band("goldilocks", 200.0, 400.0, 1.0),
+    band("medium", 400.0, 600.0, 0.7),
+    band("easy", 600.0, None, 0.3),
 )
 
 
@@ -88,7 +80,7 @@ def gaps() -> GapSample:
     taken = identity.rng("synthetic-chosen").random(len(values)) < np.clip(1 - np.abs(seen - 380) / 420, 0, 1) * (
         seen > 150
     )
-    by_category = {band.name: names == i for i, band in enumerate(BANDS)}
+    by_category = {band["name"]: names == i for i, band in enumerate(BANDS)}
     chosen = {name: values[rows & taken] for name, rows in by_category.items()}
     return GapSample({name: values[rows] for name, rows in by_category.items()}, BANDS, 268.4, chosen)
 
@@ -126,59 +118,81 @@ def training(steps: int = 900) -> tuple[dict[str, float | None], ...]:
     return tuple(rows)
 
 
-def pair(query: str, before: float, after: float, start: int) -> QueryPair:
+def hit(title: str, text: str, relevant: bool) -> Json:
+    """A document of a ranking."""
+    return {"title": title, "text": text, "relevant": relevant}
+
+
+def ranked(query: str, before: float, after: float, baseline_hits: Sequence[Json], system_hits: Sequence[Json]) -> Json:
+    """A query's two rankings."""
+    hits = {"baseline_hits": baseline_hits, "system_hits": system_hits}
+    return {"query": query, "before": before, "after": after, **hits}
+
+
+def pair(query: str, before: float, after: float, start: int) -> Json:
     """A query with its two rankings; the relevant document moves up or down."""
-    hits = [Hit(*TITLES[(start + i) % len(TITLES)], relevant=i == 4) for i in range(5)]
+    hits = [hit(*TITLES[(start + i) % len(TITLES)], relevant=i == 4) for i in range(5)]
     top = [hits[4], *hits[:4]]
-    return QueryPair(
-        query, before, after, tuple(hits if before < after else top), tuple(top if before < after else hits)
-    )
+    return ranked(query, before, after, hits if before < after else top, top if before < after else hits)
 
 
-def example() -> RatedQuery:
+def document(title: str, text: str, rating: float, std_err: float, is_positive: bool, truth: float) -> Json:
+    """A document of the example query."""
+    points = {"rating_elo": rating, "std_err_elo": std_err}
+    return {"title": title, "text": text, **points, "is_positive": is_positive, "truth_elo": truth}
+
+
+def example() -> Json:
     """Eight documents of one query."""
     ratings = (412.0, 333.0, 190.0, 121.0, 12.0, -96.0, -240.0, -388.0)
-    documents = tuple(
-        RatedDocument(title, text, rating, 88.0 + 4 * i, i == 1, rating * 1.1 + (-1) ** i * 60)
+    documents = [
+        document(title, text, rating, 88.0 + 4 * i, i == 1, rating * 1.1 + (-1) ** i * 60)
         for i, ((title, text), rating) in enumerate(zip(TITLES, ratings, strict=True))
-    )
-    return RatedQuery("find the n smallest values of an iterable without sorting all of it", documents, 50, 200)
+    ]
+    query = "find the n smallest values of an iterable without sorting all of it"
+    return {"query": query, "documents": documents, "candidates": 50, "comparisons": 200}
 
 
-def judges() -> tuple[JudgeAudit, ...]:
-    """Three simulated judges with their faults injected and recovered."""
-    return tuple(
-        JudgeAudit(
-            name,
-            True,
-            (
-                JudgeValue("noise (probit)", noise + 0.02, noise, noise - 0.03, noise + 0.06, True),
-                JudgeValue("position bias (probit)", bias - 0.01, bias, bias - 0.04, bias + 0.03, True),
-                JudgeValue("failures (share)", 0.0098, 0.01, 0.0091, 0.0105),
-                JudgeValue("flip rate (share)", 0.12),
-            ),
-        )
+def judges() -> list[Json]:
+    """Three simulated judges."""
+    return [
+        {
+            "judge": name,
+            "simulated": True,
+            "values": [
+                audited("right, per answer (share)", 0.9 - noise / 5, 0.88 - noise / 5, 0.92 - noise / 5),
+                audited("preference for the first shown (share above ½)", bias, bias - 0.04, bias + 0.03),
+                audited("failures (share)", 0.0098, 0.0091, 0.0105),
+                audited("flip rate (share)", 0.12),
+            ],
+        }
         for name, noise, bias in (("careful", 0.6, 0.0), ("hasty", 1.0, 0.3), ("verbose", 0.8, -0.15))
-    )
+    ]
 
 
-def fits() -> FitFacts:
+def quantiles(median: float, low: float, high: float) -> Json:
+    """Quantiles over queries."""
+    return {"median": median, "low": low, "high": high}
+
+
+def fits() -> Json:
     """Fits of 50 documents with 8 opponents each."""
-    quantiles = {
-        "documents": Quantiles(50.0, 50.0, 51.0),
-        "comparisons": Quantiles(200.0, 200.0, 204.0),
-        "iterations": Quantiles(5.0, 4.0, 6.0),
-        "min_degree": Quantiles(8.0, 8.0, 8.0),
-        "max_degree": Quantiles(8.0, 8.0, 9.0),
-        "diameter": Quantiles(3.0, 3.0, 4.0),
-        "lambda2": Quantiles(3.21, 2.87, 3.44),
-        "never_won": Quantiles(4.0, 1.0, 7.0),
-        "never_lost": Quantiles(3.0, 1.0, 6.0),
-        "spread_elo": Quantiles(268.4, 201.7, 322.9),
-        "deviance_per_df": Quantiles(0.94, 0.71, 1.22),
+    found = {
+        "documents": quantiles(50.0, 50.0, 51.0),
+        "comparisons": quantiles(200.0, 200.0, 204.0),
+        "iterations": quantiles(5.0, 4.0, 6.0),
+        "min_degree": quantiles(8.0, 8.0, 8.0),
+        "max_degree": quantiles(8.0, 8.0, 9.0),
+        "diameter": quantiles(3.0, 3.0, 4.0),
+        "lambda2": quantiles(3.21, 2.87, 3.44),
+        "never_won": quantiles(4.0, 1.0, 7.0),
+        "never_lost": quantiles(3.0, 1.0, 6.0),
+        "spread_elo": quantiles(268.4, 201.7, 322.9),
+        "deviance_per_df": quantiles(0.94, 0.71, 1.22),
     }
     prior = "empirical prior, σ₀ 0.97 probit; dispersion 1.08"
-    return FitFacts(1_918, 0, 1, 12, 107_408, 0.0361, 1_918, quantiles, prior)
+    counts = {"queries": 1_918, "not_converged": 0, "disconnected": 1, "equal": 12}
+    return {**counts, "triads": 107_408, "cycle_rate": 0.0361, "sampled": 1_918, "quantiles": found, "prior": prior}
 
 
 def first(table: pa.Table) -> Headline:
@@ -186,6 +200,12 @@ def first(table: pa.Table) -> Headline:
     shares = significance.compare(table, "dense", ["reranked"], "nDCG@10", rounds=1_000)[1:]
     dev = {"bm25": 0.41, "dense": 0.44, "hybrid": 0.5, "reranked": 0.58}
     return Headline("reranked", "hybrid", "dev", "dense", "nDCG@10", 131, dev, {"reranked": 0.7, "dense": 0.3}, shares)
+
+
+def stage(name: str, seconds: float, reused: bool, *flows: tuple[str, int, int]) -> Json:
+    """A stage's time, and rows in and rejected of every unit."""
+    found = [Flow(unit, rows, rows - rejected, rejected) for unit, rows, rejected in flows]
+    return {"stage": name, "seconds": seconds, "reused": reused, "flows": found}
 
 
 def report_data() -> ReportData:
@@ -198,23 +218,35 @@ def report_data() -> ReportData:
     sweep = tuple(0.52 + 0.09 * w - 0.06 * w**4 - 0.05 * (bm25 - 0.1) ** 2 for w, bm25, _ in weights)
     best = weights[int(np.argmax(sweep))]
     parts = ("reranked", "bm25", "dense")
-    flow = StageFlow
     return ReportData(
         run="quickstart",
-        collection=Collection(
-            "Python docstrings",
-            6_412,
-            {"train": 1_918, "dev": 131, "test": 276},
-            2_325,
-            (RejectCount("documents", "empty text", 14), RejectCount("queries", "duplicate of another split", 3)),
-        ),
+        collection={
+            "name": "Python docstrings",
+            "documents": 6_412,
+            "queries": {"train": 1_918, "dev": 131, "test": 276},
+            "qrels": 2_325,
+            "rejects": [
+                {"place": "documents", "reason": "empty text", "rows": 14},
+                {"place": "queries", "reason": "duplicate of another split", "rows": 3},
+            ],
+            "labelled": {},
+            "left_out": 0,
+        },
         metrics=table,
         comparisons=comparisons,
         system="reranked",
         baseline="hybrid",
         measure="nDCG@10",
         first=first(table),
-        serving=Serving(100, 407, 78.4, 2, 5_120, 22_713_216, 90_864_192),
+        serving={
+            "depth": 100,
+            "queries": 407,
+            "seconds": 78.4,
+            "cores": 2,
+            "documents": 5_120,
+            "parameters": 22_713_216,
+            "model_bytes": 90_864_192,
+        },
         simulated=True,
         config_yaml="name: quickstart\nseed: 0\ncompare:\n  degree: 8\nrate:\n  model: thurstone\n  prior: empirical\n",
         relevance=relevance(),
@@ -222,33 +254,37 @@ def report_data() -> ReportData:
             "nDCG@10", 131, "minmax", parts, weights, sweep, best, max(sweep), (0.0, 0.1, 0.9), 0.57, 0.52
         ),
         judges=judges(),
-        panel=(JudgeValue("agreement, Krippendorff's α", 0.61), JudgeValue("error correlation, careful ~ hasty", 0.02)),
+        panel=(audited("agreement, Krippendorff's α", 0.61), audited("error correlation, careful ~ hasty", 0.02)),
         spent=("careful: 1,200 questions in 1,300 calls, 1.20 M prompt tokens, 0.45 dollars",),
         fits=fits(),
         truth=truth(),
         example=example(),
         gaps=gaps(),
-        mining=MiningFacts(1_871, 1_871, 6.4, 352.0, 128.0, 100.0, 0.018, 0.015, 0.021),
+        mining={
+            "examples": 1_871,
+            "queries": 1_871,
+            "negatives_per_example": 6.4,
+            "mean_gap_elo": 352.0,
+            "mean_gap_se_elo": 128.0,
+            "false_negative_gap_elo": 100.0,
+            "false_negative_rate": 0.018,
+            "false_negative_low": 0.015,
+            "false_negative_high": 0.021,
+            "validated": None,
+            "pseudo_positives": None,
+            "rated_share": None,
+        },
         training=training(),
         stages=(
-            StageTime(
-                "ingest",
-                4.2,
-                True,
-                (
-                    flow("documents", 6_426, 6_412, 14),
-                    flow("queries", 2_328, 2_325, 3),
-                    flow("qrels", 2_325, 2_325, 0),
-                ),
-            ),
-            StageTime("retrieve", 61.0, True, (flow("queries", 2_325, 2_325, 0),)),
-            StageTime("compare", 2.1, True, (flow("train queries", 1_918, 1_918, 0),)),
-            StageTime("judge", 5.4, False, (flow("judgments", 2_301_600, 2_278_584, 23_016),)),
-            StageTime("rate", 9.3, False, (flow("train queries", 1_918, 1_917, 1),)),
-            StageTime("mine", 1.6, False, (flow("train queries", 1_917, 1_871, 46),)),
-            StageTime("train", 412.7, False, (flow("examples", 1_871, 1_871, 0),)),
-            StageTime("rerank", 78.4, False, (flow("queries", 407, 407, 0),)),
-            StageTime("evaluate", 3.8, False),
+            stage("ingest", 4.2, True, ("documents", 6_426, 14), ("queries", 2_328, 3), ("qrels", 2_325, 0)),
+            stage("retrieve", 61.0, True, ("queries", 2_325, 0)),
+            stage("compare", 2.1, True, ("train queries", 1_918, 0)),
+            stage("judge", 5.4, False, ("judgments", 2_301_600, 23_016)),
+            stage("rate", 9.3, False, ("train queries", 1_918, 1)),
+            stage("mine", 1.6, False, ("train queries", 1_917, 46)),
+            stage("train", 412.7, False, ("examples", 1_871, 0)),
+            stage("rerank", 78.4, False, ("queries", 407, 0)),
+            stage("evaluate", 3.8, False),
         ),
         queries=(
             pair("find the n smallest values of an iterable without sorting all of it", 0.39, 1.0, 0),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,38 +10,22 @@ import pytest
 
 from anmi_ray.core.identity import rng
 from anmi_ray.evaluation.replicates import contrast, family
-from anmi_ray.reports import campaign, campaign_charts, page
-from anmi_ray.reports.campaign import (
-    CampaignData,
-    Dimension,
-    Importance,
-    RepeatData,
-    RepeatRow,
-    TrialRow,
-    to_json,
-)
+from anmi_ray.reports import campaign, page
+from anmi_ray.reports.campaign import CampaignData, RepeatData, RepeatRow, Status, Trial, to_json
 
 from .test_run import Page
 
-AXES = (
-    Dimension("train.learning_rate", low=1e-4, high=1e-2, log=True),
-    Dimension("rule", ("posterior", "<table2>")),
-    Dimension("rule=posterior: mine.allow.0.largest", low=0.0, high=0.2),
-    Dimension("curriculum", ("fixed", "window", "progress")),
-)
 
-
-def trial(number: int, status: str) -> TrialRow:
+def trial(number: int, status: Status) -> Trial:
     random = rng("trial", number)
     params = {"train.learning_rate": 10 ** random.uniform(-4, -2), "rule": ("posterior", "<table2>")[number % 2]}
     if number % 2 == 0:
         params["rule=posterior: mine.allow.0.largest"] = random.uniform(0, 0.2)
-    params["curriculum"] = ("fixed", "window", "progress")[number % 3]
     shares = {"complete": 4, "stopped": 1 + number % 2, "failed": 0, "running": 1}[status]
     curve = tuple((0.25 * (k + 1), 0.4 + 0.05 * k + 0.05 * random.random()) for k in range(shares))
     dev = max(value for _, value in curve) if status == "complete" else None
     message = "loss: it is <nan>" if status == "failed" else None
-    return TrialRow(number, status, params, curve, dev, 12.0 + number, message, f"tune-t{number:03d}")
+    return Trial(number, status, params, curve, dev, 12.0 + number, message, f"tune-t{number:03d}", f"f{number}")
 
 
 def repeats(gain: float) -> RepeatData:
@@ -55,7 +38,17 @@ def repeats(gain: float) -> RepeatData:
 
 
 def data(gain: float = 0.05) -> CampaignData:
-    ends = ["complete", "stopped", "stopped", "complete", "failed", "stopped", "complete", "stopped", "running"]
+    ends: list[Status] = [
+        "complete",
+        "stopped",
+        "stopped",
+        "complete",
+        "failed",
+        "stopped",
+        "complete",
+        "stopped",
+        "running",
+    ]
     trials = tuple(trial(number, status) for number, status in enumerate(ends))
     complete = [one for one in trials if one.dev is not None]
     best = max(complete, key=lambda one: one.dev or 0.0)
@@ -65,13 +58,9 @@ def data(gain: float = 0.05) -> CampaignData:
         measure="nDCG@10",
         fingerprint="0123456789abcdef",
         wanted=12,
-        axes=AXES,
         trials=trials,
         best=best.number,
-        best_settings={"train.learning_rate": 0.001, "mine.rule": "<table2>"},
-        default_settings={"train.learning_rate": 0.0004, "mine.rule": None},
-        rungs=(0.25, 0.5),
-        importance=Importance({"train.learning_rate": 0.7, "curriculum": 0.2, "rule": 0.1}, 0.25, 8),
+        importances={"train.learning_rate": 0.7, "curriculum": 0.2, "rule": 0.1},
         repeats=repeats(gain),
         simulated=True,
         environment={"cores": "2"},
@@ -104,35 +93,19 @@ def test_the_finding_is_the_repeats_not_the_search(gain: float, said: str) -> No
 
 
 def test_without_repeats_nothing_is_claimed() -> None:
-    html = campaign.to_html(replace(data(), repeats=None, importance=None))
+    html = campaign.to_html(replace(data(), repeats=None, importances={}))
     assert "on test nothing was measured" in html
     assert "what the best is worth is not known" in html
-    assert "Nothing can be said" in html
+    assert "Unknown: fewer than four" in html
 
 
 def test_every_trial_is_in_the_table_and_its_end_is_marked() -> None:
     found = data()
     html = campaign.to_html(found)
     assert html.count('<td class="unit status') == len(found.trials)
-    curves = campaign_charts.dev_curves(found.trials, found.best, found.rungs, found.measure)
+    history = campaign.history(found.trials, found.best, found.measure)
     for one in found.trials:
-        assert (f"trial {one.number}, {one.status}: dev" in curves) == bool(one.curve)
-    common, optional = campaign_charts.parallel(found.axes, found.trials, found.best, found.measure)
-    drawn = [one for one in found.trials if one.last is not None]
-    assert common.count("<title>") == len(drawn)
-    assert optional.count("<title>") == sum(AXES[2].name in one.params for one in drawn)
-
-
-def test_a_parameter_that_a_trial_lacks_is_passed_over() -> None:
-    found = data()
-    axes = (*AXES, replace(AXES[2], name="another"))
-    one = replace(found.trials[0], params={**found.trials[0].params, "another": 0.1})
-    trials = (one, *found.trials[1:])
-    _, optional = campaign_charts.parallel(axes, trials, found.best, found.measure)
-    lines = dict(re.findall(r'd="(M[^"]*)"[^>]*><title>trial (\d+),', optional))
-    corners = {int(number): path.count("L") for path, number in lines.items()}
-    assert corners.pop(0) == 2  # two axes, and dev
-    assert set(corners.values()) == {1}  # others have one of them, and dev
+        assert (f"trial {one.number}, {one.status}: dev" in history) == (one.last is not None)
 
 
 def test_the_page_says_the_numbers_of_the_json() -> None:
@@ -147,14 +120,14 @@ def test_the_page_says_the_numbers_of_the_json() -> None:
         assert f"{page.signed(row['difference'])} {ends} {page.p_value(row['p_holm'])}" in words
     for row in content["repeats"]["rows"]:
         assert f"{row['system']} {page.decimal(sum(row['values']) / len(row['values']))}" in words
-    for name, share in content["importance"]["shares"].items():
+    for name, share in content["importances"].items():
         assert f"{100 * share:.0f} %" in words
         assert name in words
 
 
 def test_the_json_holds_every_number() -> None:
     content = json.loads(to_json(data()))
-    assert content["format"] == 1
+    assert content["format"] == 2
     assert len(content["trials"]) == 9
     assert content["repeats"]["contrasts"][0]["system"] == "best"
     assert np.isfinite([one["difference"] for one in content["repeats"]["contrasts"]]).all()

@@ -11,16 +11,11 @@ import pytest
 from markupsafe import Markup
 
 from anmi_ray.core.identity import rng
-from anmi_ray.evaluation.distilled import Circle, PointSample
-from anmi_ray.evaluation.pairwise import KINDS, Cumulative
-from anmi_ray.evaluation.pairwise_measures import Bucket
 from anmi_ray.evaluation.significance import Estimate
-from anmi_ray.reports import campaign_charts, charts, distilled_charts, pictures, rule_charts, theme
+from anmi_ray.reports import campaign, charts, pictures, theme
 from anmi_ray.reports.page import asset
-from anmi_ray.reports.trials import Dimension, TrialRow
 
 HOSTILE = "</text></svg><script>alert(1)</script>\"'<img src=http://evil.example onerror=x> & \x07 var(--main)"
-KIND = (0.4, 0.1, 0.2, 0.1, 0.2)
 
 
 def values(size: int) -> np.ndarray:
@@ -31,8 +26,7 @@ def lines(size: int, name: str) -> Markup:
     points = [(float(k), float(v)) for k, v in enumerate(values(size))]
     curves = [charts.Curve(name, charts.smooth(points)), charts.Curve(f"{name}2", charts.smooth(points[:2]))]
     ring = points[0] if points else None
-    spread = [charts.IntervalLine(0.0, 1.0, 0.5, 2.0), charts.IntervalLine(1.0, 1.0, None, None)]
-    return charts.lines(curves, name, name, ring=ring, across=[(name, 1.0), (name, 2.0)], spread=spread)
+    return charts.lines(curves, name, name, ring=ring)
 
 
 def interval_lines(size: int, name: str) -> Markup:
@@ -60,48 +54,19 @@ def matrix(size: int, name: str) -> Markup:
     return charts.matrix(names, cells, (0.0, 1.0), name, name)
 
 
-def trials(size: int, name: str) -> list[TrialRow]:
-    ends = ("complete", "stopped", "failed", "running")
+def trials(size: int) -> list[campaign.Trial]:
+    ends: tuple[campaign.Status, ...] = ("complete", "stopped", "failed", "running")
     rows = []
     for k, v in enumerate(values(min(size, 300)).tolist()):
         curve = tuple((0.25 * (n + 1), v + n) for n in range(k % 4))
         dev = v if k % 4 == 0 else None
-        params = {"rate": 10.0 ** (-1 - k % 3), name: name} | ({"more": k % 5} if k % 2 else {})
-        rows.append(TrialRow(k, ends[k % 4], params, curve, dev, 1.0, None, "run"))
+        rows.append(campaign.Trial(k, ends[k % 4], {}, curve, dev, 1.0, None, "run", "train"))
     return rows
 
 
-def parallel(size: int, name: str) -> Markup:
-    axes = [Dimension("rate", (), 1e-3, 1e-1, True), Dimension(name, (name,)), Dimension("more", (), 0, 4)]
-    return Markup("").join(campaign_charts.parallel(axes, trials(size, name), 0, name))
-
-
-def panel(size: int, name: str) -> Markup:
-    edges = [100.0 * k for k in range(min(size, 40) + 2)]
-    bins = [Estimate(0.5, 0.4, 0.6, 10) if k % 4 else Estimate(None, None, None, 0) for k in range(len(edges) - 1)]
-    bands = [(name, None, 150.0), ("easy", 150.0, None)]
-    return rule_charts.panel(name, bins, bins[::-1], [150.0, 1e9], edges, bands)
-
-
-def optimal_gap(size: int, name: str) -> Markup:
-    costs = np.geomspace(0.1, 30.0, max(2, min(size, 60))).tolist()
-    gaps = [[cost * k if cost < 20 else None for cost in costs] for k in (1.0, 2.0, 3.0)]
-    return rule_charts.optimal_gap(costs, gaps)
-
-
-def points(size: int) -> PointSample:
-    share = rng("points", size).dirichlet([1, 1, 1], min(size, 1500))
-    return PointSample(*(tuple(column.tolist()) for column in (share[:, 0], share[:, 1], share[:, 2].round(1))))
-
-
-def buckets(size: int) -> list[Bucket]:
-    found = Estimate(0.5, 0.4, 0.6, 10)
-    return [Bucket(10, 0.0, 1.0, (k + 1) / (min(size, 20) + 1), found, KIND) for k in range(min(size, 20))]
-
-
-def cumulative(size: int, name: str) -> Markup:
-    rank = np.linspace(0, 1, min(size, 200))
-    return distilled_charts.cumulative(Cumulative(rank, rank**2, np.tile(KIND, (len(rank), 1))), by_rank=size % 2 == 0)
+def calibration(size: int, name: str) -> Markup:
+    curve = [((k + 1) / 21, Estimate(0.5, 0.4, 0.6, 10)) for k in range(min(size, 20))]
+    return charts.calibration({name: curve, f"{name}2": curve}, name, name)
 
 
 def rated(size: int, name: str) -> Markup:
@@ -117,22 +82,8 @@ CHARTS: dict[str, Callable[[int, str], Markup]] = {
     "scatter": lambda size, name: charts.scatter(values(size), values(size), name, name),
     "histogram": histogram,
     "matrix": matrix,
-    "parallel": parallel,
-    "dev curves": lambda size, name: campaign_charts.dev_curves(trials(size, name), 0, [0.25, 0.5], name),
-    "importance": lambda size, name: campaign_charts.importance({f"{name}{k}": 0.1 for k in range(min(size, 9))}),
-    "panel": panel,
-    "optimal gap": optimal_gap,
-    "triangle": lambda size, name: distilled_charts.triangle(points(size), 1),
-    "folded": lambda size, name: distilled_charts.folded_triangle(
-        points(size), name, [Circle(radius, 1, KIND) for radius in (0.25, 0.75)]
-    ),
-    "confidence": lambda size, name: distilled_charts.confidence(points(size)),
-    "kind bars": lambda size, name: distilled_charts.kind_bars([(name, name, KIND)] * min(size, 5), name),
-    "cumulative": cumulative,
-    "rank buckets": lambda size, name: distilled_charts.rank_buckets(buckets(size)),
-    "calibration": lambda size, name: distilled_charts.calibration(
-        {one: [(row.predicted, row.observed) for row in buckets(size)] for one in (name, f"{name}2")}, name, name
-    ),
+    "history": lambda size, name: campaign.history(trials(size), 0, name),
+    "calibration": calibration,
     "ratings": rated,
 }
 EMPTY = {"histogram", "ratings"}  # their callers draw them only where there is something
@@ -260,6 +211,5 @@ def test_a_file_of_pictures_stands_alone() -> None:
     assert page.lower().startswith("<!doctype html>")
 
 
-def test_names_of_kinds_have_a_colour_each() -> None:
-    assert len(distilled_charts.COLOURS) == len(KINDS)
+def test_long_names_are_shortened() -> None:
     assert theme.short("x" * 50) == "x" * 19 + "…" + "x" * 10

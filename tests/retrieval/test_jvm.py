@@ -13,7 +13,7 @@ import pytest
 
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.retrieval import jdk, jvm, lucene
+from anmi_ray.retrieval import jvm, lucene
 from tests.interrupts import heeding
 from tests.retrieval.java import needs_lucene
 
@@ -49,11 +49,9 @@ def test_package_without_its_classes_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.skipif(find_spec("pyserini") is None, reason="pyserini is not installed")
-def test_no_jdk_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_jdk_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(jdk, "FOLDERS", ())
-    with pytest.raises(ConfigError, match=r"needs a JDK of 21 or newer; found none\n.*JAVA_HOME"):
+    with pytest.raises(ConfigError, match="JDK of 21 or newer in JAVA_HOME"):
         lucene.check()
 
 
@@ -68,16 +66,12 @@ def test_checking_imports_and_starts_nothing() -> None:
 
 @needs_lucene
 def test_java_leaves_the_process_as_it_was(tmp_path: Path) -> None:
-    old = tmp_path / "jdk-17"  # in JAVA_HOME, and too old: another is taken
-    (old / "bin").mkdir(parents=True)
-    (old / "bin" / "java").touch()
-    (old / "release").write_text('JAVA_VERSION="17.0.15"\n')
     code = f"""
 import os, signal, sys
 from pathlib import Path
-from anmi_ray.config.retrieve import LuceneConfig, Rm3Config
+from anmi_ray.config.retrieve import LuceneConfig
 from anmi_ray.retrieval import lucene
-before, folder, config = dict(os.environ), Path({str(tmp_path / "größe")!r}), LuceneConfig(rm3=Rm3Config())
+before, folder, config = dict(os.environ), Path({str(tmp_path / "größe")!r}), LuceneConfig()
 folder.mkdir()
 handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 lucene.build(["red cars", "blue cars"], folder, config)
@@ -102,7 +96,7 @@ except KeyboardInterrupt:
 os.kill(os.getpid(), signal.SIGTERM)
 signal.pause()
 """
-    done = run(code, JAVA_HOME=str(old), JVM_PATH="/nowhere/libjvm.so")
+    done = run(code, JVM_PATH="/nowhere/libjvm.so")
     assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", -signal.SIGTERM)
 
 

@@ -1,4 +1,4 @@
-"""Lucene against BM25 by hand, its rule for ties, feedback, languages, and everything that a text or a file may be."""
+"""Lucene against BM25 by hand, its rule for ties, languages, and everything that a text or a file may be."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anmi_ray.config.retrieve import Bm25Config, LuceneConfig, Rm3Config
+from anmi_ray.config.retrieve import Bm25Config, LuceneConfig
 from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.retrieval import lucene
 from anmi_ray.retrieval.top import Hits, top
@@ -115,22 +115,21 @@ def test_documents_keep_their_places_through_flushes_and_merges(monkeypatch: pyt
 
 def test_builds_threads_and_depths_agree() -> None:
     texts, queries = corpus(300, seed=5), corpus(150, seed=6, longest=6)
-    for config in (LuceneConfig(), LuceneConfig(rm3=Rm3Config(documents=3, terms=4))):
-        first, second = search(texts, queries, 20, config), search(texts, queries, 20, config)
-        with indexed(texts, config) as index:
-            threaded, shallow = index.search(queries, 20, threads=3), index.search(queries, 7)
-        for one, other in ((first, second), (first, threaded), (tuple(part[:, :7] for part in first), shallow)):
-            assert one[0].tolist() == other[0].tolist()
-            assert one[1].tolist() == other[1].tolist()
+    config = LuceneConfig()
+    first, second = search(texts, queries, 20, config), search(texts, queries, 20, config)
+    with indexed(texts, config) as index:
+        threaded, shallow = index.search(queries, 20, threads=3), index.search(queries, 7)
+    for one, other in ((first, second), (first, threaded), (tuple(part[:, :7] for part in first), shallow)):
+        assert one[0].tolist() == other[0].tolist()
+        assert one[1].tolist() == other[1].tolist()
 
 
 @pytest.mark.parametrize("query", ["the and of", "", " \t\n", "?!", "zzz unknown", "the OR and", "(((", '"'])
 def test_queries_without_a_word_have_no_hits(query: str) -> None:
-    for config in (LuceneConfig(), LuceneConfig(rm3=Rm3Config())):
-        index, score = search(corpus(5), [query, "alpha"], 4, config)
-        assert index[0].tolist() == [-1] * 4
-        assert not score[0].any()
-        assert (index[1] >= 0).any()
+    index, score = search(corpus(5), [query, "alpha"], 4, LuceneConfig())
+    assert index[0].tolist() == [-1] * 4
+    assert not score[0].any()
+    assert (index[1] >= 0).any()
 
 
 @pytest.mark.parametrize(
@@ -193,28 +192,13 @@ def test_unknown_language_is_named_with_those_that_are_known(tmp_path: Path) -> 
             use(LuceneConfig(language="xx"))
 
 
-def test_rm3_finds_what_the_first_documents_speak_of() -> None:
-    rng = random.Random(0)
-    filler = [" ".join(f"filler{rng.randrange(60)}" for _ in range(10)) for _ in range(200)]
-    texts = [*filler, *["car vehicle engine wheels"] * 3, *["vehicle engine wheels"] * 3]
-    relevant = set(range(203, 206))
-    without, within = LuceneConfig(), LuceneConfig(rm3=Rm3Config(documents=3, terms=5))
-    assert not relevant & set(search(texts, ["car"], 10, without)[0][0].tolist())
-    assert relevant <= set(search(texts, ["car"], 10, within)[0][0].tolist())
-    asked_alone = LuceneConfig(rm3=Rm3Config(documents=3, terms=5, original_weight=1.0))
-    index, score = search(texts, ["car"], 10, asked_alone)
-    assert index[0, :3].tolist() == [200, 201, 202]
-    assert not relevant & set(index[0].tolist())  # words of no weight find nothing
-    assert (score[0] > 0).sum() == 3
-
-
 @pytest.mark.slow
 def test_a_text_of_ten_megabytes_is_indexed() -> None:
     rng = random.Random(0)
     many_words = " ".join(f"{rng.getrandbits(48):x}" for _ in range(800_000)) + " needle"
     one_word = "x" * 10_000_000 + " needle"
     assert len(many_words) > 10_000_000
-    with indexed(["needle", many_words, one_word, "hay"], LuceneConfig(rm3=Rm3Config())) as index:
+    with indexed(["needle", many_words, one_word, "hay"], LuceneConfig()) as index:
         found = index.search(["needle", many_words[:100_000]], 4)[0]
     assert sorted(found[0].tolist()) == [-1, 0, 1, 2]
     assert found[1, 0] == 1
@@ -244,13 +228,11 @@ def test_odd_characters_are_carried_over() -> None:
 TEXT = st.text(st.one_of(st.characters(), st.sampled_from('abc ".:*^~()[]\\/\x00\ud800😀')), max_size=60)
 
 
-@given(st.lists(TEXT, max_size=12), st.lists(TEXT, min_size=1, max_size=6), st.integers(1, 15), st.booleans())
+@given(st.lists(TEXT, max_size=12), st.lists(TEXT, min_size=1, max_size=6), st.integers(1, 15))
 @settings(max_examples=40, deadline=None)
-def test_any_text_and_query_give_falling_scores_in_range(
-    texts: list[str], queries: list[str], depth: int, feedback: bool
-) -> None:
+def test_any_text_and_query_give_falling_scores_in_range(texts: list[str], queries: list[str], depth: int) -> None:
     queries = [*queries, *texts]
-    config = LuceneConfig(rm3=Rm3Config(documents=2, terms=3) if feedback else None)
+    config = LuceneConfig()
     index, score = search(texts, queries, depth, config)
     assert index.shape == score.shape == (len(queries), depth)
     assert index.dtype == np.int64
@@ -279,20 +261,10 @@ def test_absent_foreign_or_other_index_is_refused(tmp_path: Path) -> None:
         (made, 21, "of 20 documents, not of 21"),
         (LuceneConfig(stemmer=None), 20, r"analyzer en, stemmer porter, stop words left out, not en, stemmer None"),
         (LuceneConfig(language="de"), 20, "analyzer en, .*, not de"),
-        (LuceneConfig(rm3=Rm3Config()), 20, "vectors false, not true"),
     ):
         with pytest.raises(StoreError, match=message):
             lucene.LuceneIndex(folder, config, documents)
     lucene.LuceneIndex(folder, LuceneConfig(k1=2.0, b=0.1), 20).close()
-
-
-def test_an_index_for_rm3_serves_without_and_a_folder_is_written_anew(tmp_path: Path) -> None:
-    texts = corpus(20)
-    lucene.build(corpus(50, seed=9), tmp_path, LuceneConfig())
-    lucene.build(texts, tmp_path, LuceneConfig(rm3=Rm3Config()))
-    index = lucene.LuceneIndex(tmp_path, LuceneConfig(), 20)
-    assert index.search(["alpha"], 20)[0].tolist() == search(texts, ["alpha"], 20, LuceneConfig())[0].tolist()
-    index.close()
 
 
 def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -316,7 +288,7 @@ def test_an_interrupted_build_leaves_no_index(tmp_path: Path) -> None:
 
 def test_no_damage_goes_unseen(tmp_path: Path) -> None:
     """Each file truncated, emptied, removed, and with a bit of a byte flipped at places all over it."""
-    config = LuceneConfig(rm3=Rm3Config())
+    config = LuceneConfig()
     lucene.build(corpus(50), tmp_path, config)
     rng = random.Random(1)
     files = sorted(tmp_path.iterdir())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.config.retrieve import Bm25Config, LuceneConfig, Rm3Config
+from anmi_ray.config.retrieve import Bm25Config, LuceneConfig
 from anmi_ray.core import identity
 from anmi_ray.retrieval import bm25, lucene, statistics
 from anmi_ray.retrieval.statistics import Statistics
@@ -83,25 +82,6 @@ def test_lucene_scores_parts_as_the_whole(k1_b: tuple[float, float], tmp_path_fa
     np.testing.assert_allclose(shared, expected, rtol=2e-6)
     assert expected[:4].any(axis=1).all()
     assert not expected[4:].any()
-
-
-@needs_lucene
-def test_feedback_starts_from_what_the_whole_collection_weighs(tmp_path: Path) -> None:
-    config = LuceneConfig(rm3=Rm3Config(documents=2, terms=4))
-    draw = identity.rng("documents of feedback")
-    everything = [" ".join(draw.choice(WORDS, 6)) for _ in range(40)]
-    lucene.build(everything, tmp_path, config)
-
-    def found(whole: Statistics | None) -> tuple[np.ndarray, np.ndarray, Statistics]:
-        with closing(lucene.LuceneIndex(tmp_path, config, 40, whole)) as index:
-            return *index.search(["alpha gamma", "nothing"], 10), index.statistics(lucene.words(everything, config))
-
-    place, score, own = found(None)
-    same, as_high, _ = found(own)
-    assert (place[0] >= 0).all()
-    assert (place[1] < 0).all()
-    assert same.tolist() == place.tolist()
-    np.testing.assert_allclose(as_high, score, rtol=1e-5)
 
 
 @needs_lucene

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from ray.experimental import internal_kv
 
+from anmi_ray.config.needs import gpu_of_type, of_training
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.runtime.capacity import check_room, largest, room, scales
-from anmi_ray.runtime.needs import gpu_of_type, of_training
 from anmi_ray.stages.train.trainer import TrainSources, run_training
 
 HAND_MADE = {"active_nodes": {"node_" + "fb17a6ca" * 7: 1}, "idle_nodes": None, "pending_launches": {}}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +11,8 @@ import torch
 from ray.serve import Application
 
 import anmi_ray
-from anmi_ray.api import reranking
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.models.kinds import load_reranker
-from anmi_ray.models.reranker import Reranker
-from anmi_ray.serving import app
 from anmi_ray.serving.app import application
-from anmi_ray.serving.model_version import ModelVersion
-from anmi_ray.serving.queue import Computed
 from anmi_ray.serving.settings import validated
 from tests.commands import refused
 from tests.models.tiny import WORDS, write_tiny_classifier
@@ -36,12 +27,13 @@ def bound(application: Application) -> Any:
 @pytest.mark.parametrize(("gpus", "device"), [(0, "cpu"), (0.25, "cuda"), (1, "cuda")])
 def test_each_process_that_scores_takes_its_share(gpus: float, device: str) -> None:
     settings = validated({"model": "folder", "gpus": gpus, "threads": 3})
-    front = application(settings, None, None)
-    scorer = bound(front).init_args[2]
+    front = application(settings, None)
+    scorer = bound(front).init_args[1]
     options = [bound(one).ray_actor_options for one in (front, scorer)]
     assert [one.get("num_gpus", 0) for one in options] == [0, gpus]
     assert [one["num_cpus"] for one in options] == [0, 3]
     assert bound(scorer).init_args[0].device == device
+    assert bound(scorer)._deployment_config.max_surge_percent == (0 if gpus else 100)  # its memory may not hold two
 
 
 @pytest.mark.parametrize("wrong", [{"gpus": -1}, {"gpus": 1.5}, {"gpus": 1e-5}, {"precision": "int8"}])
@@ -80,38 +72,3 @@ def test_scores_of_a_gpu_are_those_of_rerank(tmp_path: Path) -> None:
     with serving(model, tmp_path / "errors", "--gpus", "0.5", "--replicas", "2", "--threads", "1") as served:
         found = served.scores("word1", texts)
     assert found == pytest.approx([wanted[at] for at in range(len(texts))], abs=1e-4)
-
-
-def test_a_gpu_holds_one_model_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loading anew: the model before is gone by then; where none can be loaded it is said, and tried again."""
-    folder = write_tiny_classifier(tmp_path / "model", ["relevance"])
-    made: list[weakref.ref[Reranker]] = []
-    fails = [False, True, False]
-
-    def load(model: str, threads: int, device: str, precision: str) -> Reranker:
-        assert device == "cuda"
-        assert [one() for one in made] == [None] * len(made)
-        if fails.pop(0):
-            raise ConfigError("its memory does not suffice", "the GPU", "end what else holds it")
-        loaded = load_reranker(model)
-        made.append(weakref.ref(loaded))
-        return loaded
-
-    monkeypatch.setattr(reranking, "load", load)
-    made_of: Any = app.ScoringReplica.func_or_class
-    replica = made_of(validated({"model": str(folder), "gpus": 0.5, "threads": 1}))
-
-    wanted = ModelVersion(str(folder), asked_at=time.time() + 1)
-
-    async def ask(model: ModelVersion | None) -> Computed:
-        return await replica.compute("score", ["word1"], ["word2"], model, False)
-
-    async def ask_thrice() -> None:
-        first = await ask(None)
-        with pytest.raises(ConfigError, match="does not suffice"):
-            await ask(wanted)
-        again = await ask(None)  # by a front that was started anew, and knows of no other
-        assert (first.model.asked_at, again.model) == (0, wanted)
-        assert first.values == again.values
-
-    asyncio.run(ask_thrice())

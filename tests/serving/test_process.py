@@ -193,7 +193,7 @@ def test_another_model_outlives_the_processes_that_were_told_of_it(served: Serve
     other.symlink_to("late-1")
     os.replace(other, served.model)
     served.process.send_signal(signal.SIGHUP)
-    assert served.said() == "late-1 is loaded anew\n"
+    assert served.said() == "late-1 is reloaded\n"
     shutil.rmtree(served.model.with_name("late-0"))
     for kind in ("Front", "ScoringReplica"):
         np.testing.assert_allclose(served.scores("word1", texts), ranking["score"].to_numpy(), atol=TOLERANCE)

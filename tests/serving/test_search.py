@@ -6,9 +6,11 @@ import asyncio
 import json
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import httpx2
@@ -19,18 +21,19 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ray.serve.exceptions import BackPressureError
 
 from anmi_ray.api.runs import Run
-from anmi_ray.core.errors import ConfigError, DamagedError
+from anmi_ray.core.errors import DamagedError
 from anmi_ray.core.records import DOCUMENT
 from anmi_ray.models.bi_encoder import BiEncoder
-from anmi_ray.serving import app, model_version
-from anmi_ray.serving.found import About, FoundDocument
-from anmi_ray.serving.queue import Computed, What
-from anmi_ray.serving.scorer import ModelScorer
+from anmi_ray.serving import app
+from anmi_ray.serving.refusals import RefusalError
+from anmi_ray.serving.scorer import Computed, ModelScorer, Task
+from anmi_ray.serving.search import SearchBody
 from anmi_ray.serving.searcher import RunSearcher
 from anmi_ray.serving.service import RerankService
-from anmi_ray.serving.settings import validated
+from anmi_ray.serving.settings import ServiceSettings, validated
 from anmi_ray.stages.rerank.ranking import document_texts
 from tests.commands import refused
 from tests.serving.searched import DEPTH, HOSTILE, RERANKED, RETRIEVERS, wanted
@@ -39,24 +42,26 @@ T = TypeVar("T")
 Service = Callable[[], RerankService]
 
 
-class Here:
-    """A first stage in this process."""
+def served(searcher: RunSearcher, scorer: ModelScorer, settings: ServiceSettings) -> RerankService:
+    """A service of a run's model and first stage, in this process."""
 
-    def __init__(self, searcher: Any, about: About | None = None) -> None:
-        self.find = searcher.find
-        self._about = about or searcher.about
+    async def systems() -> dict[str, Any]:
+        return searcher.systems
 
-    async def about(self) -> About:
-        return self._about
+    async def ranked(body: SearchBody) -> dict[str, Any]:
+        return await searcher.search(body, made.scores)
+
+    made = RerankService(settings, scorer.compute, (systems, ranked))
+    return made
 
 
 @pytest.fixture(scope="module")
 def service(searched: Run) -> Iterator[Service]:
     """A service of the run: a new one for each event loop, around the same model and first stage."""
     settings = validated({"model": searched.name, "root": searched.root, "threads": 1})
-    scorer = ModelScorer(model_version.current(settings), settings)
+    scorer = ModelScorer(settings)
     with closing(RunSearcher(searched.name, searched.root, 1)) as searcher:
-        yield lambda: RerankService(settings, scorer.compute, first=Here(searcher))
+        yield lambda: served(searcher, scorer, settings)
 
 
 def talk(made: RerankService, body: Callable[[httpx2.AsyncClient], Awaitable[T]]) -> T:
@@ -127,22 +132,25 @@ def test_the_student_searches_all_documents_by_its_vectors(searched: Run, servic
 
 
 @pytest.mark.slow
-def test_indexes_that_are_gone_or_damaged_are_made_again(searched: Run, tmp_path: Path) -> None:
+def test_indexes_that_are_missing_are_made_again_and_damaged_ones_are_named(searched: Run, tmp_path: Path) -> None:
     root = tmp_path / "root"
     shutil.copytree(searched.root, root)
     text, systems = next(wanted(searched))
-    shutil.rmtree(root / "artifacts" / "counts")
     ids = pc.unique(searched.artifact("ingest").read_part("documents", 0, DOCUMENT)["doc_id"])
     kept = [file for file in (root / "artifacts" / "vectors").rglob("vectors.parquet") if holds(file, ids)]
     kept[0].write_bytes(kept[0].read_bytes()[:-9])
+    with pytest.raises(DamagedError, match="rm -r"):
+        RunSearcher(searched.name, str(root), 1)
+    shutil.rmtree(root / "artifacts" / "counts")
+    shutil.rmtree(kept[0].parents[1])
     with closing(RunSearcher(searched.name, str(root), 1)) as searcher:
-        notes = " ".join(searcher.about.notes)
-        assert "counts of shard 0 was not there" in notes
-        assert "vectors of shard 0 was damaged" in notes
+        notes = " ".join(searcher.notes)
+        assert "counts of shard 0 was missing" in notes
+        assert "vectors of shard 0 was missing" in notes
         settings = validated({"model": searched.name, "root": str(root), "threads": 1})
-        scorer = ModelScorer(model_version.current(settings), settings)
-        made = RerankService(settings, scorer.compute, first=Here(searcher))
-        results = search(made, query=text, system="hybrid", top_n=DEPTH).json()["results"]
+        results = search(
+            served(searcher, ModelScorer(settings), settings), query=text, system="hybrid", top_n=DEPTH
+        ).json()["results"]
         assert [row["id"] for row in results] == [doc for doc, _ in systems["hybrid"]]
     (lost,) = (root / "artifacts" / "ingest").rglob("documents/00001.parquet")
     lost.unlink()
@@ -159,46 +167,31 @@ def holds(file: Path, ids: pa.Array) -> bool:
     return pc.unique(pq.read_table(file)["id"]).sort().equals(ids.sort())
 
 
-ABOUT = About(
-    run="made",
-    documents=2,
-    systems={"bm25": "words", "hybrid": "fused", "reranked": "the model"},
-    depth=50,
-    candidates=20,
-    fusion=None,
-    examples=(),
-    notes=(),
-    fingerprint="",
-)
+class FirstStage:
+    """Two documents, ranked alike by every system."""
+
+    documents = 2
+
+    def search(self, text: str, systems: set[str]) -> dict[bytes, dict[str, tuple[int, float]]]:
+        return {name: {system: (rank, 1.0 / rank) for system in systems} for rank, name in enumerate((b"a", b"b"), 1)}
+
+    def texts(self, doc_ids: list[bytes]) -> dict[bytes, tuple[str, str, str]]:
+        return {b"a": ("a", "title", "long " * 9), b"b": ("b", "", HOSTILE)}
 
 
-class Made:
-    """A first stage of two documents, once `released`."""
-
-    def __init__(self, held: bool = False) -> None:
-        self.about_it = ABOUT
-        self.released = asyncio.Event()
-        if not held:
-            self.released.set()
-
-    async def about(self) -> About:
-        return self.about_it
-
-    async def find(self, query: str, deepest: dict[str, int], vector: Any) -> list[FoundDocument]:
-        await self.released.wait()
-        texts = [("a", "title", "long " * 9), ("b", "", HOSTILE)]
-        places = [{name: (rank, 1.0 / rank) for name in deepest} for rank in (1, 2)]
-        return [FoundDocument(*one) for one in zip(texts, places, strict=True)]
-
-
-async def by_length(what: What, queries: list[str], texts: list[str]) -> Computed:
+async def by_length(task: Task, queries: list[str], texts: list[str]) -> Computed:
     """Scores by a text's length."""
     lengths = np.array([len(text) for text in texts])
     return Computed(lengths.astype(np.float32), lengths)
 
 
-def made(first: Made | None, **given: Any) -> RerankService:
-    return RerankService(validated({"model": "folder", "name": "tiny", **given}), by_length, first=first)
+def made(**given: Any) -> RerankService:
+    """A service whose first stage has two documents and two systems."""
+    searcher: Any = RunSearcher.__new__(RunSearcher)
+    searcher.__dict__ |= {"systems": {}, "_first": FirstStage(), "_thread": ThreadPoolExecutor(1), "_fusion": None}
+    searcher.__dict__ |= {"_depth": 50, "_candidates": 20, "_names": ["bm25", "hybrid", "reranked"]}
+    scorer: Any = SimpleNamespace(compute=by_length)
+    return served(searcher, scorer, validated({"model": "folder", "name": "tiny", **given}))
 
 
 @pytest.mark.parametrize(
@@ -219,12 +212,12 @@ def made(first: Made | None, **given: Any) -> RerankService:
     ],
 )
 def test_a_mistake_is_one_message_with_its_place(status: int, says: str, sent: dict[str, Any]) -> None:
-    found = search(made(Made(), max_characters=30), **sent)
+    found = search(made(max_characters=30), **sent)
     assert [found.status_code, says in found.json()["message"]] == [status, True], found.text
 
 
 def test_a_model_alone_searches_nothing_and_says_what_does() -> None:
-    alone = made(None)
+    alone = RerankService(validated({"model": "folder", "name": "tiny"}), by_length)
     for method, path in (("POST", "/v1/search"), ("GET", "/v1/systems"), ("GET", "/")):
         found = talk(alone, lambda client, method=method, path=path: client.request(method, path, json={"query": "q"}))
         assert found.status_code == 404
@@ -233,7 +226,7 @@ def test_a_model_alone_searches_nothing_and_says_what_does() -> None:
 
 def test_the_page_is_open_and_what_it_asks_for_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "sekret")
-    locked = made(Made(), key_env="SOME_KEY")
+    locked = made(key_env="SOME_KEY")
 
     async def ask(client: httpx2.AsyncClient) -> None:
         page = await client.get("/")
@@ -250,81 +243,33 @@ def test_the_page_is_open_and_what_it_asks_for_is_not(monkeypatch: pytest.Monkey
 
 
 def test_searches_beyond_those_that_may_wait_are_refused_at_once() -> None:
-    first = Made(held=True)
+    config = app.SearchReplica._deployment_config  # pyright: ignore[reportPrivateUsage]
+    assert config.max_ongoing_requests + config.max_queued_requests == 64
 
-    async def crowd(client: httpx2.AsyncClient) -> None:
-        asked = [asyncio.create_task(client.post("/v1/search", json={"query": "q"})) for _ in range(80)]
-        async with asyncio.timeout(30):
-            while sum(one.done() for one in asked) < 16:
-                await asyncio.sleep(0.01)
-        first.released.set()
-        found = await asyncio.gather(*asked)
-        assert sorted(one.status_code for one in found) == [200] * 64 + [429] * 16
-        assert all(one.headers["Retry-After"] for one in found if one.status_code == 429)
-        assert (await client.post("/v1/search", json={"query": "q"})).status_code == 200
+    async def full() -> None:
+        raise BackPressureError(32, 32)
 
-    talk(made(first), crowd)
+    with pytest.raises(RefusalError) as refused:
+        asyncio.run(app._call(SimpleNamespace(remote=full)))  # pyright: ignore[reportPrivateUsage]
+    assert [refused.value.status, refused.value.retry_after_s] == [429, 1]
 
 
 @pytest.mark.slow
-def test_another_model_searches_nothing_before_the_first_stage_is_opened_with_it(searched: Run, tmp_path: Path) -> None:
-    """Its vectors of queries are of another space than those of the documents, and its scores need other weights."""
-    root = tmp_path / "root"
-    shutil.copytree(searched.root, root)
-    settings = validated({"model": searched.name, "root": str(root), "threads": 1})
-    before = ModelScorer(model_version.current(settings), settings)
-    search_replica: Any = app.SearchReplica.func_or_class
-    replica = search_replica(searched.name, str(root), 1)
-    about = asyncio.run(replica.about())
-    retrained(Run(searched.name, root))
-    scorer = ModelScorer(model_version.current(settings), settings)
-    assert scorer.model.fingerprint != before.model.fingerprint
-
-    def answered(scorer: ModelScorer, about: About, *systems: str) -> list[int]:
-        first = Here(replica, about)
-        made = [RerankService(settings, scorer.compute, first=first) for _ in systems]
-        asked = zip(made, systems, strict=True)
-        return [search(one, query="word3 word9", system=name).status_code for one, name in asked]
-
-    both = ["student", "reranked+hybrid"]
-    assert answered(before, about, *both) == [200, 200]
-    assert answered(scorer, about, *both, "reranked", "hybrid") == [503, 503, 200, 200]
-    opened = asyncio.run(replica.reopen())
-    assert answered(scorer, opened, *both) == [200, 200]
-    assert answered(before, opened, *both) == [503, 503]
-    shutil.rmtree(root / "artifacts" / "ingest")
-    assert isinstance(asyncio.run(replica.reopen()), ConfigError)
-    assert answered(scorer, opened, *both) == [200, 200]
-    replica.__del__()  # as Serve ends it
-
-
-def retrained(run: Run) -> None:
-    """Give a run another student, as another training does."""
-    train = run.artifact("train")
-    other = replace(train, fingerprint=train.fingerprint[::-1])
-    shutil.copytree(Path(run.root) / train.path, Path(run.root) / other.path)
-    for path in (f"{other.path}/manifest.json", f"runs/{run.name}.json"):
-        written = json.dumps(train.store.read_json(path))
-        train.store.publish_json(path, json.loads(written.replace(train.fingerprint, other.fingerprint)))
-
-
-def test_a_model_without_vectors_is_no_student_any_more() -> None:
-    async def scores_alone(what: What, queries: list[str], texts: list[str]) -> Computed:
-        found = await by_length(what, queries, texts)
-        return found if what == "score" else Computed(None, found.tokens)
-
-    first = Made()
-    first.about_it = replace(ABOUT, systems={**ABOUT.systems, "student": "vectors"})
-    found = search(
-        RerankService(validated({"model": "folder"}), scores_alone, first=first), query="q", system="student"
-    )
-    assert [found.status_code, found.headers["Retry-After"]] == [503, "5"]
-    assert "first stage is not opened with it yet" in found.json()["message"]
+def test_the_fusion_refuses_the_scores_of_another_model(searched: Run, service: Service) -> None:
+    """Its weights were fitted to those of the run's model."""
+    settings = validated({"model": searched.name, "root": searched.root, "threads": 1})
+    scorer = ModelScorer(settings)
+    scorer.model = replace(scorer.model, fingerprint="another")
+    with closing(RunSearcher(searched.name, searched.root, 1)) as searcher:
+        systems = ("student", "reranked+hybrid", "reranked", "hybrid")
+        found = [search(served(searcher, scorer, settings), query="word3 word9", system=one) for one in systems]
+    assert [one.status_code for one in found] == [200, 503, 200, 200]
+    assert found[1].headers["Retry-After"] == "5"
 
 
 @given(query=st.text() | st.just("\ud800"), system=st.sampled_from(["bm25", "reranked"]) | st.text(max_size=9))
 def test_no_query_is_a_defect_of_the_service(query: str, system: str) -> None:
-    found = search(made(Made()), query=query, system=system)
+    found = search(made(), query=query, system=system)
     assert found.status_code in (200, 422)
 
 

@@ -23,8 +23,7 @@ def address(searched: Run, tmp_path: Path) -> Iterator[str]:
         found = re.fullmatch(r"search its documents at (http://127\.0\.0\.1:\d+/)\n", said)
         assert found, said
         served.process.send_signal(signal.SIGHUP)
-        assert served.said() == "searched is loaded anew\n"
-        assert served.said() == "the first stage of searched is opened anew\n"
+        assert served.said() == "searched is reloaded\n"
         yield found[1]
         served.process.terminate()
         assert served.process.wait(READY_S) == 0

@@ -20,9 +20,8 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.evaluation.relevance import RelevanceCurve
 from anmi_ray.serving import queue
 from anmi_ray.serving.meters import ServiceMeters
-from anmi_ray.serving.model_version import ModelVersion
-from anmi_ray.serving.queue import Computed, What
 from anmi_ray.serving.refusals import RefusalError
+from anmi_ray.serving.scorer import Computed, ModelInfo, Task
 from anmi_ray.serving.service import RerankService
 from anmi_ray.serving.settings import ServiceSettings, validated
 
@@ -38,12 +37,12 @@ class Model:
     def __init__(self, held: bool = False, vectors: bool = True, curve: RelevanceCurve | None = None) -> None:
         self.released = asyncio.Event()
         self.vectors = vectors
-        self.model = ModelVersion(curve=curve)
+        self.model = ModelInfo(curve=curve)
         self.batches: list[list[str]] = []
         if not held:
             self.released.set()
 
-    async def __call__(self, what: What, queries: list[str], texts: list[str]) -> Computed:
+    async def __call__(self, task: Task, queries: list[str], texts: list[str]) -> Computed:
         self.batches.append(texts)
         await self.released.wait()
         await asyncio.sleep(0)
@@ -52,7 +51,7 @@ class Model:
         tokens = np.array([1 + len(text) for text in texts])
         scores = np.array([len(text) / 8 - len(query) for query, text in zip(queries, texts, strict=True)], np.float32)
         vectors = np.repeat(scores[:, None], DIMENSIONS, 1) if self.vectors else None
-        return Computed(scores if what == "score" else vectors, tokens, self.model, MAX_TOKENS)
+        return Computed(scores if task == "score" else vectors, tokens, self.model, MAX_TOKENS)
 
 
 def service(model: Model | None = None, **given: Any) -> RerankService:
@@ -376,6 +375,23 @@ def test_a_text_that_cannot_be_read_fails_its_own_request_alone() -> None:
     assert talk(made, mixed) == [200, 200, 500, 200, 500]
 
 
+def test_a_request_whose_parts_met_different_models_is_computed_by_one() -> None:
+    versions = iter("aabcd")
+    sizes: list[int] = []
+
+    async def compute(task: Task, queries: list[str], texts: list[str]) -> Computed:
+        sizes.append(len(texts))
+        one_N = np.ones(len(texts), np.int64)
+        return Computed(one_N.astype(np.float32), one_N, ModelInfo(version=next(versions)))
+
+    async def ask() -> list[str]:
+        batches = queue_of(compute)
+        return [(await batches.computed("score", "q", ["a"] * 20)).model.version for _ in range(2)]
+
+    assert asyncio.run(ask()) == ["a", "d"]
+    assert sizes == [10, 10, 10, 10, 20]
+
+
 def test_overload_is_refused_at_once_and_over_at_once() -> None:
     model = Model(held=True)
     made = service(model, max_waiting=100, batch_texts=20)
@@ -403,18 +419,24 @@ def test_overload_is_refused_at_once_and_over_at_once() -> None:
     talk(made, crowd)
 
 
+def queue_of(compute: queue.Compute, **given: Any) -> queue.BatchQueue:
+    """A queue of batches of ten texts and one worker."""
+    settings = validated({"model": "folder", "batch_texts": 10, **given})
+    return queue.BatchQueue(compute, settings, 1, ServiceMeters(lambda: 0, lambda: 0))
+
+
 def test_who_would_wait_most_of_the_time_limit_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten texts a second and a limit of ten seconds: sixty texts may wait, and those of one batch are under way."""
     now = [0.0]
     monkeypatch.setattr(queue, "time", SimpleNamespace(monotonic=lambda: now[0]))
     model = Model()
 
-    async def compute(what: What, queries: list[str], texts: list[str]) -> Computed:
+    async def compute(task: Task, queries: list[str], texts: list[str]) -> Computed:
         now[0] += len(texts) / 10
-        return await model(what, queries, texts)
+        return await model(task, queries, texts)
 
     async def crowd() -> list[Any]:
-        batches = queue.BatchQueue(compute, 10, 10_000, 1, 10.0, ServiceMeters(lambda: 0, lambda: 0))
+        batches = queue_of(compute, timeout_s=10)
         await asyncio.gather(*(batches.computed("score", "q", ["text"] * 10) for _ in range(2)))
         model.released.clear()
         asked = [asyncio.create_task(batches.computed("score", "q", ["text"] * 10)) for _ in range(20)]
@@ -448,15 +470,13 @@ def test_what_a_batch_asks_for_is_no_part_of_the_request_that_came_first() -> No
     asked_for: list[str] = []
     request = contextvars.ContextVar("request", default="none")
 
-    async def compute(what: What, queries: list[str], texts: list[str]) -> Computed:
+    async def compute(task: Task, queries: list[str], texts: list[str]) -> Computed:
         asked_for.append(request.get())
-        return await Model()(what, queries, texts)
+        return await Model()(task, queries, texts)
 
     async def ask() -> None:
         request.set("first")
-        await queue.BatchQueue(compute, 10, 100, 1, 10.0, ServiceMeters(lambda: 0, lambda: 0)).computed(
-            "score", "q", ["a"]
-        )
+        await queue_of(compute).computed("score", "q", ["a"])
 
     asyncio.run(ask())
     assert asked_for == ["none"]
@@ -465,12 +485,12 @@ def test_what_a_batch_asks_for_is_no_part_of_the_request_that_came_first() -> No
 def test_nobody_waits_for_a_batch_that_was_cancelled() -> None:
     cancelled = [True, False, True, False]
 
-    async def compute(what: What, queries: list[str], texts: list[str]) -> Computed:
+    async def compute(task: Task, queries: list[str], texts: list[str]) -> Computed:
         if len(texts) == 3:
             raise ValueError("each request's text alone")
         if cancelled.pop(0):
             raise asyncio.CancelledError
-        return await Model()(what, queries, texts)
+        return await Model()(task, queries, texts)
 
     async def ask(client: Client) -> None:
         async with asyncio.timeout(20):
@@ -484,14 +504,10 @@ def test_nobody_waits_for_a_batch_that_was_cancelled() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_what_waits_for_the_service_is_no_fault_of_the_client(method: str) -> None:
-    class Slow:
-        async def about(self) -> Any:
-            await asyncio.sleep(30)
+    async def slow(*given: Any) -> Any:
+        await asyncio.sleep(30)
 
-        async def find(self, query: str, deepest: dict[str, int], vector: Any) -> Any:
-            raise AssertionError
-
-    made = RerankService(validated({"model": "folder", "timeout_s": 0.2}), Model(), first=Slow())
+    made = RerankService(validated({"model": "folder", "timeout_s": 0.2}), Model(), search=(slow, slow))
     path = {"GET": "/v1/systems", "POST": "/v1/search"}[method]
     found = talk(made, lambda client: client.request(method, path, json={"query": "q"} if method == "POST" else None))
     assert [found.status_code, found.headers["Retry-After"]] == [503, "1"]

@@ -16,12 +16,12 @@ import ray.data
 
 from anmi_ray.config import load
 from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.needs import Need, of_training
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import AnmiError, DataError
 from anmi_ray.pipeline import preflight
 from anmi_ray.pipeline.stages import STAGES
 from anmi_ray.runtime.capacity import check_room
-from anmi_ray.runtime.needs import Need, of_training
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, data_settings, rows_of
 from anmi_ray.stages.judge.vllm import reserved

@@ -17,13 +17,14 @@ from anmi_ray import comparisons
 from anmi_ray.api import experiments
 from anmi_ray.api.dataset_export import export_dataset
 from anmi_ray.cli.show import described
-from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import id_array
 from anmi_ray.core.records import COMPARISON, JUDGMENT, PREDICTION, RUN
-from anmi_ray.pipeline import distilling, pilot, refining
+from anmi_ray.pipeline import distilling, pilot
+from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import names_of
 from anmi_ray.stages import report
 from anmi_ray.store import Store
+from jobs.studies import distilled_figures
 from tests.models.tiny import write_tiny_bert
 from tests.small import start_from, write_config
 from tests.stages.test_refine import World as Rounds
@@ -77,11 +78,14 @@ def test_the_report_says_what_was_bought_and_saved(done: Done) -> None:
     assert found["saved"] == pytest.approx(1 - PAIRS / pairs)
     assert found["judges"] == ["small"]
     assert found["test_pairs"] > 0
-    assert [value["quantity"] for value in found["values"]][:2] == ["right where the ensemble agrees", "Brier score"]
+    summary = done.artifact("distill").read_json("summary.json")
+    figures = [value["recovered"] for value in found["values"]]
+    assert figures == [
+        *(summary[key][0] for key in ("accuracy_consensus", "brier", "calibration_slope")),
+        summary["ece"],
+    ]
+    assert sum(observed["n"] for _, observed in found["curve"]) == found["test_pairs"]
     assert "small learned from sim-large, sim-medium, sim-small" in page
-    assert (path.parent / "distilled.html").read_bytes() == done.store.read(
-        f"{done.artifact('distill').path}/distilled.html"
-    )
     assert content["truth"] is not None  # what the simulated ensemble was told
     assert content["simulated"] is True
     assert {judge["judge"] for judge in content["judges"]} >= {"small", "sim-large (ensemble)"}
@@ -89,6 +93,12 @@ def test_the_report_says_what_was_bought_and_saved(done: Done) -> None:
         block for block in described("small", str(done.settings.execution.root), 0) if isinstance(block, Table)
     )
     assert [name for name in table.columns[0].cells if name] == list(names_of(done.settings))
+
+
+def test_the_ten_figures_are_drawn_from_the_run(done: Done, tmp_path: Path) -> None:
+    distilled_figures.main(["small", "--root", str(done.settings.execution.root), "--out", str(tmp_path)])
+    assert len(list(tmp_path.glob("*.svg"))) >= 7  # 8 to 10 need a judge whose P(tie) varies
+    assert (tmp_path / "distilled_figures.md").is_file()
 
 
 def test_a_dataset_says_that_the_ensemble_is_simulated(done: Done, tmp_path: Path) -> None:
@@ -102,8 +112,6 @@ def test_anmi_distill_makes_the_same_judge_for_another_run(world: World, done: D
     assert told.computed == []  # made by the run above, whatever its panel
     assert made.run == "small-distill"
     assert made.summary["pairs"] == PAIRS
-    assert made.page is not None
-    assert Path(made.page).is_file()
     other = world.carry_out(f"judge.judges=[{made.judge}]", "name=other", last="judge")
     assert other.told.computed == ["judge"]
     asked = other.artifact("judge").manifest() or {}
@@ -142,25 +150,28 @@ def test_a_pilot_tries_the_ensemble_before_anything_is_bought(world: World, done
 
 
 def test_a_judge_learns_anew_what_the_ensemble_says_of_a_rounds_pairs(world: World, done: Done) -> None:
-    root, told = str(world.root), Told()
-    settings = refining.of_run("small", root, [])
-    foretold = {row["stage"]: row["work"] for row in experiments.plan(refining.round_of(settings, 1)).stages}
+    rounds, names = [], ["small", "small-refine-1", "small-refine-2"]
+    for before, name in pairwise(names):
+        rounds.append(world.settings(JUDGE, f"refines={before}", f"name={name}"))
+    settings = rounds[0]
+    foretold = {row["stage"]: row["work"] for row in experiments.plan(settings).stages}
     most = next(int(word) for word in foretold["sample"].split() if word.isdigit())
     assert foretold["label"] == f"{3 * 2 * most:,} judgments by 3 in-process judges, both orders"
-    found = list(refining.carry_out(settings, 2, told))
+    for one in rounds:
+        run(one)
+    made = Rounds(world.root, world.config)
+    tables = [made.part(name, "compare", "comparisons", COMPARISON) for name in names]
     chosen_at_most = next(int(word) for word in foretold["compare"].split() if word.isdigit())
-    assert 0 < found[0].pairs <= chosen_at_most
-    share = settings.distill.sample.pairs // found[0].queries
+    assert 0 < tables[1].num_rows - tables[0].num_rows <= chosen_at_most
+    share = settings.distill.sample.pairs // len(pc.unique(tables[1]["query_id"]))
     assert 1 <= share < comparisons.PAIRS  # the ensemble hears of some of a query's pairs only
     assert most <= settings.distill.sample.pairs
-    rounds, names = Rounds(world.root), ["small", *(one.run for one in found)]
-    assert len(names) == 3
     sampled: list[set[bytes]] = []
     for number, (before, name) in enumerate(pairwise(names), 1):
-        compared = rounds.part(name, "compare", "comparisons", COMPARISON)
+        compared = tables[number]
         new = compared.filter(pc.equal(compared["round"], number))
         sampled = [
-            set(rounds.part(run, "sample", "comparisons", COMPARISON)["comparison_id"].to_pylist())
+            set(made.part(run, "sample", "comparisons", COMPARISON)["comparison_id"].to_pylist())
             for run in (before, name)
         ]
         new = new.filter(pc.invert(pc.is_in(new["comparison_id"], value_set=id_array(sampled[0]))))
@@ -171,18 +182,16 @@ def test_a_judge_learns_anew_what_the_ensemble_says_of_a_rounds_pairs(world: Wor
         asked = Counter(taught["query_id"].to_pylist())
         assert all(asked[query] in {min(share, pairs), min(share + 1, pairs)} for query, pairs in chosen.items())
         assert chosen.total() > taught.num_rows or number > 1
-        said = [rounds.part(run, "label", "judgments", JUDGMENT) for run in (before, name)]
+        said = [made.part(run, "label", "judgments", JUDGMENT) for run in (before, name)]
         held = pc.is_in(said[1]["comparison_id"], value_set=said[0]["comparison_id"].combine_chunks())
         assert said[1].filter(held).equals(said[0])  # what was asked before stands
         assert set(said[1]["judge"].to_pylist()) == {"sim-large", "sim-medium", "sim-small"}
-        judged = [rounds.part(run, "judge", "judgments", JUDGMENT) for run in (before, name)]
+        judged = [made.part(run, "judge", "judgments", JUDGMENT) for run in (before, name)]
         assert set(judged[1]["judge"].to_pylist()) == {"small"}
         assert judged[1].num_rows == 2 * compared.num_rows
         again = pc.is_in(judged[1]["comparison_id"], value_set=judged[0]["comparison_id"].combine_chunks())
         old, now = judged[0], judged[1].filter(again)
         assert now["comparison_id"].equals(old["comparison_id"])
         assert np.mean(now["p_a"].to_numpy() != old["p_a"].to_numpy()) > 0.9  # another judge has answered all of it
-    summary = rounds.artifact(names[-1], "distill").read_json("summary.json")
+    summary = made.artifact(names[-1], "distill").read_json("summary.json")
     assert summary["pairs"] == len(sampled[1])
-    with pytest.raises(ConfigError, match=r"distill\.sample is what all rounds share"):
-        refining.of_run("small", root, ["distill.sample.pairs=10"])

@@ -1,4 +1,4 @@
-"""Refinement carried out: rounds that ask, rate and train on, what ends them, and what is refused."""
+"""Refinement carried out: rounds that ask, rate and train on, and what is refused."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ from safetensors.numpy import load_file
 from anmi_ray.api import experiments
 from anmi_ray.comparisons import PAIRS
 from anmi_ray.config.compare import CompareConfig
+from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load, validate
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import COMPARISON, JUDGMENT, QUERY, RUN
-from anmi_ray.evaluation.significance import SystemComparison
-from anmi_ray.pipeline import refining
-from anmi_ray.pipeline.refining import Refined, Refinement
 from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import names_of
 from anmi_ray.runtime.costs import BEGUN
@@ -31,6 +29,7 @@ from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.stages import compare, judge, refine, sample
 from anmi_ray.store import Artifact, Flow, Store, runs
+from tests.commands import refused
 from tests.models.tiny import write_tiny_bert
 from tests.small import start_from, write_config
 
@@ -59,22 +58,21 @@ class Told(Reporter):
 
 @dataclass(frozen=True)
 class World:
-    """A run that has trained."""
+    """A run that has trained, and its configuration."""
 
     root: Path
+    config: Path
 
-    def refine(self, rounds: int, *overrides: str, until: str = "") -> tuple[Refined, Told]:
+    def round(self, number: int, *overrides: str) -> Experiment:
+        """The settings of round `number` (1, 2, ...)."""
+        before = "small" if number == 1 else f"small-refine-{number - 1}"
+        own = [f"execution.root={self.root}", f"refines={before}", f"name=small-refine-{number}"]
+        return load(self.config, [*own, "evaluate.baseline=start+hybrid", *overrides])
+
+    def refine(self, number: int, *overrides: str, until: str = "") -> Told:
         told = Told(until)
-        steps = refining.carry_out(refining.of_run("small", str(self.root), overrides), rounds, told)
-        seen: list[Refinement] = []
-        while True:
-            try:
-                seen.append(next(steps))
-            except StopIteration as end:
-                found: Refined = end.value
-                break
-        assert tuple(seen) == found.rounds
-        return found, told
+        run(self.round(number, *overrides), told)
+        return told
 
     def artifact(self, name: str, stage: str) -> Artifact:
         store = Store(str(self.root))
@@ -98,7 +96,7 @@ def world(
     config = write_config(folder / "small.yaml", small_collection, train=train)
     root = start_from(prepared, folder / "root", "mine")
     run(load(config, [f"execution.root={root}"]))
-    return World(root)
+    return World(root, config)
 
 
 @pytest.mark.ray
@@ -107,7 +105,7 @@ def test_other_judges_would_be_asked_about_all_pairs(world: World) -> None:
     """They have answered none of those that the run's own judges were asked about."""
     endpoint = "{base_url: 'http://127.0.0.1:9/v1', model: m}"
     other = f"judge.judges=[{{kind: api, name: llm, endpoint: {endpoint}, prompt: {{template: letters}}}}]"
-    planned = experiments.plan(refining.round_of(refining.of_run("small", str(world.root), [other]), 1))
+    planned = experiments.plan(world.round(1, other))
     asked = world.part("small", "compare", "comparisons", COMPARISON).num_rows
     [said] = re.findall(r"llm: ([0-9,]+) calls", "\n".join(planned.lines))
     queries = world.part("small", "ingest", "queries", QUERY).num_rows
@@ -118,15 +116,15 @@ def test_other_judges_would_be_asked_about_all_pairs(world: World) -> None:
 @pytest.mark.slow
 def test_rounds_ask_what_is_new_and_train_on(world: World) -> None:
     with pytest.raises(KeyboardInterrupt):
-        world.refine(2, *STILL, until="rate")
-    found, told = world.refine(2, *STILL)
-    assert told.stages[0] == "mine"  # what was done before the end is not done again
+        world.refine(1, *STILL, until="rate")
+    assert world.refine(1, *STILL).stages[0] == "mine"  # what was done before the end is not done again
+    world.refine(2, *STILL)
     names = ["small", "small-refine-1", "small-refine-2"]
     tables = [world.part(name, "compare", "comparisons", COMPARISON) for name in names]
     judged = [world.part(name, "judge", "judgments", JUDGMENT) for name in names]
     queries = world.part("small", "ingest", "queries", QUERY)
     train = set(queries.filter(pc.equal(queries["split"], "train"))["query_id"].to_pylist())
-    for number, one in enumerate(found.rounds, 1):
+    for number in (1, 2):
         before = set(tables[number - 1]["comparison_id"].to_pylist())
         new = tables[number].filter(pc.equal(tables[number]["round"], number))
         added = new["comparison_id"].combine_chunks()
@@ -136,13 +134,6 @@ def test_rounds_ask_what_is_new_and_train_on(world: World) -> None:
         assert counts.keys() <= train
         of_new = pc.is_in(judged[number]["comparison_id"], value_set=added)
         assert judged[number].filter(pc.invert(of_new)).equals(judged[number - 1])  # nobody says anything else
-        answers = judged[number].filter(of_new)["p_a"]
-        assert (one.run, one.pairs, one.answers) == (names[number], new.num_rows, len(answers) - answers.null_count)
-        assert 0 <= one.turned <= one.pairs
-        for row in (one.dev, one.test):
-            assert row is not None
-            assert abs(row.difference or 0.0) < 0.02  # of a model that hardly moved
-    assert found.why == "2 rounds"
 
     model, after = world.weights("small"), world.weights("small-refine-2")
     assert all(np.allclose(model[name], after[name], atol=1e-6) for name in model)
@@ -155,14 +146,8 @@ def test_rounds_ask_what_is_new_and_train_on(world: World) -> None:
     rows = world.artifact("small-refine-1", "evaluate").read_json("comparisons.json")
     assert [row["system"] for row in rows if row["difference"] is None] == ["start+hybrid"] * 3
 
-    again, told = world.refine(2, *STILL)
-    assert (again, told.stages, told.notices) == (found, [], [])
-    _, told = world.refine(1, *STILL, "train.max_steps=3")
-    assert told.stages == ["train", "rerank", "evaluate", "report"]
-    assert [text for text in told.notices if "another than it was" in text] == [
-        "small-refine-1 is another than it was from train on (train.max_steps: 2 -> 3); what it was is kept, answers "
-        "are not asked for again"
-    ]
+    assert world.refine(2, *STILL).stages == []
+    assert world.refine(1, *STILL, "train.max_steps=3").stages == ["train", "rerank", "evaluate", "report"]
 
 
 @pytest.mark.parametrize(
@@ -194,34 +179,22 @@ def test_judges_of_a_round_spend_what_the_first_run_left(asking: Stage, first: s
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_run_without_a_model_cannot_be_refined(prepared: Path) -> None:
-    with pytest.raises(ConfigError, match="run small has no model: its train stage is not complete"):
-        refining.of_run("small", str(prepared), [])
-    with pytest.raises(ConfigError, match="retrieve is what all rounds share"):
-        refining.of_run("small", str(prepared), ["retrieve.candidates=5"])
-    with pytest.raises(ConfigError, match=r"distill\.sample is what all rounds share"):
-        refining.of_run("small", str(prepared), ["distill={sample: {pairs: 50}}"])
-    with pytest.raises(ConfigError, match="no run of that name; there are small"):
-        refining.of_run("smal", str(prepared), [])
+def test_a_run_without_a_model_cannot_be_refined(prepared: Path, world: World) -> None:
+    for name, said in (("small", "its train stage is not complete"), ("smal", "no run of that name")):
+        with pytest.raises(ConfigError, match=said):
+            run(world.round(1, f"execution.root={prepared}", f"refines={name}"))
 
 
-def test_a_name_that_leaves_no_room_for_rounds_is_refused(tmp_path: Path) -> None:
-    Store(str(tmp_path)).publish_json(f"runs/{'x' * 75}.json", {"stages": {}})
-    with pytest.raises(ConfigError, match="is too long for a round's"):
-        refining.of_run("x" * 75, str(tmp_path), [])
+def test_a_run_cannot_refine_itself() -> None:
+    experiment = validate({"name": "small", "refines": "small"}, "some.yaml")
+    [_, chosen] = refine.spread([compare.STAGE])
+    with pytest.raises(ConfigError) as caught:
+        chosen.also(experiment.compare, experiment, "content")
+    assert caught.value.place == "refines"
 
 
-@pytest.mark.parametrize(
-    ("campaigns", "paid"),
-    [(("a", "a"), 5.0), (("a", "b"), 25.0), ((None, "b"), 5.0)],  # artifacts of before name no campaign
-)
-def test_other_judges_paid_nothing_before(campaigns: tuple[str | None, str], paid: float, tmp_path: Path) -> None:
-    made: list[Artifact] = []
-    for dollars, campaign in zip((20.0, 25.0), campaigns, strict=True):
-        made.append(Artifact(Store(str(tmp_path)), "judge", f"j{dollars:.0f}"))
-        facts = {"campaign": campaign} if campaign else {}
-        made[-1].complete([], spent={"llm": {"dollars": dollars}}, **facts)
-    assert refining.dollars(made[1], made[0]) == paid
+def test_the_former_command_names_the_setting() -> None:
+    assert "refines=RUN" in refused("refine", "some", "--rounds", "2")
 
 
 @pytest.mark.parametrize(
@@ -264,33 +237,3 @@ def test_a_distilled_judge_waits_for_the_rounds_pairs() -> None:
     panel = {"judges": [{"kind": "distilled", "name": "small"}]}
     names = names_of(validate({"judge": panel, "refines": "small"}, "some.yaml"))
     assert names[2:8] == ("score", "compare", "sample", "label", "distill", "judge")
-
-
-def one_round(number: int, turned: int, gain: float | None) -> Refinement:
-    dev = None if gain is None else SystemComparison("reranked", "nDCG@10", 9, 0.5, 0.4, 0.6, difference=gain)
-    return Refinement(number, f"small-refine-{number}", 50, 300, turned, 10, 0.0, dev, None)
-
-
-@pytest.mark.parametrize(
-    ("rounds", "said", "best"),
-    [
-        ([(20, 0.1)], "", "small-refine-1"),
-        ([(20, 0.1), (10, 0.1)], "", "small-refine-2"),
-        ([(20, 0.1), (9, 0.1)], "round 2 turned 0.90 pairs a query, the first 2.00", "small-refine-2"),
-        (
-            [(0, 0.1)],
-            "of none of the pairs of small-refine-1 the better document is another by what was answered",
-            "small-refine-1",
-        ),
-        ([(20, 0.0)], "dev does not say that small-refine-1 is better than the model before", "small"),
-        ([(20, 0.1), (20, -0.2), (20, 0.05)], "", "small-refine-1"),
-        ([(20, -0.1), (20, 0.2)], "", "small-refine-2"),
-        ([(20, None), (20, None)], "", "small-refine-2"),
-    ],
-)
-def test_what_ends_rounds_and_which_model_is_the_best(
-    rounds: list[tuple[int, float | None]], said: str, best: str
-) -> None:
-    done = [one_round(number, *one) for number, one in enumerate(rounds, 1)]
-    assert refining.enough(done) == said
-    assert refining.best("small", done) == best

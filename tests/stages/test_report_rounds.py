@@ -17,8 +17,7 @@ from anmi_ray.config.load import load
 from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING, Record, by_query
 from anmi_ray.pipeline.run import run
 from anmi_ray.reports import page
-from anmi_ray.reports.data import to_json
-from anmi_ray.reports.rounds import DesignRound, Rounds, uniform_pairs
+from anmi_ray.reports.data import DesignRound, Rounds, to_json, uniform_pairs
 from anmi_ray.reports.run import to_html
 from anmi_ray.stages.report.rounds import design_rounds
 from anmi_ray.store import Artifact, Store

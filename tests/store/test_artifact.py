@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anmi_ray.core.errors import DataError, StoreError
+from anmi_ray.core.errors import DamagedError, DataError, StoreError
 from anmi_ray.core.identity import doc_id, query_id
 from anmi_ray.core.records import CANDIDATE, EXAMPLE, GAP, QREL, REJECT, TRUTH, rejects
 from anmi_ray.store import Artifact, Flow, Store, parquet_bytes
@@ -98,7 +98,7 @@ def test_a_cut_part_is_not_finished(artifact: Artifact) -> None:
         with pytest.raises(StoreError) as caught:
             artifact.read_part("truth", 0, TRUTH)
         assert caught.value.place == artifact.store.where(path)
-        assert caught.value.remedy == "delete it and run again: its stage makes it anew"
+        assert caught.value.remedy == artifact.store.rebuild(path)
     artifact.store.publish(path, whole)
     assert artifact.seal("truth", TRUTH, 0) == FLOWS
 
@@ -183,6 +183,23 @@ def test_manifest_completes(artifact: Artifact) -> None:
     data = artifact.store.read(f"{artifact.path}/manifest.json")
     artifact.store.publish(f"{artifact.path}/manifest.json", data[:-3])
     assert artifact.manifest() is None
+
+
+@pytest.mark.parametrize("size", [None, 3])
+def test_a_listed_file_that_is_missing_or_cut_is_named(artifact: Artifact, size: int | None) -> None:
+    artifact.check_files()  # an artifact of an older version has no list
+    artifact.publish_part("truth", 0, truth(), TRUTH, FLOWS)
+    artifact.list_files()
+    artifact.complete(FLOWS)
+    artifact.check_files()
+    path = artifact.part_path("truth", 0)
+    data = artifact.store.read(path)
+    artifact.store.remove(path)
+    if size is not None:
+        artifact.store.publish(path, data[:size])
+    with pytest.raises(DamagedError) as caught:
+        artifact.check_files()
+    assert caught.value.place == artifact.store.where(path)
 
 
 def test_small_documents(artifact: Artifact) -> None:

@@ -1,4 +1,4 @@
-"""What is made once of a shard: kept on any storage, found again, and made again alone where it is damaged."""
+"""What is made once of a shard: kept on any storage, found again, and an error where it is damaged."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 
 from anmi_ray.config.load import load
 from anmi_ray.core import identity
+from anmi_ray.core.errors import DamagedError
 from anmi_ray.core.records import DOCUMENT
 from anmi_ray.pipeline.run import run
-from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Store
 from anmi_ray.store.index_cache import StoreShelf, content_of_documents, shelf_of
 from tests.models.tiny import write_tiny_bert
@@ -54,25 +54,24 @@ def test_made_once_and_found_by_its_content_and_settings(store: Store) -> None:
     assert make.asked == 3
 
 
-@pytest.mark.parametrize("damage", ["shorter", "gone", "a bit", "no manifest", "manifest"])
-def test_what_is_damaged_is_made_again(store: Store, damage: str) -> None:
-    make = Maker()
-    put(store, make)
+@pytest.mark.parametrize("damage", ["shorter", "gone", "a bit", "manifest"])
+def test_what_is_damaged_is_named(store: Store, damage: str) -> None:
+    put(store, Maker())
     (manifest,) = (path for path in store.tree("artifacts/words") if path.endswith("manifest.json"))
     (file,) = (path for path in store.tree("artifacts/words") if path.endswith("one"))
     filesystem, base = store._open()
-    if damage == "shorter":
-        store.publish(f"artifacts/words/{file}", b"wh")
-    elif damage == "a bit":
-        store.publish(f"artifacts/words/{file}", b"whold")
-    elif damage == "manifest":
+    if damage == "manifest":
         store.publish(f"artifacts/words/{manifest}", store.read(f"artifacts/words/{manifest}").replace(b"one", b"own"))
+    elif damage == "gone":
+        filesystem.delete_file(f"{base}/artifacts/words/{file}")
     else:
-        filesystem.delete_file(f"{base}/artifacts/words/{file if damage == 'gone' else manifest}")
-    text, shelf = put(store, make)
-    assert (text, make.asked) == ("whole", 2)
-    assert shelf.mended == ([] if damage == "no manifest" else ["words"])
-    assert put(store, make)[1].made == []
+        store.publish(f"artifacts/words/{file}", b"wh" if damage == "shorter" else b"whold")
+    with pytest.raises(DamagedError) as caught:
+        put(store, Maker())
+    assert caught.value.remedy == store.rebuild(f"artifacts/words/{manifest}")
+    store.remove("artifacts/words")
+    text, shelf = put(store, Maker())
+    assert (text, shelf.made) == ("whole", ["words"])
 
 
 def test_two_makers_whose_files_differ_do_not_mix_them(store: Store) -> None:
@@ -108,28 +107,16 @@ def test_content_is_ids_and_texts_in_any_order() -> None:
     assert len({known, *(content_of_documents(table(other)) for other in others)}) == 4
 
 
-class Noticing(Reporter):
-    """Keeps the notices."""
-
-    def __init__(self) -> None:
-        self.notices: list[str] = []
-
-    def notice(self, text: str) -> None:
-        self.notices.append(text)
-
-
-def retrieved(folder: Path, collection: Path, model: Path, *overrides: str) -> tuple[dict[str, bytes], list[str]]:
-    """The files of retrieve, without its manifest, and the notices, except ingest's numbers of queries."""
+def retrieved(folder: Path, collection: Path, model: Path, *overrides: str) -> dict[str, bytes]:
+    """The files of retrieve, without its manifest."""
     root = folder / "root"
     root.mkdir(parents=True, exist_ok=True)
     shards = {"corpus": {"reader": "beir", "path": str(collection), "shard_documents": 100}}
     retrieve = {"depth": 30, "candidates": 14, "random_negatives": 3, "dense": {"model": str(model)}}
     config = write_config(folder / "shards.yaml", collection, **shards, retrieve=retrieve)
-    told = Noticing()
-    record = run(load(config, [f"execution.root={root}", *overrides]), told, last="retrieve")
+    record = run(load(config, [f"execution.root={root}", *overrides]), last="retrieve")
     made = root / "artifacts" / "retrieve" / record["stages"]["retrieve"]["fingerprint"]
-    files = {str(path.relative_to(made)): path.read_bytes() for path in made.rglob("*.parquet")}
-    return files, [text for text in told.notices if not text.startswith("queries: ")]
+    return {str(path.relative_to(made)): path.read_bytes() for path in made.rglob("*.parquet")}
 
 
 def kept(folder: Path) -> dict[Path, int]:
@@ -147,26 +134,23 @@ def test_a_new_shard_adds_its_indexes_and_a_lost_one_is_rebuilt_alone(
     collection = tmp_path / "collection"
     shutil.copytree(small_collection, collection)
     model = write_tiny_bert(tmp_path / "model")
-    before, _ = retrieved(tmp_path, collection, model)
+    before = retrieved(tmp_path, collection, model)
     first = kept(tmp_path)
     more = [{"_id": f"new{i}", "title": "", "text": f"a new document about number {i} of a socket"} for i in range(90)]
     with (collection / "corpus.jsonl").open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in more)
-    grown, notices = retrieved(tmp_path, collection, model, "name=grown")
+    grown = retrieved(tmp_path, collection, model, "name=grown")
     second = kept(tmp_path)
     assert grown != before
-    assert notices == []
     assert {path: second[path] for path in first} == first  # nothing that was there was made again
     shards = {path.parent for path in set(second) - set(first) if path.name == "counts.npz"}
     assert 0 < len(shards) <= 2  # the last shard has grown, another may have come
     lost = next(path for path in second if path.name == "vectors.parquet" and _rows(path) == 100)
-    lost.write_bytes(lost.read_bytes()[:500])
-    _, notices = retrieved(tmp_path, collection, model, "name=lost", "retrieve.depth=20")
+    shutil.rmtree(lost.parent.parent)
+    retrieved(tmp_path, collection, model, "name=lost", "retrieve.depth=20")
     third = kept(tmp_path)
-    assert len(notices) == 1
-    assert "found damaged and made again: vectors of shard" in notices[0]
     assert {path for path in third if third[path] != second.get(path)} == {lost, lost.parent.parent / "manifest.json"}
-    fresh, _ = retrieved(tmp_path / "elsewhere", collection, model)
+    fresh = retrieved(tmp_path / "elsewhere", collection, model)
     assert fresh == grown
 
 

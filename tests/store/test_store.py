@@ -131,7 +131,7 @@ def test_json_cut_anywhere_is_refused(store: Store) -> None:
     for length in range(len(whole) - 1):  # the last byte is a newline
         store.publish("x.json", whole[:length])
         assert store.read_json("x.json", cut=True) is None, length
-        with pytest.raises(DamagedError, match="not the JSON document that was written") as caught:
+        with pytest.raises(DamagedError) as caught:
             store.read_json("x.json")
         assert caught.value.place == store.where("x.json")
 
@@ -156,20 +156,30 @@ def test_what_is_no_json_is_one_message(tmp_path: Path, data: bytes) -> None:
     store.publish("x.json", data)
     with pytest.raises(DamagedError) as caught:
         store.read_json("x.json")
-    assert "x.json: not the JSON document that was written" in str(caught.value)
+    assert caught.value.place == store.where("x.json")
     assert len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize(
-    ("before", "after"), [("17", "71"), ("17", "NaN"), ("calls", "cells"), ("checksum", "chEcksum")]
-)
+@pytest.mark.parametrize(("before", "after"), [("17", "71"), ("17", "NaN"), ("calls", "cells")])
 def test_an_edited_document_is_refused(tmp_path: Path, before: str, after: str) -> None:
     store = Store(str(tmp_path))
     store.publish_json("x.json", {"calls": 17})
     store.publish("x.json", store.read("x.json").replace(before.encode(), after.encode()))
-    with pytest.raises(DamagedError, match="its checksum is") as caught:
+    with pytest.raises(DamagedError) as caught:
         store.read_json("x.json", remedy="delete it: what it had spent is forgotten")
     assert caught.value.remedy == "delete it: what it had spent is forgotten"
+
+
+def test_a_damaged_file_is_named_with_the_command_that_rebuilds_it(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "a root"))
+    folder = f"'{tmp_path}/a root/artifacts"
+    assert store.rebuild("artifacts/rate/f0/gaps/00000.parquet") == f"rm -r {folder}/rate/f0', then run again"
+    assert store.rebuild("runs/mine.json") == f"rm -r '{tmp_path}/a root/runs/mine.json', then run again"
+    peer = "artifacts/peer/f0"  # its bought scores stay
+    runs = f"rm -r {folder}/peer/f0/manifest.json' {folder}/peer/f0/runs', then run again"
+    assert store.rebuild(f"{peer}/rejects/00000.parquet") == runs
+    bought = f"{peer}/bought/00000.parquet"
+    assert store.rebuild(bought) == f"rm -r '{tmp_path}/a root/{bought}', then run again"
 
 
 def test_table(store: Store) -> None:

@@ -65,7 +65,7 @@ def test_folders_are_named_once() -> None:
 def test_settings_that_cannot_be_read_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text("neither: this")
-    from jobs.studies.transfer import Plan
+    from jobs.studies.trainings import Plan
 
     with pytest.raises(ConfigError, match=r"plan\.yaml"):
         harness.read_settings(Plan, path)

@@ -13,7 +13,6 @@ import pytest
 
 from anmi_ray.core.identity import rng
 from anmi_ray.corpus.beir import BeirFiles
-from jobs.studies import distilled_judges
 from jobs.studies import real_preferences as study
 from tests.small import write_collection
 
@@ -54,7 +53,7 @@ def tracks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_pair_that_was_asked_about_twice_is_one(tracks: Path) -> None:
-    rows = distilled_judges.gpt4o(str(tracks))
+    rows = study.gpt4o(str(tracks))
     found = study.preferences_of("dl2019", tracks / "dl2019", str(tracks))
     assert len(found) == len(rows) - 1
     preferred = {(query, *((a, b) if p == 1.0 else (b, a))) for query, a, b, p, _ in found}

@@ -130,22 +130,10 @@ def test_a_quote_left_open_in_an_error_swallows_nothing_silently(tmp_path: Path,
 
 
 ORDERS = {
-    1: [
-        "ab",
-        "AB",
-        " Ab\t",
-        "\u00a0ab\u00a0",
-        "A-B",
-        "a, b",
-        "A/B",
-        "first",
-        "First",
-        "original",
-        "not swapped",
-        "doc_a",
-    ],
+    1: ["ab", "AB", " Ab\t", "\u00a0ab\u00a0", "A-B", "a, b", "A/B", "first", "First", "original",
+        "not swapped", "doc_a"],
     -1: ["ba", "BA", "ba ", "b_a", "(B, A)", "second", "Swapped", "reversed", "flipped", "doc_b first"],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("reading", [GAMES, ANSWERS], ids=["rate", "audit"])
@@ -182,7 +170,7 @@ def test_blanks_around_ids_and_names_are_removed_and_counted(tmp_path: Path, nam
     assert read.stripped == 7
 
 
-@pytest.mark.parametrize("column", ["preference", "games", "tie"])
+@pytest.mark.parametrize("column", ["preference", "games"])
 @pytest.mark.parametrize(("name", "value"), [("p.jsonl", "true"), ("p.csv", "False"), ("p.jsonl", '"TRUE"')])
 def test_booleans_in_columns_of_numbers_are_named(tmp_path: Path, column: str, name: str, value: str) -> None:
     cells = {"query_id": '"q"', "doc_a": '"a"', "doc_b": '"b"', "preference": "1", column: value}

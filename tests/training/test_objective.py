@@ -97,7 +97,7 @@ def test_a_step_says_how_much_of_the_negatives_weight_is_on_rated_ones(base: Pat
 
 
 def test_a_learned_temperature_stays_between_its_ends(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objectives, "BESIDE_RATE", 1.0)
+    monkeypatch.setattr(objectives, "LOSS_RATE", 1.0)
     config = settings(loss={"bound": 3.0, "learn_temperature": True})
     module, batches = step(base, config)
     objective = Objective(module, config, 1, None)
@@ -122,7 +122,7 @@ def test_the_share_of_false_negatives_comes_from_the_run_or_the_settings(base: P
     assert Objective(module, config, 1, 0.04).positive_share == 0.04
     given = settings(loss={"ranking": "debiased", "bound": 3.0, "temperature": 0.5, "positive_share": 0.2})
     assert Objective(module, given, 1, 0.04).positive_share == 0.2
-    with pytest.raises(ConfigError, match="share of false negatives is not known"):
+    with pytest.raises(ConfigError, match="share of false negatives is unknown"):
         Objective(module, config, 1, None)
 
 
@@ -135,7 +135,7 @@ def test_a_correction_that_takes_everything_is_said(base: Path, monkeypatch: pyt
     sums[objectives._NAMES.index("clamped")] = 5.0  # of 8 lists
     assert objective.finish(sums, ALL, 0)["clamped"] == 5 / 8
     objective.finish(sums, ALL, 1)
-    with pytest.raises(TrainingError, match="cut off in more than half") as caught:
+    with pytest.raises(TrainingError, match="clamped in more than half") as caught:
         objective.finish(sums, ALL, 2)
     assert "positive_share" in str(caught.value)
 

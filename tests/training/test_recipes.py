@@ -109,7 +109,7 @@ def test_their_own_terms_are_in_force(base: Path) -> None:
 
 
 def test_debiasing_wants_the_share_of_false_negatives(base: Path) -> None:
-    with pytest.raises(ConfigError, match="positive_share: the share of false negatives is not known"):
+    with pytest.raises(ConfigError, match="positive_share: the share of false negatives is unknown"):
         carried_out(base, "anmi2-extended", None)
 
 

@@ -19,7 +19,7 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.pipeline.run import run as run_experiment
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.training.loop import Row, train
-from anmi_ray.training.tracking import Curves, Tracker, check, named, open_curves, public
+from anmi_ray.training.tracking import Curves, Tracker, check, named, open_curves
 from tests.models.tiny import write_tiny_bert
 from tests.small import write_config
 from tests.training.folder import FolderCheckpoints
@@ -111,7 +111,7 @@ def test_a_missing_package_is_said_before_the_first_stage(
         def stage(self, name: str, does: str) -> None:
             raise AssertionError(f"stage {name} was started")
 
-    with pytest.raises(ConfigError, match="wandb is not installed") as caught:
+    with pytest.raises(ConfigError, match="not installed: wandb") as caught:
         run_experiment(settings, Silent())
     assert caught.value.place == "execution.train.trackers"
 
@@ -119,10 +119,10 @@ def test_a_missing_package_is_said_before_the_first_stage(
 def test_all_missing_packages_stand_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("wandb", "mlflow", "tensorboard"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigError, match="mlflow, wandb are not installed") as caught:
+    with pytest.raises(ConfigError, match="not installed: mlflow, wandb") as caught:
         check(("mlflow", "wandb"))
     assert f"{environment.install('mlflow')}; {environment.install('wandb')}" in str(caught.value.remedy)
-    with pytest.raises(ConfigError, match="tensorboard is not installed"):
+    with pytest.raises(ConfigError, match="not installed: tensorboard"):
         open_curves(("tensorboard",), "f1", Path("nowhere"), {})
     check(())
 
@@ -164,13 +164,6 @@ def test_a_tracker_that_fails_is_given_up_and_training_goes_on(base: Path) -> No
     assert tracker.steps == [1, 2]
     assert curves.where["full"].startswith("given up at step 3: ")
     assert "hunter2" not in curves.where["full"]
-
-
-def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", "k3y-of-mine")
-    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "pa55")
-    said = public("https://anna:pa55@host/api refused k3y-of-mine (pa55)\nand more")
-    assert said == "https://host/api refused *** (***)"
 
 
 @pytest.fixture

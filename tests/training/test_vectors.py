@@ -28,9 +28,9 @@ from anmi_ray.models.cross_encoder import tensors
 from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.training.batching import (
     Listed,
-    borrowed,
     documents_of_query,
     effective_weights,
+    in_batch_negatives,
     lists_of_step,
     step_batches,
 )
@@ -220,7 +220,7 @@ def test_lent_documents_are_those_of_the_group_that_no_list_of_the_query_has(dra
     chosen = draw.draw(st.lists(st.integers(0, lists - 1), min_size=1, max_size=6))
     group = [Listed(e, np.arange(start[e], start[e + 1]), np.ones(sizes[e])) for e in chosen]
     in_group = {int(d) for e in chosen for d in document[start[e] : start[e + 1]]}
-    for one, found in zip(group, borrowed(few, group), strict=True):
+    for one, found in zip(group, in_batch_negatives(few, group), strict=True):
         e = one.e
         mine = {int(d) for f in range(lists) if query[f] == query[e] for d in document[start[f] : start[f + 1]]}
         assert set(documents_of_query(few, int(query[e])).tolist()) == mine

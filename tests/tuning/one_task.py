@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.tuning import driver, repeats
+from anmi_ray.tuning import driver
+from anmi_ray.tuning import run as campaigns
 from anmi_ray.tuning.campaign import Campaign
 from tests.training.one_task import in_one_task
 
@@ -19,15 +20,15 @@ def trial(config: Mapping[str, Any], campaign: Campaign) -> None:
         driver.carry_out(config, campaign)
 
 
-def repeated(experiments: list[Experiment], content: str) -> list[dict[str, Any]]:
-    """A campaign's trainings with one fresh seed, in their own process."""
+def repeated(experiment: Experiment, content: str) -> dict[str, Any]:
+    """A campaign's training with a fresh seed, in its own process."""
     with in_one_task():
-        return repeats._run(experiments, content)
+        return campaigns._run(experiment, content)
 
 
 def replace_in_repeats(patch: pytest.MonkeyPatch) -> None:
     """As `replace_ray_train`, for what campaigns repeat with fresh seeds."""
-    patch.setattr(repeats, "_run", repeated)
+    patch.setattr(campaigns, "_run", repeated)
 
 
 def replace_in_campaigns(patch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,12 @@ from anmi_ray.config.tune import load
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.pipeline.run import run
+from anmi_ray.reports.campaign import Trial
 from anmi_ray.runtime.reporter import Reporter
-from anmi_ray.tuning import driver, search
+from anmi_ray.tuning import driver
 from anmi_ray.tuning import run as campaigns
-from anmi_ray.tuning.campaign import Campaign, Trial, open_campaign
+from anmi_ray.tuning.campaign import Campaign, open_campaign
+from anmi_ray.tuning.study import Trials
 from tests.small import Remembering, start_from
 from tests.tuning.campaigns import SPACE, write_campaign
 from tests.tuning.family import Member
@@ -42,7 +44,7 @@ class Done:
 
     @property
     def trials(self) -> list[Trial]:
-        return self.campaign.read()
+        return Trials(self.campaign).read()
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +74,11 @@ def test_early_stopping_decides_as_its_definition_says(done: Done) -> None:
     for one in done.trials:
         if one.status == "failed":
             continue
-        first = one.curve[0]
-        assert (first.step, first.share) == (2, 0.5)
-        wanted = "stopped" if before and first.dev < np.percentile(before, 100 * (1 - 1 / 16)) else "complete"
+        share, dev = one.curve[0]
+        assert share == 0.5
+        wanted = "stopped" if before and dev < np.percentile(before, 100 * (1 - 1 / 16)) else "complete"
         assert (one.status, len(one.curve)) == (wanted, 1 if wanted == "stopped" else 2)
-        before.append(first.dev)
+        before.append(dev)
 
 
 def test_what_stopped_trials_held_is_given_back(done: Done) -> None:
@@ -111,11 +113,11 @@ def test_what_comes_before_mine_is_made_once(done: Done) -> None:
     assert done.campaign.shared == ("ingest", "retrieve", "compare", "judge", "rate")
     for name in done.campaign.shared:
         assert os.listdir(artifacts / name) == [done.campaign.resolved[name].fingerprint]
-    trained = {one.fingerprints["train"] for one in done.trials if one.status == "complete"}
+    trained = {one.train for one in done.trials if one.status == "complete"}
     assert trained <= set(os.listdir(artifacts / "train"))
     for one in done.trials:
         if one.status == "stopped":  # what only resuming needs is gone
-            assert not (artifacts / "train" / one.fingerprints["train"] / "ray").exists()
+            assert not (artifacts / "train" / one.train / "ray").exists()
 
 
 def test_a_campaigns_runs_have_names_of_their_own(done: Done) -> None:
@@ -137,12 +139,6 @@ def test_called_again_it_runs_nothing(done: Done) -> None:
     assert sorted(path.stat().st_mtime_ns for path in folder.parents[1].glob("artifacts/*/*/manifest.json")) == trained
 
 
-def test_the_same_seed_asks_for_the_same_trials(done: Done) -> None:
-    for one in done.trials:
-        known = [other for other in reversed(done.trials) if other.number < one.number]
-        assert search.suggest(done.campaign, one.number, known).params == one.params
-
-
 def test_the_best_settings_are_a_file_that_run_takes(done: Done) -> None:
     best = done.finished.best
     assert best.dev == max(one.dev for one in done.trials if one.dev is not None)
@@ -150,11 +146,10 @@ def test_the_best_settings_are_a_file_that_run_takes(done: Done) -> None:
     experiment = load_experiment(
         done.finished.files["best.yaml"], [f"execution.root={root}", "execution.train.threads=1"]
     )
-    assert resolve(experiment)["train"].fingerprint == best.fingerprints["train"]
+    assert resolve(experiment)["train"].fingerprint == best.train
     told = Remembering()
-    record = run(experiment, told, last="train")
+    run(experiment, told, last="train")
     assert told.computed == []
-    assert record["stages"]["mine"]["fingerprint"] == best.fingerprints["mine"]
 
 
 def test_the_best_and_the_default_are_trained_with_fresh_seeds(done: Done) -> None:
@@ -180,11 +175,13 @@ def test_trials_may_be_added_and_failed_ones_tried_again(done: Done) -> None:
     ended: list[int] = []
     more = campaigns.run(replace(done.campaign, config=config), Reporter(), lambda one: ended.append(one.number), True)
     assert more.repeats is None
-    failed = [one.number for one in before if one.status == "failed"]
-    assert sorted(ended) == [*failed, 4]
+    failed = [one for one in before if one.status == "failed"]
+    assert sorted(ended) == [4, 5]  # the failed one, and the new one
     after = done.trials
-    assert [one for one in after[:4] if one.number not in failed] == [one for one in before if one.number not in failed]
-    assert all(after[number].status == "failed" for number in failed)
+    assert after[:3] == [one for one in before if one not in failed]
+    assert [(one.status, one.run, one.params) for one in after if one.number == 4] == [
+        (one.status, one.run, one.params) for one in failed
+    ]
 
 
 def test_a_campaign_of_which_all_fail_says_so(done: Done, small_collection: Path, tmp_path: Path) -> None:
@@ -208,5 +205,5 @@ def test_without_dev_queries_nothing_is_searched(small_collection: Path, tmp_pat
     campaign = open_campaign(load(write_campaign(tmp_path, small_collection), settings))
     with pytest.raises(DataError, match="no dev query is labelled"):
         campaigns.run(campaign, Reporter(), lambda _: None)
-    assert campaign.read() == []
+    assert Trials(campaign).read() == []
     assert not (tmp_path / "root").exists()  # Ray was not started, and nothing made

@@ -13,18 +13,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from ray.tune.schedulers import FIFOScheduler
 
 from anmi_ray.config.tune import AshaConfig, load
+from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.reports.campaign import Trial
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Store
-from anmi_ray.tuning import driver, search
+from anmi_ray.tuning import driver, study
 from anmi_ray.tuning import run as campaigns
-from anmi_ray.tuning.campaign import Campaign, Point, Trial, alone, best, open_campaign
+from anmi_ray.tuning.campaign import Campaign, alone, best, open_campaign
+from anmi_ray.tuning.study import Trials
 from tests.tuning.campaigns import write_campaign
 
 RATES = {"kind": "loguniform", "low": 1e-5, "high": 1e-3}
@@ -39,67 +40,111 @@ def made(collection: Path, folder: Path, *overrides: str, **more: Any) -> Campai
     return open_campaign(load(write_campaign(folder, collection, **{"trials": 12, "random": 4, **more}), overrides))
 
 
+def filled(campaign: Campaign, number: int, worse: bool = False) -> list[Trial]:
+    """So many trials, each chosen when those before it had ended one way or another."""
+    trials = Trials(campaign)
+    for at in range(number):
+        assert point(trials).number == at
+        if at % 4 == 3:
+            trials.end(at, "failed", None, "as told", 2.5)
+            continue
+        trials.measured(at, 0.5, 0.3 + 0.01 * at, 1.5)
+        dev = 0.4 + 0.01 * at
+        if at % 2:
+            trials.end(at, "stopped", None, None, 2.5)
+        else:
+            trials.end(at, "complete", 1.0 - dev if worse else dev, None, 2.5)
+    return trials.read()
+
+
 @pytest.fixture(scope="module")
 def known(campaign: Campaign) -> list[Trial]:
-    """Twelve trials, each asked for when those before it had ended one way or another."""
-    trials: list[Trial] = []
-    for number in range(12):
-        one = search.suggest(campaign, number, trials)
-        one.status = ("complete", "stopped", "complete", "failed")[number % 4]  # type: ignore[assignment]
-        one.curve = [] if one.status == "failed" else [Point(2, 0.5, 0.3 + 0.01 * number)]
-        one.dev = 0.4 + 0.01 * number if one.status == "complete" else None
-        trials.append(one)
-    return trials
+    return filled(campaign, 12)
 
 
-@settings(max_examples=10)
-@given(data=st.data())
-def test_a_trial_depends_on_what_is_known_in_no_order(
-    campaign: Campaign, known: list[Trial], data: st.DataObject
-) -> None:
-    number = data.draw(st.integers(0, 11))
-    before = data.draw(st.permutations(known[:number]))
-    assert search.suggest(campaign, number, before).params == known[number].params
+def point(trials: Trials) -> Trial:
+    """The next trial; there is one."""
+    trial = trials.next()
+    assert trial is not None
+    return trial
 
 
-def test_the_first_trials_follow_from_the_seed_alone(campaign: Campaign, known: list[Trial]) -> None:
-    for number in range(campaign.config.random):
-        assert search.suggest(campaign, number, []).params == known[number].params
+def elsewhere(campaign: Campaign, root: Path, **config: Any) -> Campaign:
+    """The same campaign under a root without trials."""
+    changed = campaign.config.model_copy(update=config)
+    return replace(campaign, store=Store(str(root)), config=changed)
 
 
-def test_another_seed_gives_other_trials(campaign: Campaign, known: list[Trial]) -> None:
-    other = replace(campaign, config=campaign.config.model_copy(update={"seed": 4}))
-    assert search.suggest(other, 0, []).params != known[0].params
+def test_what_was_kept_is_read_again(campaign: Campaign, known: list[Trial]) -> None:
+    assert Trials(campaign).read() == known
+    assert [one.status for one in known[:4]] == ["complete", "stopped", "complete", "failed"]
+    assert (known[0].dev, known[1].dev, known[3].message) == (0.4, None, "as told")
+    assert (known[0].curve, known[1].seconds, known[3].curve) == (((0.5, 0.3),), 2.5, ())
 
 
-def test_what_is_learned_changes_later_trials(campaign: Campaign, known: list[Trial]) -> None:
-    worse = [replace(one, dev=1.0 - one.dev) if one.dev is not None else one for one in known[:11]]
-    assert search.suggest(campaign, 11, worse).params != known[11].params
+def test_a_restart_changes_no_trial(campaign: Campaign, known: list[Trial], tmp_path: Path) -> None:
+    """A trial follows from the seed, its number, and what is kept of those before."""
+    again = elsewhere(campaign, tmp_path)
+    assert [one.params for one in filled(again, 7)] == [one.params for one in known[:7]]
+    assert point(Trials(again)).params == known[7].params
+
+
+def test_the_first_trials_follow_from_the_seed_alone(campaign: Campaign, known: list[Trial], tmp_path: Path) -> None:
+    trials = Trials(elsewhere(campaign, tmp_path / "same"))
+    assert [point(trials).params for _ in range(4)] == [one.params for one in known[: campaign.config.random]]
+    assert point(Trials(elsewhere(campaign, tmp_path / "other", seed=4))).params != known[0].params
+
+
+def test_what_is_learned_changes_later_trials(campaign: Campaign, known: list[Trial], tmp_path: Path) -> None:
+    other = filled(elsewhere(campaign, tmp_path), 12, worse=True)
+    assert [one.params for one in other[:4]] == [one.params for one in known[:4]]
+    assert [one.params for one in other[5:]] != [one.params for one in known[5:]]
 
 
 def test_no_training_is_tried_twice_and_all_share_what_is_before_mine(campaign: Campaign, known: list[Trial]) -> None:
-    assert len({one.fingerprints["train"] for one in known}) == len(known)
+    assert len({one.train for one in known}) == len(known)
     for one in known:
         experiment = campaign.experiment(campaign.settings(one.params), one.run)
         found = resolve(experiment, campaign.content)
-        assert found["train"].fingerprint == one.fingerprints["train"]
+        assert found["train"].fingerprint == one.train
         assert all(found[name].fingerprint == campaign.resolved[name].fingerprint for name in campaign.shared)
 
 
-def test_a_record_gives_the_same_trial_back(campaign: Campaign, known: list[Trial]) -> None:
-    for one in known:
-        campaign.write(one)
-    assert campaign.read() == known
+def test_failed_trials_are_tried_once_more_under_their_names(campaign: Campaign, tmp_path: Path) -> None:
+    again = elsewhere(campaign, tmp_path)
+    before = filled(again, 4)
+    trials = Trials(again)
+    trials.retry_failed()
+    after = trials.read()
+    assert (after[:3], len(after)) == (before[:3], 4)
+    assert (after[3].number, after[3].status, after[3].run) == (4, "running", before[3].run)
+    assert (after[3].params, after[3].train) == (before[3].params, before[3].train)
+
+
+def test_what_is_missing_is_one_message(campaign: Campaign, known: list[Trial]) -> None:
+    with environment.without("optuna"):
+        assert Trials(campaign)
+        for call in (study.check_installed, Trials(campaign).read, lambda: study.check_space(campaign)):
+            with pytest.raises(ConfigError, match="needs the package optuna") as caught:
+                call()
+            assert caught.value.remedy
+
+
+def test_a_damaged_file_of_trials_is_named(campaign: Campaign, tmp_path: Path) -> None:
+    again = elsewhere(campaign, tmp_path)
+    filled(again, 1)
+    (path,) = tmp_path.glob("campaigns/*/optuna.json")
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(StoreError) as caught:
+        Trials(again)
+    assert str(path) in str(caught.value.remedy)
 
 
 def test_a_space_of_few_points_is_exhausted(small_collection: Path, tmp_path: Path) -> None:
     space = {"train.lists_per_step": {"kind": "choice", "values": [2, 4, 8]}}
-    few, trials = made(small_collection, tmp_path, space=space), list[Trial]()
-    for number in range(3):
-        trials.append(search.suggest(few, number, trials))
-    assert {one.params["train.lists_per_step"] for one in trials} == {"2", "4", "8"}
-    with pytest.raises(search.Exhausted):
-        search.suggest(few, 3, trials)
+    trials = Trials(made(small_collection, tmp_path, space=space))
+    assert {point(trials).params["train.lists_per_step"] for _ in range(3)} == {"2", "4", "8"}
+    assert trials.next() is None
 
 
 def test_settings_that_do_not_fit_together_are_passed_over(small_collection: Path, tmp_path: Path) -> None:
@@ -108,11 +153,11 @@ def test_settings_that_do_not_fit_together_are_passed_over(small_collection: Pat
         "train.loss.ranking": {"kind": "choice", "values": ["infonce", "debiased"]},
         "train.loss.bound": {"kind": "choice", "values": [None, 3.0]},
     }
-    found, trials = made(small_collection, tmp_path, space=space), list[Trial]()
-    search.check_space(found)
-    for number in range(3):
-        trials.append(search.suggest(found, number, trials))
-    combinations = {(one.params["train.loss.ranking"], one.params["train.loss.bound"]) for one in trials}
+    found = made(small_collection, tmp_path, space=space)
+    study.check_space(found)
+    trials = Trials(found)
+    points = [point(trials).params for _ in range(3)]
+    combinations = {(one["train.loss.ranking"], one["train.loss.bound"]) for one in points}
     assert combinations == {("infonce", "null"), ("infonce", "3.0"), ("debiased", "3.0")}
 
 
@@ -129,7 +174,7 @@ def test_a_value_that_no_trial_could_have(
     small_collection: Path, tmp_path: Path, space: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        search.check_space(
+        study.check_space(
             made(
                 small_collection,
                 tmp_path,
@@ -159,72 +204,74 @@ def test_the_best_is_one_that_ran_to_its_end(known: list[Trial]) -> None:
     assert best([one for one in known if one.status != "complete"]) is None
 
 
-def test_importance_finds_the_parameter_that_matters(campaign: Campaign) -> None:
-    random, points = np.random.default_rng(0), list[dict[str, Any]]()
-    for _ in range(40):
-        rate, options = float(10 ** random.uniform(-5, np.log10(5e-3))), {"mining": "scarce"}
-        points.append({"train.learning_rate": rate, **options})
-    values = [-abs(np.log10(point["train.learning_rate"]) + 3.5) for point in points]
-    found = search.importance(campaign.config, points, values)
+def test_importances_find_the_parameter_that_matters(campaign: Campaign, tmp_path: Path) -> None:
+    assert Trials(campaign).importances().keys() >= {"train.learning_rate", "mining"}  # those of options too
+    trials = Trials(elsewhere(campaign, tmp_path, random=40))
+    assert trials.importances() == {}
+    for number in range(40):
+        rate = point(trials).params["train.learning_rate"]
+        trials.end(number, "complete", -abs(np.log10(rate) + 3.5), None, 1.0)
+    found = trials.importances()
     assert next(iter(found)) == "train.learning_rate"
     assert sum(found.values()) == pytest.approx(1.0)
-    assert search.importance(campaign.config, points[:3], values[:3]) == {}
-    assert search.importance(campaign.config, points, [1.0] * 40) == {}
 
 
 def test_every_value_of_the_shipped_campaign_fits_somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
     shipped = open_campaign(load("jobs/configs/tune-quickstart.yaml", [f"execution.root={tmp_path}"]))
-    search.check_space(shipped)
-    trials: list[Trial] = []
-    for number in range(shipped.config.trials):
-        trials.append(search.suggest(shipped, number, trials))
-    assert len({one.params["rule"] for one in trials}) > 1
+    study.check_space(shipped)
+    trials = Trials(shipped)
+    assert len({point(trials).params["rule"] for _ in range(shipped.config.trials)}) > 1
 
 
 def curve_of(number: int, *dev: float, status: str = "complete") -> Trial:
-    curve = [Point(k + 1, (k + 1) / 4, value) for k, value in enumerate(dev)]
-    return Trial(number, f"t{number}", {}, {}, status, curve)  # type: ignore[arg-type]
+    curve = tuple(((k + 1) / 4, value) for k, value in enumerate(dev))
+    return Trial(number, status, {}, curve, None, 0.0, None, f"t{number}", "")  # type: ignore[arg-type]
 
 
-def decisions(asha: object, number: int, *dev: float) -> list[str]:
-    """What early stopping says of a trial at every quarter of its steps."""
-    trial = SimpleNamespace(trial_id=f"new-{number}", config={"number": number})
-    asha.on_trial_add(None, trial)  # type: ignore[attr-defined]
-    said = []
-    for k, value in enumerate(dev):
-        result = {driver.TIME: (k + 1) / 4, driver.METRIC: value}
-        said.append(asha.on_trial_result(None, trial, result))  # type: ignore[attr-defined]
-    return said
+def decisions(asha: Any, number: int, *dev: float) -> list[str]:
+    """What early stopping decides about a trial at every quarter of its steps."""
+    trial = SimpleNamespace(trial_id=f"new-{number}")
+    asha.on_trial_add(None, trial)
+    return [
+        asha.on_trial_result(None, trial, {driver.TIME: (k + 1) / 4, driver.METRIC: value})
+        for k, value in enumerate(dev)
+    ]
+
+
+def begun(*trials: Trial) -> Any:
+    """Early stopping that knows trials of before."""
+    asha = driver.scheduler(AshaConfig())
+    for trial in trials:
+        driver.tell(asha, f"before-{trial.number}", trial)
+    return asha
 
 
 def test_early_stopping_knows_the_trials_before_a_restart() -> None:
-    before = [curve_of(0, 0.5, 0.6, 0.7, 0.8), curve_of(1, 0.3, status="stopped"), curve_of(2, status="failed")]
-    restarted = driver.scheduler(AshaConfig(), before)
-    whole = driver.scheduler(AshaConfig(), [])
+    restarted = begun(curve_of(0, 0.5, 0.6, 0.7, 0.8), curve_of(1, 0.3, status="stopped"))
+    whole = begun()
     assert decisions(whole, 0, 0.5, 0.6, 0.7) == ["CONTINUE"] * 3
     assert decisions(whole, 1, 0.3) == ["STOP"]
     for asha in (restarted, whole):
         assert decisions(asha, 3, 0.39) == ["STOP"]
         assert decisions(asha, 4, 0.45, 0.59) == ["CONTINUE", "STOP"]
         assert decisions(asha, 5, 0.6, 0.7, 0.1) == ["CONTINUE"] * 3
-    assert decisions(driver.scheduler(AshaConfig(), []), 6, 0.01)[-1] == "CONTINUE"  # there is none before it
+    assert decisions(begun(), 6, 0.01)[-1] == "CONTINUE"  # there is none before it
 
 
 def test_what_was_let_on_before_a_restart_is_not_decided_again() -> None:
-    """Trial 0 came first to the first rung, with less than those after it; it is held against them at the next."""
-    before = [curve_of(0, 0.3, status="running"), curve_of(1, 0.5, 0.6, status="stopped")]
+    """Trial 0 came first to the first rung, with less than those after it; it is compared with them at the next."""
     for last, said in ((0.7, "CONTINUE"), (0.4, "STOP")):
-        asha = driver.scheduler(AshaConfig(), before)
-        trial = SimpleNamespace(trial_id="new", config={"number": 0})
-        asha.on_trial_add(None, trial)  # type: ignore[arg-type]
-        result = {driver.TIME: 0.5, driver.METRIC: last}
-        assert asha.on_trial_result(None, trial, result) == said  # type: ignore[arg-type]
-        assert decisions(driver.scheduler(AshaConfig(), before), 2, 0.35) == ["STOP"]  # both count for others
+        asha = begun(curve_of(1, 0.5, 0.6, status="stopped"))
+        driver.tell(asha, "new", curve_of(0, 0.3, status="running"))
+        trial = SimpleNamespace(trial_id="new")
+        asha.on_trial_add(None, trial)  # as Tune does
+        assert asha.on_trial_result(None, trial, {driver.TIME: 0.5, driver.METRIC: last}) == said
+        assert decisions(asha, 2, 0.35) == ["STOP"]  # both count for others
 
 
 def test_without_early_stopping_all_go_on() -> None:
-    assert isinstance(driver.scheduler(None, []), FIFOScheduler)
+    assert isinstance(driver.scheduler(None), FIFOScheduler)
 
 
 def test_only_one_process_carries_out_a_campaign(small_collection: Path, tmp_path: Path) -> None:

@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.core.identity import rng
+from anmi_ray.core.scale import Z95, wilson
 from anmi_ray.judging.audit.agreement import Reals
 
-Z95 = 1.959963984540054
 MIN_QUERIES = 10
 ROUNDS = 2000
 _BLOCK = 1 << 20  # numbers drawn at once
-Interval = tuple[float, float, float]  # value, low, high
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,8 @@ class Queries:
     def resampled(self, sums: Reals) -> Reals:
         """Sums float[R, F] over Q queries drawn with replacement, of per-query sums[Q, F]; a pure function of them."""
         random = rng("judge-audit", self.count)
-        block = max(1, _BLOCK // self.count)
         found = []
+        block = max(1, _BLOCK // self.count)
         for start in range(0, ROUNDS, block):
             rounds = min(block, ROUNDS - start)
             drawn = random.integers(0, self.count, (rounds, self.count)) + self.count * np.arange(rounds)[:, None]
@@ -113,16 +112,5 @@ def _all_alike(part: Reals, whole: Reals) -> bool:
 
 def _unseen(value: float, units: int) -> tuple[float, float]:
     """Interval where all units agree: the share of others, none of which was among so many, may have any ratio."""
-    others = binomial(0, units)[2]
+    others = wilson(0.0, units)[1]
     return value * (1 - others), value * (1 - others) + others
-
-
-def binomial(count: int, total: int) -> Interval:
-    """Share with Wilson's 95 % interval."""
-    share = count / total
-    z2 = Z95**2
-    centre = (share + z2 / (2 * total)) / (1 + z2 / total)
-    slack = Z95 * np.sqrt(share * (1 - share) / total + z2 / (4 * total**2)) / (1 + z2 / total)
-    low = float(centre - slack)
-    high = float(centre + slack)
-    return share, 0.0 if count == 0 else low, 1.0 if count == total else high

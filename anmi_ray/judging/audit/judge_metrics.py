@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.core.scale import normal_quantile, sigmoid
+from anmi_ray.core.scale import Z95, normal_quantile, sigmoid
 from anmi_ray.judging.audit.agreement import Reals, pair_means
-from anmi_ray.judging.audit.intervals import MIN_QUERIES, Z95, Queries, Share
+from anmi_ray.judging.audit.intervals import MIN_QUERIES, Queries, Share
 
 Longs = NDArray[np.int64]
 # query[P] in 0..Q-1, first[P] and second[P] documents, preference for first[P] -> triads and those in a circle, [≤ Q]
 Triads = Callable[[Longs, Longs, Longs, Reals], tuple[Longs, Longs]]
-_STEPS = 100
+_STEEPEST = 1e3  # slope above which the fit has no finite maximum
 
 
 @dataclass(frozen=True)
@@ -167,19 +168,22 @@ def _slope(preference: Reals, x: Reals, queries: Queries) -> tuple[float, float,
     toward = (p - 0.5) * x
     if not len(x) or not (toward > -0.5 * np.abs(x)).any() or not (toward < 0.5 * np.abs(x)).any():
         return None  # every preference is whole and on one side
-    slope = 0.0
-    for _ in range(_STEPS):
-        mean = sigmoid(slope * x)
-        step = ((p - mean) * x).sum() / np.maximum((mean * (1 - mean) * x * x).sum(), 1e-12)
-        slope += float(np.clip(step, -1.0, 1.0))
-        if abs(step) < 1e-10:
-            break
+
+    def score(slope: float) -> float:
+        return float(((p - sigmoid(slope * x)) * x).sum())
+
+    if score(_STEEPEST) >= 0.0 or score(-_STEEPEST) <= 0.0:
+        return None
+    from scipy import optimize
+
+    found: Any = optimize.root_scalar(score, bracket=(-_STEEPEST, _STEEPEST), xtol=1e-12)
+    slope = float(found.root)
     mean = sigmoid(slope * x)
     cluster = np.unique(of, return_inverse=True)[1]
     if cluster.max() + 1 < MIN_QUERIES:
         cluster = np.arange(len(x))
     scores = np.bincount(cluster, (p - mean) * x)
-    if len(scores) < 2 or abs(slope) > 1e3:
+    if len(scores) < 2:
         return None
     bread = (mean * (1 - mean) * x * x).sum()
     slack = Z95 * float(np.sqrt(len(scores) / (len(scores) - 1) * np.square(scores).sum()) / bread)

@@ -1,7 +1,6 @@
 """The audit of a panel: how often each judge fails, ties, flips and favours a position, and how judges agree.
 
-For simulated judges it also recovers, from the answers and the known truth, what was injected, and says whether the
-interval of each recovered value holds it. Letters: C comparisons, J judges; orders are ab, ba.
+Letters: C comparisons, J judges; orders are ab, ba.
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.config.judge import JudgeConfig, SimulatedJudgeConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import find_rows
-from anmi_ray.judging.audit import agreement, judge_metrics, parameter_recovery
+from anmi_ray.judging.audit import agreement, judge_metrics
 from anmi_ray.judging.audit.agreement import Reals
-from anmi_ray.judging.audit.intervals import MIN_QUERIES, ROUNDS, Queries, binomial
+from anmi_ray.judging.audit.intervals import MIN_QUERIES, ROUNDS, Queries
 from anmi_ray.judging.audit.judge_metrics import Longs, Triads, World
 from anmi_ray.judging.protocol import ORDERS, PLACE, document_rows
 
@@ -40,7 +38,6 @@ def audit(
     judgments: pa.Table,
     comparisons: pa.Table,
     truth: pa.Table | None = None,
-    config: JudgeConfig | None = None,
     *,
     grades: pa.Table | None = None,
     log_length: Reals | None = None,
@@ -49,9 +46,9 @@ def audit(
 ) -> dict[str, object]:
     """JSON-able audit of the Judgments of one or more buckets: {"judges": {name: figures}, "panel": figures}.
 
-    With a non-empty `truth`: accuracy against its sign and the correlation of judges' errors; with `config` too,
-    `injected` beside `recovered` for simulated judges. Without a truth, `grades` (Qrel rows) are what accuracy and
-    errors are measured against, over the comparisons of two differently graded documents. `log_length` float[C] is
+    With a non-empty `truth` (of simulated judges): accuracy against its sign and the correlation of judges' errors.
+    Else `grades` (Qrel rows) are what accuracy and errors are measured against, over the comparisons of two differently
+    graded documents. `log_length` float[C] is
     ln(length of doc_a / length of doc_b) per row of `comparisons`, NaN where unknown: length bias. `triads` counts
     triads and those in a circle (`rating.graph.count_triads`): cycle rates. `leanings`: where every pair was asked in
     an order drawn by hash, what a fit found that each judge adds for the document shown first, in probits. Raises
@@ -60,7 +57,6 @@ def audit(
     answers = _matrix(judgments, comparisons)
     known = truth is not None and truth.num_rows > 0
     world = _world(comparisons, truth if known else grades, "latent" if known else "grade", log_length, triads)
-    injected = {judge.name: judge for judge in config.simulated} if config else {}
     found: dict[str, object] = {}
     errors: list[Reals] = []
     for index, name in enumerate(answers.judges):
@@ -68,14 +64,8 @@ def audit(
         mine = judgments.filter(pc.equal(judgments["judge"], name))
         leaning = None if leanings is None else leanings.get(name)
         report = {**_counts(mine), **judge_metrics.figures(p_a, answers.failed[:, index], world, leaning)}
-        if known and world.difference is not None:
-            fit = parameter_recovery.fit(p_a, world.difference, world.queries.of)
-            if fit is not None:
-                errors.append(fit.residual)
-                if config and name in injected:
-                    report["injected"], report["recovered"] = _check(injected[name], config, report, fit)
-        elif world.difference is not None:
-            errors.append(_errors(p_a, world.difference))
+        if world.difference is not None:
+            errors.append(_residuals(p_a, world.difference) if known else _errors(p_a, world.difference))
         found[name] = report
     how = f"95 %, {ROUNDS} bootstrap rounds over queries; over comparisons, linearised, below {MIN_QUERIES} queries"
     panel = _panel(answers, world.queries, errors)
@@ -132,33 +122,22 @@ def _counts(mine: pa.Table) -> dict[str, object]:
 
 
 def _errors(p_a: Reals, difference: Reals) -> Reals:
-    """How far each preference is from the better graded document: 0 right, 1 wrong; NaN where grades are equal."""
+    """How far each preference is from the better document: 0 right, 1 wrong; NaN where they are equally good."""
     mean = agreement.pair_means(p_a)
     return np.where(difference > 0, 1 - mean, np.where(difference < 0, mean, np.nan))
 
 
-def _check(
-    judge: SimulatedJudgeConfig, config: JudgeConfig, report: dict[str, object], fit: parameter_recovery.Recovered
-) -> tuple[dict[str, float], dict[str, object]]:
-    """What was configured, and what the answers show of it, with an interval and whether that holds it.
+def _residuals(p_a: Reals, difference: Reals) -> Reals:
+    """Each mean preference minus what the true difference predicts, by isotonic regression; NaN without an answer."""
+    from scipy import optimize
 
-    `inside` is None where the refitted model is not the judge's own (heavy tails, lapses).
-    """
-    injected = parameter_recovery.injected(judge, config.shared_noise)
-    failed = report["n"] - report["answered"]  # type: ignore[operator]
-    values = fit.values | {"failure_rate": binomial(failed, report["n"])}  # type: ignore[arg-type]
-    recovered: dict[str, object] = {
-        name: {
-            "value": value,
-            "low": low,
-            "high": high,
-            "inside": low <= injected[name] <= high
-            if name == "failure_rate" or parameter_recovery.exact(judge)
-            else None,
-        }
-        for name, (value, low, high) in values.items()
-    }
-    return injected, recovered
+    mean = agreement.pair_means(p_a)
+    answered = np.flatnonzero(~np.isnan(mean))
+    rising = answered[np.argsort(difference[answered], kind="stable")]
+    residual = np.full(len(mean), np.nan)
+    if len(rising):
+        residual[rising] = mean[rising] - optimize.isotonic_regression(mean[rising]).x
+    return residual
 
 
 def _panel(answers: _Answers, queries: Queries, errors: list[Reals]) -> dict[str, object]:

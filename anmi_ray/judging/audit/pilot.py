@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.config.pilot import PilotConfig
+from anmi_ray.core.scale import Z95, wilson
 from anmi_ray.judging.audit.agreement import Reals
-from anmi_ray.judging.audit.intervals import Z95, binomial
 
 Outcome = Literal["pass", "fail", "cannot tell", "not measured"]
 Decision = Literal["go", "no-go", "cannot tell"]
@@ -140,7 +140,7 @@ def _shares(figure: Mapping[str, Any], config: PilotConfig) -> Iterator[PilotGat
         failures = gate(FAILURES, False, config.max_failures, "failure_rate")
         asked = math.ceil(failures.pairs / 2)
         # the audit counts queries, of which a small run has few; questions fail one by one
-        interval = [0.0, binomial(0, asked)[2]] if failures.value == 0.0 else failures.interval
+        interval = list(wilson(0.0, asked)) if failures.value == 0.0 else failures.interval
         yield replace(failures, interval=interval, pairs=asked)
 
 

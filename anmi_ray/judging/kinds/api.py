@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from anmi_ray.config.base import whole
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import ApiJudgeConfig
+from anmi_ray.config.needs import Need
 from anmi_ray.config.plan import PlanConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.judging import spend
@@ -26,14 +27,13 @@ from anmi_ray.judging.http.completion import Completion, TokenCounts
 from anmi_ray.judging.http.dispatch import Question, Result, ask_all
 from anmi_ray.judging.http.limits import Leased, Leases
 from anmi_ray.judging.kinds.base import (
-    NOTHING,
-    HandOver,
+    DEFAULTS,
     Price,
     PromptJudge,
+    Publish,
     Reals,
-    Room,
     Slices,
-    actor_room,
+    actor_need,
     answer_rows,
 )
 from anmi_ray.judging.parse_reply import letter_columns, read, text_columns, without_reasoning
@@ -56,10 +56,9 @@ class ApiJudge(PromptJudge):
         """See Judge."""
         return self.config.endpoint
 
-    @property
-    def room(self) -> Room:
+    def need(self, place: str, on: Mapping[str, str]) -> Need:
         """See Judge."""
-        return actor_room()
+        return actor_need(place, on)
 
     @property
     def rates(self) -> tuple[float | None, float | None]:
@@ -96,16 +95,16 @@ class ApiJudge(PromptJudge):
         return ApiJudge(self.config.model_copy(update={"endpoint": endpoint}))
 
     @property
-    def dearest(self) -> float:
+    def max_dollars(self) -> float:
         """See TextJudge."""
         documents = self.prompt.documents * self.prompt.document_tokens
         prompt = TEMPLATE_TOKENS + self.prompt.query_tokens + documents
         return spend.dollars(self.server, TokenCounts(prompt, 0, self._answer_tokens)) or 0.0
 
-    def likely_dollars(self, questions: TextQuestions) -> Reals:
+    def estimated_dollars(self, questions: TextQuestions) -> Reals:
         """See TextJudge."""
         if self.server.input_price is None:
-            return super().likely_dollars(questions)
+            return super().estimated_dollars(questions)
         document = _tokens(self.prompt.document_tokens, questions.texts["title"], questions.texts["text"])
         query = _tokens(self.prompt.query_tokens, questions.queries["text"])
         prompt = TEMPLATE_TOKENS + query[questions.query] + document[questions.first] + document[questions.second]
@@ -121,12 +120,12 @@ class ApiJudge(PromptJudge):
         least = np.array(each, np.float64)
         held = pc.or_(pc.is_null(answers["error"]), pc.greater(answers["dollars"], 0.0))  # else refused, and unbilled
         uncounted = pc.and_(held, pc.equal(answers["prompt_tokens"], 0)).to_numpy()
-        return least, least + uncounted * answers["attempts"].to_numpy() * self.dearest
+        return least, least + uncounted * answers["attempts"].to_numpy() * self.max_dollars
 
     def price(self, calls: int, prompt: float, answer: float, plan: PlanConfig) -> Price:
         """See PromptJudge; hours of the tighter of the server's rate limits."""
         dollars = spend.dollars(self.server, TokenCounts(round(prompt), 0, round(answer)))
-        at_most = None if dollars is None else max(dollars, calls * self.dearest)
+        at_most = None if dollars is None else max(dollars, calls * self.max_dollars)
         requests, tokens = self.rates
         limits = ((calls, requests, "requests a minute"), (prompt + answer, tokens, "tokens a minute"))
         hours = [(amount / limit / 60.0, f"{limit:,.0f} {what}") for amount, limit, what in limits if limit is not None]
@@ -168,11 +167,11 @@ class ApiEngine:
         """See JudgeEngine."""
         return self._past + self._client.spend
 
-    def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
-        """Ask all. Raises ConfigError or JudgeError for what the user has to mend, after handing over what arrived."""
-        asyncio.run(self._ask(questions, slices, hand_over))
+    def ask(self, questions: TextQuestions, slices: Slices, publish: Publish) -> None:
+        """Ask all questions. Raises ConfigError or JudgeError for user errors, after publishing the answers so far."""
+        asyncio.run(self._ask(questions, slices, publish))
 
-    async def _ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
+    async def _ask(self, questions: TextQuestions, slices: Slices, publish: Publish) -> None:
         row: dict[bytes, int] = {}
         empty: list[int] = []
         prompts = self.builder.prompts(questions)
@@ -182,16 +181,16 @@ class ApiEngine:
                 for q in which.tolist():
                     try:
                         messages = prompts(q)
-                    except DataError:  # of the three texts one is empty
+                    except DataError:  # one of the three texts is empty
                         empty.append(q)
                         continue
                     key = questions.ids[q].tobytes()
                     row[key] = q
                     yield key, messages
 
-        def publish(results: list[Result]) -> None:
+        def publish_results(results: list[Result]) -> None:
             which = np.array([row.pop(key) for key, _ in results], dtype=np.int64)
-            hand_over(answer_rows(questions, which, **self._columns([result for _, result in results])))
+            publish(answer_rows(questions, which, **self._columns([result for _, result in results])))
 
         self._past = self.spend
         by_logprobs = self.config.prompt.readout == "logprob"
@@ -200,11 +199,11 @@ class ApiEngine:
         self._client = ChatClient(self.config.endpoint, limiter, by_logprobs, past.answered, past.merges_system)
         try:
             async with self._client as client:
-                await ask_all(client, asked(), publish, self.at_once)
+                await ask_all(client, asked(), publish_results, self.at_once)
         finally:
             if empty:
                 which = np.array(empty, dtype=np.int64)
-                hand_over(answer_rows(questions, which, error=[EMPTY] * len(which)))
+                publish(answer_rows(questions, which, error=[EMPTY] * len(which)))
 
     def _columns(self, results: Sequence[Reply[Completion] | Failed]) -> dict[str, object]:
         """The Answer columns of replies and failures."""
@@ -212,7 +211,7 @@ class ApiEngine:
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     def _row(self, result: Reply[Completion] | Failed) -> dict[str, object]:
-        row: dict[str, object] = {**NOTHING, "seconds": result.seconds, "attempts": result.attempts}
+        row: dict[str, object] = {**DEFAULTS, "seconds": result.seconds, "attempts": result.attempts}
         spent = result.spend
         row |= {"prompt_tokens": spent.prompt_tokens, "cached_tokens": spent.cached_tokens}
         row |= {"answer_tokens": spent.answer_tokens, "dollars": spent.cost}

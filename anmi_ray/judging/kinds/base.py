@@ -1,10 +1,9 @@
-"""What a judge is, whatever its kind: what names its answers, how it is asked, what it costs, what room it takes.
+"""Base classes of judges: the identity of answers, how a judge is asked, its cost and its resources.
 
-A judge object holds nothing but its settings, so that it costs nothing to make and travels to any process. Judges that
-read texts are asked through an engine, which is built where it runs (an actor) and may hold a connection or a model.
-Questions come in slices, which are let through as they are taken (a budget may end them): an engine takes a slice when
-it is about to ask it. It hands over every question that it took exactly once, as an answer or as a failure with its
-reason, at the latest when it returns.
+A judge object holds only its settings, so it is cheap to make and to send to other processes. Judges that read texts
+are asked through an engine, which is built where it runs (in an actor) and may hold a connection or a model. An engine
+takes questions in slices, each when it is about to ask it, since the budget admits slices one at a time. It publishes
+every question that it took exactly once, as an answer or as a failure with its reason, before it returns.
 Letters: N questions, P comparisons.
 """
 
@@ -25,6 +24,7 @@ from anmi_ray.config.base import whole
 from anmi_ray.config.distill import DistillConfig
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.needs import Need
 from anmi_ray.config.plan import PlanConfig
 from anmi_ray.config.prompt import PromptConfig
 from anmi_ray.core.identity import digest
@@ -38,17 +38,18 @@ from anmi_ray.judging.protocol import Answers, Order, Questions
 from anmi_ray.judging.questions import Rows, TextQuestions
 from anmi_ray.store.spend_log import Spend
 
-ACTOR_CPUS = 0.5  # that an asking actor takes
+ACTOR_CPUS = 0.5  # of an asking actor
+JUDGE_LABELS = "execution.judge_on"  # setting with the labels of judges' nodes
 Reals = NDArray[np.float64]
-HandOver = Callable[[pa.Table], None]  # takes Answer rows
-Slices = Iterator[Rows]  # of questions, each int64[N]; the next may take milliseconds, and a thread may take it
+Publish = Callable[[pa.Table], None]  # takes Answer rows
+Slices = Iterator[Rows]  # question indices, int64[N] each; may be consumed by another thread
 
 
 class JudgeEngine(Protocol):
-    """Asks questions; see the module.
+    """Asks questions; see the module docstring.
 
-    at_once: questions that a slice has, at least; whole queries
-    messages: a server's own message by reason of failure, the first of each
+    at_once: minimum number of questions of a slice; slices hold whole queries.
+    messages: first message of the server per failure reason.
     """
 
     at_once: int
@@ -56,39 +57,23 @@ class JudgeEngine(Protocol):
 
     @property
     def spend(self) -> Spend:
-        """What was sent and spent so far, since the engine was built; a call that is under way counts."""
+        """Requests and spend since the engine was built, including calls in flight."""
         ...
 
-    def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
-        """Ask all questions of all slices."""
+    def ask(self, questions: TextQuestions, slices: Slices, publish: Publish) -> None:
+        """Ask the questions of all slices."""
         ...
-
-
-@dataclass(frozen=True)
-class Room:
-    """What a judge asks of the cluster: `count` workers at once, each with `resources` whole on one node.
-
-    accelerator_type: Ray's name of the GPU, None: any. The names of the judge's settings that say so, for messages:
-    `place` the first to look at, `number` of the count, `size` of what each takes, `gpu` with the value that does
-    without one, `kind` of the GPU's type; "" where none does.
-    """
-
-    worker: str
-    count: int
-    resources: Mapping[str, float]
-    accelerator_type: str | None = None
-    place: str = ""
-    number: str = ""
-    size: str = ""
-    gpu: str = ""
-    kind: str = ""
 
 
 @dataclass(frozen=True)
 class Price:
-    """What asking would cost: dollars (at most so many), hours by the rate limit that `limit` names; None: not known.
+    """Predicted cost of asking; None: unknown.
 
-    Where a judge runs on the cluster's own GPUs, `gpus` says in words what they do, and gpu_hours for how long.
+    dollars: estimate.
+    at_most: upper bound in dollars.
+    hours: time by the rate limit that `limit` names.
+    gpus: description of the use of the cluster's GPUs, if any.
+    gpu_hours: GPU hours of that use.
     """
 
     dollars: float | None = None
@@ -101,7 +86,7 @@ class Price:
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """What a model on the cluster's CPUs or GPUs reads: a document or a pair at a time, of at most so many tokens."""
+    """Inputs of a model on the cluster: `form` (a document or a pair at a time) and the maximum number of `tokens`."""
 
     form: str
     tokens: int
@@ -109,18 +94,20 @@ class ModelInputs:
 
 @dataclass(frozen=True)
 class Judge(ABC):
-    """A judge as its settings describe it. One that answers in process overrides `ask`."""
+    """A judge as described by its settings. A judge that answers in process overrides `ask`."""
 
     config: Any
 
     @property
     def name(self) -> str:
-        """What the judge is called in its panel."""
+        """Name of the judge in its panel."""
         return self.config.name
 
-    @property
-    def room(self) -> Room | None:
-        """What asking it takes at least; None where the stage's own tasks do it."""
+    def need(self, place: str, on: Mapping[str, str]) -> Need | None:
+        """Return the resources that asking it needs at least; None if the stage's own tasks ask it.
+
+        place: dotted name of its settings. on: labels of the nodes that it may run on.
+        """
         return None
 
     @property
@@ -129,128 +116,129 @@ class Judge(ABC):
         return None
 
     def fingerprint_inputs(self) -> dict[str, str]:
-        """What, beside its settings, a stage that asks it follows from."""
+        """Return fingerprint inputs of a stage that asks it, in addition to its settings."""
         return {}
 
     def check(self) -> None:
-        """Raise ConfigError where it cannot be asked from here, such as for a package that is not installed."""
+        """Raise ConfigError if it cannot be asked from this process, for example if a package is missing."""
         return
 
     def model_inputs(self, distill: DistillConfig | None) -> ModelInputs | None:
-        """What a model of its own reads here, if any; distill: how distilled judges are made."""
+        """Return the inputs of its own model, if any; distill: settings of distilled judges."""
         return None
 
     def resolved(self, made: Mapping[str, Any]) -> Any:
-        """Its settings once the run's distillation is there; made: settings of an encoder judge that asks its model."""
+        """Return its settings after distillation; made: settings of an encoder judge with the distilled model."""
         return self.config
 
     def ask(self, asked: Questions, order: Order, difference: Reals, seed: int) -> Answers:
-        """Answers of a judge that computes in process; difference float[P]: what a simulated panel sees, in probits."""
+        """Return the answers of a judge that computes in process; difference: float[P], true differences in probits."""
         raise AssertionError(f"nothing was bought from judge {self.name}")
 
 
 @dataclass(frozen=True)
 class TextJudge(Judge):
-    """A judge that reads texts: its answers are bought, kept under its identity, and read whenever they are needed."""
+    """A judge that reads texts. Its answers are logged under its identity and read whenever they are needed."""
 
-    # actors: each builds an engine; engines: Ray's own, of a large model (`stages.judge.vllm`)
-    asked_through: ClassVar[Literal["actors", "engines"]] = "actors"
+    # actors: each builds an engine; engines: Ray Data's LLM engines (`stages.judge.vllm`)
+    asked_by: ClassVar[Literal["actors", "engines"]] = "actors"
 
     @abstractmethod
     def content(self) -> dict[str, object]:
-        """All that can change an answer, as JSON values."""
+        """Return everything that can change an answer, as JSON values."""
 
     @abstractmethod
     def engine(self, lease: Leases | None = None, answered: bool = False) -> JudgeEngine:
-        """What asks it, for use where it is built; `lease` where several share a server's limits a minute.
+        """Build its engine, for use in this process.
 
-        answered: an answer of the judge is there already, so that its server knows it.
+        lease: shared rate limits, if several processes ask the same server.
+        answered: the judge has answered before, so its server knows the model.
         """
 
     @property
     def identity(self) -> str:
-        """Names the judge's answers: a hash of all that can change one, and not of what it is called in a panel."""
+        """Hash of everything that can change an answer, but not of the judge's name; identifies its answers."""
         content = {"kind": self.config.kind, **self.content()}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return digest("judge", text).hex()[:16]
 
     def fingerprint_inputs(self) -> dict[str, str]:
-        """The answers that it is asked for."""
+        """Return its answers' identity."""
         return {f"answers of {self.name}": self.identity}
 
     @property
     def gpus(self) -> float:
-        """GPUs that one actor or engine holds."""
+        """GPUs of one actor or engine."""
         return 0.0
 
     @property
     def rates(self) -> tuple[float | None, float | None]:
-        """Requests and tokens a minute that its server takes from all actors; None: no limit."""
+        """Requests and tokens per minute that its server accepts from all actors; None: no limit."""
         return None, None
 
     @property
-    def dearest(self) -> float:
-        """Dollars that one question may cost, with the longest texts that it is shown; 0 where it has no prices."""
+    def max_dollars(self) -> float:
+        """Maximum dollars of a question, with texts of maximum length; 0 without prices."""
         return 0.0
 
-    def likely_dollars(self, questions: TextQuestions) -> Reals:
-        """Dollars float64[N] that each question may cost, by the lengths of its texts; 0 where it has no prices."""
+    def estimated_dollars(self, questions: TextQuestions) -> Reals:
+        """Return the estimated dollars of each question by the lengths of its texts, float64[N]; 0 without prices."""
         return np.zeros(len(questions.query))
 
     def paid(self, answers: pa.Table) -> tuple[Reals, Reals] | None:
-        """Dollars float64[N] that Answer rows cost at least and at most, at today's prices; None: not known."""
+        """Return lower and upper bounds on the dollars of Answer rows at current prices, float64[N]; None: unknown."""
         return np.zeros(answers.num_rows), np.zeros(answers.num_rows)
 
     def actors(self, execution: ExecutionConfig) -> tuple[int, int]:
-        """Fewest and most actors or engines that may ask it at once."""
+        """Return the minimum and maximum number of actors or engines."""
         return execution.asking
 
     def one_of(self, actors: int) -> TextJudge:
-        """The judge as one of so many actors may ask it, so that together they keep its limits."""
+        """Return the judge with its rate limits divided among `actors` actors."""
         return self
 
     def read_reply(self) -> ReadReply | None:
-        """How its words are read; None where it gives probabilities."""
+        """Return the parser of its replies; None if it returns probabilities."""
         return None
 
 
 @dataclass(frozen=True)
 class PromptJudge(TextJudge):
-    """A language model that is asked by a prompt."""
+    """A language model that is asked with a prompt."""
 
     @property
     def prompt(self) -> PromptConfig:
-        """What it is asked, and how its answer is read."""
+        """Its prompt, and how replies are parsed."""
         return self.config.prompt
 
     @property
     @abstractmethod
     def longest_answer(self) -> float:
-        """Tokens of the longest answer; infinity where nothing limits it."""
+        """Maximum number of tokens of an answer; infinity without a limit."""
 
     @abstractmethod
     def prompt_builder(self) -> PromptBuilder:
-        """What makes its prompts, with its own tokenizer where there is one. Raises ConfigError."""
+        """Return the builder of its prompts, with its own tokenizer if available. Raises ConfigError."""
 
     @abstractmethod
     def price(self, calls: int, prompt: float, answer: float, plan: PlanConfig) -> Price:
-        """What so many calls would cost, with so many tokens of prompts and of answers in all."""
+        """Predict the cost of `calls` calls, with total numbers of prompt and answer tokens."""
 
     def fingerprint_inputs(self) -> dict[str, str]:
-        """Its answers, and the rules by which words are read."""
+        """Return its answers' identity and the version of the reply parser."""
         rules = {} if self.prompt.readout == "logprob" else {f"reading of {self.name}": parse_reply.RULES}
         return {**super().fingerprint_inputs(), **rules}
 
     def content(self) -> dict[str, object]:
-        """The prompt's part of it."""
+        """Return the prompt's part of the content."""
         shown = whole(self.prompt)
         content: dict[str, object] = {name: shown[name] for name in ("query_tokens", "document_tokens", "tokenizer")}
         content["template"] = load_template(self.prompt.template).content_hash
-        content["logprob"] = self.prompt.readout == "logprob"  # then probabilities are kept, else words
+        content["logprob"] = self.prompt.readout == "logprob"  # probabilities are logged, else replies
         return content
 
     def read_reply(self) -> ReadReply | None:
-        """How its words are read; None where the probabilities of letters are."""
+        """Return the parser of its replies; None for log-probabilities."""
         readout = self.prompt.readout
         if readout == "logprob":
             return None
@@ -263,13 +251,14 @@ class PromptJudge(TextJudge):
         return read
 
 
-def actor_room(gpus: float = 0.0) -> Room:
-    """What asking through actors takes: one of them."""
-    return Room("asking actor", 1, {"CPU": ACTOR_CPUS, **({"GPU": gpus} if gpus else {})}, gpu="gpus: 0")
+def actor_need(place: str, on: Mapping[str, str], gpus: float = 0.0) -> Need:
+    """Return the resources of one asking actor."""
+    each = {"CPU": ACTOR_CPUS, **({"GPU": gpus} if gpus else {})}
+    return Need("asking actor", 1, each, place, on, gpu=f"{place}.gpus: 0", labels=JUDGE_LABELS)
 
 
-# What an Answer row says of its answer where nothing is known: null, zero or false.
-NOTHING: dict[str, object] = {
+# Default values of Answer columns: null, zero or false.
+DEFAULTS: dict[str, object] = {
     column.name: None if column.nullable else pa.scalar(0).cast(column.type).as_py()
     for column in ANSWER.schema
     if column.name not in ANSWER.key
@@ -277,27 +266,27 @@ NOTHING: dict[str, object] = {
 
 
 def answer_rows(questions: TextQuestions, which: Rows, **columns: object) -> pa.Table:
-    """Answer rows of the questions `which`; a column that is not given is null, zero or false throughout."""
-    nothing = {
+    """Return Answer rows of the questions `which`; missing columns get null, zero or false."""
+    defaults = {
         name: pa.repeat(pa.scalar(value, ANSWER.schema.field(name).type), len(which))
-        for name, value in NOTHING.items()
+        for name, value in DEFAULTS.items()
         if name not in columns
     }
-    return ANSWER.table({**questions.hashes(which), **nothing, **columns})
+    return ANSWER.table({**questions.hashes(which), **defaults, **columns})
 
 
 def failures_of(answers: pa.Table, judge: TextJudge, messages: Mapping[str, str] | None = None) -> dict[str, int]:
-    """Count Answer rows without a preference by reason, those that cannot be read included.
+    """Count Answer rows without a preference by reason, including unparsable replies.
 
-    messages: a server's own message by reason, which is added to the reason.
+    messages: the server's message per reason, appended to the reason.
     """
     _, error = of_answers(answers, judge.read_reply())
     counts = {row["values"]: row["counts"] for row in pc.value_counts(error.drop_null()).to_pylist()}
-    said = messages or {}
-    return {f"{why}: {said[why]}" if said.get(why) else why: count for why, count in counts.items()}
+    details = messages or {}
+    return {f"{why}: {details[why]}" if details.get(why) else why: count for why, count in counts.items()}
 
 
 def by_frequency(failures: Mapping[str, int], most: int = 3) -> str:
-    """The most frequent reasons of failures with their counts, as text."""
+    """Format the most frequent failure reasons with their counts."""
     reasons = sorted(failures.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{count:,} {why}" for why, count in reasons[:most])

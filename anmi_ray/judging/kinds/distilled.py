@@ -20,9 +20,10 @@ from scipy.special import expit, log_softmax
 from anmi_ray.config.distill import LABELS, DistillConfig, Target
 from anmi_ray.config.encoder_judge import EncoderJudgeConfig, check_texts
 from anmi_ray.config.judge import DistilledJudgeConfig
+from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.judging.calibration import Isotonic, from_json
-from anmi_ray.judging.kinds.base import Judge, ModelInputs, Reals, Room, actor_room
+from anmi_ray.judging.kinds.base import Judge, ModelInputs, Reals, actor_need
 
 FILE = "judge.json"
 FORMAT = 1
@@ -37,10 +38,9 @@ class DistilledJudge(Judge):
 
     config: DistilledJudgeConfig
 
-    @property
-    def room(self) -> Room:
+    def need(self, place: str, on: Mapping[str, str]) -> Need:
         """See Judge."""
-        return actor_room(self.config.gpus)
+        return actor_need(place, on, self.config.gpus)
 
     def model_inputs(self, distill: DistillConfig | None) -> ModelInputs | None:
         """See Judge."""

@@ -9,7 +9,7 @@ Letters: N questions, L labels.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,11 +22,12 @@ from scipy.special import log_softmax
 from anmi_ray.config.base import whole
 from anmi_ray.config.distill import DistillConfig
 from anmi_ray.config.encoder_judge import NO_LABELS, EncoderJudgeConfig
+from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.scale import log_sigmoid
 from anmi_ray.judging.http.limits import Leases
 from anmi_ray.judging.kinds import distilled
-from anmi_ray.judging.kinds.base import HandOver, ModelInputs, Reals, Room, Slices, TextJudge, actor_room, answer_rows
+from anmi_ray.judging.kinds.base import ModelInputs, Publish, Reals, Slices, TextJudge, actor_need, answer_rows
 from anmi_ray.judging.kinds.distilled import DistilledForm
 from anmi_ray.judging.questions import AT_ONCE, Rows, TextQuestions
 from anmi_ray.judging.truncate import Truncator
@@ -50,10 +51,9 @@ class EncoderJudge(TextJudge):
 
     config: EncoderJudgeConfig
 
-    @property
-    def room(self) -> Room:
+    def need(self, place: str, on: Mapping[str, str]) -> Need:
         """See Judge."""
-        return actor_room(self.config.gpus)
+        return actor_need(place, on, self.config.gpus)
 
     @property
     def gpus(self) -> float:
@@ -132,7 +132,7 @@ class EncoderEngine:
         self.messages: dict[str, str] = {}
         self.spend = Spend()
 
-    def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
+    def ask(self, questions: TextQuestions, slices: Slices, publish: Publish) -> None:
         """One slice after another; at most AT_ONCE answers are handed over together. JudgeError: no memory."""
         texts = Texts(questions)
         self.form.begin()
@@ -140,10 +140,10 @@ class EncoderEngine:
             empty = texts.empty(which)
             for name in ("query", "document"):
                 for rows in _parts(which[empty == name]):
-                    hand_over(answer_rows(questions, rows, error=[f"empty {name}"] * len(rows)))
+                    publish(answer_rows(questions, rows, error=[f"empty {name}"] * len(rows)))
             for rows, logs in self.form.answers(texts, which[empty == ""]):
                 self.spend += Spend(requests=len(rows))
-                hand_over(answer_rows(questions, rows, attempts=[1] * len(rows), **_columns(logs)))
+                publish(answer_rows(questions, rows, attempts=[1] * len(rows), **_columns(logs)))
 
 
 class Texts:

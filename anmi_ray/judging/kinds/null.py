@@ -9,7 +9,7 @@ import numpy as np
 from anmi_ray.config.judge import NullJudgeConfig
 from anmi_ray.core.identity import uniforms
 from anmi_ray.judging.http.limits import Leases
-from anmi_ray.judging.kinds.base import HandOver, Slices, TextJudge, answer_rows
+from anmi_ray.judging.kinds.base import Publish, Slices, TextJudge, answer_rows
 from anmi_ray.judging.questions import TextQuestions
 from anmi_ray.store.spend_log import Spend
 
@@ -38,12 +38,12 @@ class NullEngine:
         self.messages: dict[str, str] = {}
         self.spend = Spend()
 
-    def ask(self, questions: TextQuestions, slices: Slices, hand_over: HandOver) -> None:
+    def ask(self, questions: TextQuestions, slices: Slices, publish: Publish) -> None:
         """See JudgeEngine."""
         for which in slices:
             p = uniforms(questions.ids[which], "null")
             self.spend += Spend(requests=len(which))
-            hand_over(answer_rows(questions, which, log_first=np.log(p), log_second=np.log1p(-p)))
+            publish(answer_rows(questions, which, log_first=np.log(p), log_second=np.log1p(-p)))
 
 
 JUDGE = NullJudge

@@ -72,12 +72,6 @@ class SimulatedJudge(Judge):
         return Answers(p_a, failure, FAILURES)
 
 
-def total_noise_sd(config: SimulatedJudgeConfig, shared: SharedNoiseConfig) -> float:
-    """Sd in probits of everything between the true difference and what the judge perceives, position bias apart."""
-    documents = 2 * (shared.document_sd**2 + config.taste_sd**2)
-    return float(np.sqrt(config.noise_sd**2 + shared.pair_sd**2 + documents))
-
-
 def _noise(asked: Questions, order: Order, config: SimulatedJudgeConfig, key: tuple[str | int, ...]) -> Reals:
     """The judge's own noise: a part alike in both orders, a part per order."""
     noise = np.zeros(len(asked.ids))

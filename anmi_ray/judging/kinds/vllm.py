@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from anmi_ray.config.base import whole
 from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.needs import Need, gpu_of_type
 from anmi_ray.config.paths import as_written
 from anmi_ray.config.plan import PlanConfig
 from anmi_ray.config.vllm import VllmJudgeConfig
@@ -31,7 +32,7 @@ from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import ANSWER
 from anmi_ray.judging import spend
 from anmi_ray.judging.http.limits import Leases
-from anmi_ray.judging.kinds.base import NOTHING, JudgeEngine, Price, PromptJudge, Room
+from anmi_ray.judging.kinds.base import DEFAULTS, JUDGE_LABELS, JudgeEngine, Price, PromptJudge
 from anmi_ray.judging.parse_reply import letter_columns, text_columns
 from anmi_ray.judging.prompt import Message, without_system
 from anmi_ray.judging.prompt_builder import EMPTY, PromptBuilder
@@ -57,25 +58,25 @@ REQUEST = pa.struct({
 class VllmJudge(PromptJudge):
     """A language model that Ray runs with vLLM on the cluster's own machines."""
 
-    asked_through = "engines"
+    asked_by = "engines"
 
     config: VllmJudgeConfig
 
-    @property
-    def room(self) -> Room:
+    def need(self, place: str, on: Mapping[str, str]) -> Need:
         """See Judge."""
         execution = self.config.execution
         gpu = execution.device == "gpu"
-        return Room(
+        return Need(
             worker="engine",
             count=execution.engines[0],
-            resources={"CPU": 1.0, **({"GPU": self.gpus} if gpu else {})},
-            accelerator_type=execution.accelerator_type if gpu else None,
-            place="execution",
-            number="execution.engines",
-            size="execution.tensor_parallel" if gpu else "",
-            gpu="execution.device: cpu (a small model)",
-            kind="execution.accelerator_type",
+            each={"CPU": 1.0, **({"GPU": self.gpus, **gpu_of_type(execution.accelerator_type)} if gpu else {})},
+            place=f"{place}.execution",
+            selector=on,
+            number=f"{place}.execution.engines",
+            size=f"{place}.execution.tensor_parallel" if gpu else "",
+            gpu=f"{place}.execution.device: cpu (a small model)",
+            kind=f"{place}.execution.accelerator_type",
+            labels=JUDGE_LABELS,
         )
 
     def check(self) -> None:
@@ -129,9 +130,8 @@ class VllmJudge(PromptJudge):
             return Price(gpus=f"hours not known: {why}")
         hours = spend.gpu_hours(prompt + answer, size, gpu)
         if hours is None:
-            return Price(
-                gpus=f"hours not known: set execution.accelerator_type to one of {', '.join(spend.GPU_TFLOPS)}"
-            )
+            known = ", ".join(spend.GPU_TFLOPS)
+            return Price(gpus=f"hours not known: set execution.accelerator_type to one of {known}")
         said = f"about {hours:,.2f} hours of one {gpu}, by its arithmetic at {spend.USED:.0%}"
         return Price(gpus=said, gpu_hours=hours)
 
@@ -241,7 +241,7 @@ def answers(judge: VllmModel, outputs: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _row(judge: VllmModel, output: Mapping[str, Any]) -> dict[str, object]:
-    row: dict[str, object] = {**NOTHING, **{name: output[name] for name in _HASHES}, "attempts": 1}
+    row: dict[str, object] = {**DEFAULTS, **{name: output[name] for name in _HASHES}, "attempts": 1}
     if why := str(output[FAILED]):
         if why in (EMPTY, TOO_LONG):
             return row | {"error": why, "attempts": 0}

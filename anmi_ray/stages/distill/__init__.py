@@ -1,21 +1,18 @@
-"""distill: an ensemble's judgments of sampled pairs -> a small judge, calibrated, with a page of its own."""
+"""distill: an ensemble's judgments of sampled pairs -> a small judge, calibrated and measured on held-out pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from anmi_ray.config.distill import DEV_SHARE, TEST_SHARE, DistillConfig
+from anmi_ray.config.distill import DistillConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import AnmiError
 from anmi_ray.models import loading
-from anmi_ray.runtime.costs import MODEL_BYTES, SCORE_TOKEN_S, TRAIN_TOKEN_S, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import train
 from anmi_ray.store import Artifact
-
-PAGES = ("distilled.html", "distilled.json")
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: DistillConfig, context: Context) -> dict[str, Any]:
@@ -28,16 +25,6 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: DistillConfi
     return learn.run(artifact, inputs, config, context)
 
 
-def publish_pages(artifact: Artifact, run: str) -> str | None:
-    """Put the page of a distilled judge beside the run's report; where it stands, or None where there is none."""
-    store = artifact.store
-    for name in PAGES:
-        if store.exists(f"{artifact.path}/{name}"):
-            store.publish(f"reports/{run}/{name}", artifact.read_listed(name))
-    page = f"reports/{run}/{PAGES[0]}"
-    return store.where(page) if store.exists(page) else None
-
-
 def check(_: Stage, experiment: Experiment) -> Iterator[AnmiError]:
     """As that of `train`, of the judge's training."""
     yield from train.check_settings(experiment.distill, experiment.execution)
@@ -47,25 +34,12 @@ def _also(config: DistillConfig, *_: Any) -> dict[str, str]:
     return {"model": loading.resolve(config.model).revision or "unpinned"}
 
 
-def _cost(load: Workload) -> StageCost:
-    config: DistillConfig = load.config
-    pairs = config.sample.pairs
-    learned = round((1 - DEV_SHARE - TEST_SHARE) * pairs)
-    seen = config.max_steps * config.per_step if config.max_steps else round(config.epochs * learned)
-    inputs = seen * (1 if config.form == "pairwise" else 2)
-    read = 2 * (pairs - learned) * len(config.dev_points)
-    seconds = config.max_tokens * (inputs * TRAIN_TOKEN_S + read * SCORE_TOKEN_S)
-    work = f"{inputs:,} inputs forward and back, of at most {config.max_tokens:,} tokens each"
-    return StageCost(work, seconds, MODEL_BYTES)
-
-
 STAGE = Stage(
     name="distill",
     version=2,
     inputs=("sample", "label", "retrieve", "ingest"),
     does="train a small judge on what the ensemble said",
     run=run,
-    cost=_cost,
     left_out=frozenset({"judge", "sample"}),
     also=_also,
     needs=train.needs,

@@ -7,7 +7,7 @@ resumed run loses none of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,29 +17,27 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from anmi_ray.config.distill import DEV_SHARE, TEST_SHARE, DistillConfig
-from anmi_ray.core import environment
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import id_matrix, uniforms
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, PREDICTION, REJECT, find_rows, rejects
-from anmi_ray.evaluation.distilled import DistilledData, analyse
+from anmi_ray.evaluation.pairwise import JUDGE
+from anmi_ray.evaluation.pairwise_measures import Predictor, compare
 from anmi_ray.evaluation.significance import Estimate
 from anmi_ray.judging import ensemble, order_averaging
 from anmi_ray.judging.calibration import fit_temperature
-from anmi_ray.reports import distilled
 from anmi_ray.runtime.tasks import Context, over_buckets
 from anmi_ray.stages.distill import worker
 from anmi_ray.stages.distill.worker import DEV, LOGITS, TEST, TRAIN
 from anmi_ray.stages.train.trainer import TrainResult, clear_checkpoints, report_steps, train_artifact
 from anmi_ray.store import Artifact, Flow, parquet_bytes, uri
-from anmi_ray.store.documents import with_checksum
 
 PAIRS = "pairs.parquet"
-JUDGE, UNCALIBRATED, SIMILARITY = "the distilled judge", "before calibration", "similarity judge"
+UNCALIBRATED, SIMILARITY = "before calibration", "similarity judge"
 Reals = NDArray[np.float64]
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: DistillConfig, context: Context) -> dict[str, Any]:
-    """What the stage's `run` does; raises as `run_training` too."""
+    """Run the stage; also raises as `run_training`."""
     sample, label, retrieve, ingest = (inputs[name] for name in ("sample", "label", "retrieve", "ingest"))
     buckets = list(range(context.buckets))
     found = over_buckets(context, buckets, _pairs_of, sample, label, retrieve, config)
@@ -109,7 +107,7 @@ def split_of(query_ids: pa.ChunkedArray | pa.Array, config: DistillConfig) -> li
 def _report(
     artifact: Artifact, pairs: pa.Table, label: Artifact, config: DistillConfig, result: TrainResult
 ) -> dict[str, Any]:
-    """Predictions of the test pairs, the page with its numbers, and the summary."""
+    """Publish predictions of the test pairs and the summary; returns facts for the manifest."""
     predictions, fitted = _predictions(artifact, pairs, config, result)
     if config.form == "bi-encoder" and not fitted.beta:
         raise DataError(
@@ -118,21 +116,20 @@ def _report(
             "give it more pairs to learn from (distill.sample.pairs), or an ensemble that prefers more often",
         )
     artifact.publish_part("predictions", 0, predictions, PREDICTION)
-    later = [row["step"] for row in result.rows if row.get("dev") is not None and (row["step"] or 0) > result.best_step]
-    notes = [f"Trained on to step {later[-1]}; dev was best at step {result.best_step}."] if later else []
-    data = analyse(predictions, JUDGE, [SIMILARITY, UNCALIBRATED], environment=environment.describe(), notes=notes)
-    for name, text in (("html", distilled.to_html(data)), ("json", with_checksum(distilled.to_json(data)))):
-        artifact.store.publish(f"{artifact.path}/distilled.{name}", text.encode())
+    compared = compare(predictions, JUDGE, [SIMILARITY, UNCALIBRATED])
     judgments = sum(flow["rows_in"] for flow in (label.manifest() or {})["flows"] if flow["unit"] == "judgments")
-    summary = _summary(data, pairs, fitted, judgments, config.form)
-    artifact.publish_json("summary.json", summary)
+    artifact.publish_json("summary.json", _summary(compared, pairs, fitted, judgments, config.form))
     return {"best_step": result.best_step, "steps": result.steps, "dev": result.dev}
 
 
 def _summary(
-    data: DistilledData, pairs: pa.Table, fitted: order_averaging.OrderCalibration, judgments: int, form: str
+    compared: Sequence[Predictor],
+    pairs: pa.Table,
+    fitted: order_averaging.OrderCalibration,
+    judgments: int,
+    form: str,
 ) -> dict[str, Any]:
-    """The held-out figures with intervals over queries, of the judge and beside it."""
+    """Held-out figures with intervals over queries: of the judge, and of the predictors next to it."""
     figures = {
         one.name: {
             "accuracy_consensus": _ends(one.accuracy),
@@ -141,20 +138,20 @@ def _summary(
             "calibration_rms": _ends(one.calibration.rms),
             "calibration_slope": _ends(one.calibration.slope),
         }
-        for one in data.predictors
+        for one in compared
     }
-    first = data.predictors[0].name
+    test = pairs.filter(pc.equal(pairs["split"], TEST))
     return {
         "pairs": pairs.num_rows,
         "queries": pc.count_distinct(pairs["query_id"]).as_py(),
-        "test_pairs": data.pairs,
-        "test_queries": data.queries,
-        "consensus": data.consensus,
+        "test_pairs": test.num_rows,
+        "test_queries": pc.count_distinct(test["query_id"]).as_py(),
+        "consensus": compared[0].accuracy.n,
         "judgments": judgments,
         "temperature": None if fitted.beta == 0 else 1.0 / fitted.beta,
         "slope": fitted.beta if form == "bi-encoder" else 1.0,
-        **figures[first],
-        "baselines": {name: found for name, found in figures.items() if name != first},
+        **figures.pop(JUDGE),
+        "baselines": figures,
     }
 
 

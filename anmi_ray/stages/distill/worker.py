@@ -43,7 +43,7 @@ DECODER_TEXTS = ("Query: {query}\nDocument A: {first}\nDocument B: {second}\nThe
 
 @dataclass(frozen=True)
 class PairSources:
-    """What is read: the pairs with score and split, Text and Query files; and where held-out logits go. All URIs."""
+    """Inputs: pairs with score and split, Text and Query files; and the output of held-out logits. All URIs."""
 
     pairs: str
     texts: list[str]
@@ -81,7 +81,7 @@ def distill(job: Job, tools: Tools) -> Trained:
 def _calibrate(
     model: PairClassifier | CrossEncoder | BiEncoder, fitted: order_averaging.OrderCalibration, config: DistillConfig
 ) -> None:
-    """Put the calibration into the weights, or into the file beside them; of cosines it is the judge's slope."""
+    """Store the calibration in the weights, or in the file next to them; for cosines it is the judge's slope."""
     if isinstance(model, BiEncoder):
         return
     if isinstance(model, CrossEncoder):
@@ -155,7 +155,7 @@ def _single(scorer: Reranker, pairs: pa.Table, texts: pa.Table, queries: pa.Tabl
 
 
 def _shown(pairs: pa.Table, texts: pa.Table, queries: pa.Table) -> tuple[list[str], list[str], list[str]]:
-    """Of every pair the query's text and those of its documents. Raises DataError where one is missing."""
+    """Return the texts of each pair's query and documents. Raises DataError if one is missing."""
     query, rows = positions(pairs["query_id"], queries["query_id"], "queries of pairs")
     asked = queries["text"].take(rows).to_pylist()
     sides: list[list[str]] = []

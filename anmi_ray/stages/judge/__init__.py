@@ -13,17 +13,12 @@ from typing import Any
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
+from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import AnmiError, caught
-from anmi_ray.runtime.costs import COMPARED, SCORE_TOKEN_S, StageCost, Workload
-from anmi_ray.runtime.needs import Need, gpu_of_type
+from anmi_ray.runtime.costs import COMPARED, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact
-
-_IN_PROCESS_S = 9e-6  # of a pair
-_ENDPOINT_S = 2e-3  # of a call: this machine's part; the server's is its own
-_JUDGMENT_BYTES = 12
-_ANSWER_BYTES = 60
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
@@ -58,12 +53,12 @@ def _of(stage: Stage, experiment: Experiment) -> Stage:
 
 
 def _of_assessors(stage: Stage, experiment: Experiment) -> Stage:
-    """The training panel, or one of its own."""
+    """Return the training panel, or a separate one."""
     return replace(stage, settings="evaluate.judge") if experiment.evaluate.judge else _of(stage, experiment)
 
 
 def _also(config: JudgeConfig, *_: Any) -> dict[str, str]:
-    """A prompt's template stands in a file."""
+    """Return the template files of prompts."""
     from anmi_ray.judging import kinds
 
     return kinds.fingerprint_inputs(config)
@@ -74,28 +69,13 @@ def _also_direct(config: JudgeConfig, *_: Any) -> dict[str, str]:
 
 
 def _needs(stage: Stage, experiment: Experiment) -> Iterable[Need]:
-    """What each judge needs at least, its settings named."""
+    """Yield what each judge needs at least."""
     from anmi_ray.judging import kinds
 
-    def setting(place: str, name: str) -> str:
-        return f"{place}.{name}" if name else ""
-
-    for at, judge in enumerate(stage.config_of(experiment).judges):
-        room = kinds.of(judge).room
-        place = f"{stage.group}.judges.{at}"
-        if room is not None:
-            yield Need(
-                worker=room.worker,
-                count=room.count,
-                each={**room.resources, **gpu_of_type(room.accelerator_type)},
-                place=setting(place, room.place) or place,
-                selector=experiment.execution.judging_on,
-                number=setting(place, room.number),
-                size=setting(place, room.size),
-                gpu=setting(place, room.gpu),
-                kind=setting(place, room.kind),
-                labels="execution.judge_on",
-            )
+    for index, judge in enumerate(stage.config_of(experiment).judges):
+        need = kinds.of(judge).need(f"{stage.group}.judges.{index}", experiment.execution.judging_on)
+        if need is not None:
+            yield need
 
 
 def _check(stage: Stage, experiment: Experiment) -> Iterator[AnmiError]:
@@ -118,31 +98,24 @@ def _cost_direct(load: Workload) -> StageCost:
 def _asking(load: Workload, config: JudgeConfig, orders: int) -> StageCost:
     """A round of judging: what is computed here, and the calls to language models, judge after judge."""
     from anmi_ray.judging import kinds
-    from anmi_ray.judging.questions import AT_ONCE
 
-    pairs = load.pairs[COMPARED]
     prompted = kinds.prompted(config)
     models = {judge.name: judge.model_inputs(load.experiment.distill) for judge in map(kinds.of, config.judges)}
     encoders = [(name, read.form, read.tokens) for name, read in models.items() if read is not None]
-    calls = orders * pairs
+    calls = orders * load.pairs[COMPARED]
     here = len(config.judges) - len(prompted) - len(encoders)
     missing = {judge.name: calls for judge in prompted} | {cost.judge: cost.missing for cost in load.calls}
     both = ", both orders" if orders == 2 else ""
     work = [f"{calls * here:,} judgments by {here} in-process judges{both}"] if here else []
     work += [f"{count:,} calls to {name}" for name, count in missing.items()]
-    scored = 0
     for name, form, tokens in encoders:
         inputs = calls if form == "pairwise" else min(calls, load.candidates)
-        scored += inputs * tokens
         work.append(f"{inputs:,} inputs to {name}, of at most {tokens:,} tokens each")
-    asking = len(prompted) + len(encoders)
     return StageCost(
         work="; ".join(work),
-        seconds=scored * SCORE_TOKEN_S + calls * here * _IN_PROCESS_S + sum(missing.values()) * _ENDPOINT_S,
-        bytes=calls * (len(config.judges) * _JUDGMENT_BYTES + asking * _ANSWER_BYTES),
+        calls=sum(missing.values()),
+        tokens=sum(cost.missing_tokens for cost in load.calls),
         dollars=sum(cost.dollars or 0.0 for cost in load.calls),
-        limited=sum((cost.hours or 0.0) * 3600 for cost in load.calls),
-        files=load.buckets + -(-calls // AT_ONCE) * asking,
         gpu_hours=sum(cost.gpu_hours or 0.0 for cost in load.calls),
     )
 

@@ -88,15 +88,15 @@ class JudgeActor:
             spent = engine.spend
             budget.settle.remote(key, count, failures, since)
 
-        def hand_over(answers: pa.Table) -> None:
+        def publish(answers: pa.Table) -> None:
             log.publish(bucket, answers)
             failures = failures_of(answers, judge, engine.messages)
             asked.update({_QUESTIONS: answers.num_rows, **failures})
             settle(answers.num_rows, failures)
 
-        let = functools.partial(admit, budget, key, judge.likely_dollars(questions))
+        let = functools.partial(admit, budget, key, judge.estimated_dollars(questions))
         try:
-            engine.ask(questions, slices(queries, engine.at_once, let, lacking=lacking), hand_over)
+            engine.ask(questions, slices(queries, engine.at_once, let, lacking=lacking), publish)
         finally:
             settle(0, {})  # what was sent for nothing
             ray.get(budget.close.remote(key))
@@ -104,7 +104,7 @@ class JudgeActor:
 
 
 def context_of(judge: TextJudge) -> dict[str, Any]:
-    """What log lines about asking say of where they are."""
+    """Fields of log lines about asking."""
     return {**logs.context(), "judge": judge.name}
 
 

@@ -61,7 +61,7 @@ def log_of(store: Store, judge: TextJudge) -> AnswerLog:
 
 
 def spend_log_of(store: Store, sources: QuestionSources, config: JudgeConfig) -> SpendLog:
-    """What was spent on a panel's answers about these comparisons, whatever the budget.
+    """Return the spend on a panel's answers about these comparisons, regardless of the budget.
 
     Later rounds are of the first one's campaign: one budget holds for all, each spends what those before it left.
     """
@@ -194,7 +194,7 @@ def _ask_pass(
 ) -> None:
     """Ask all that a plan says is missing, in waves. It ends early by letting nothing more through, never by force."""
     before = _report(actor)
-    ask_chunks = vllm.ask_chunks if judge.asked_through == "engines" else _ask_chunks
+    ask_chunks = vllm.ask_chunks if judge.asked_by == "engines" else _ask_chunks
     sizes: list[str] = []
     with our_errors("judge"), watched(lambda: _say(actor, plan, before, sizes, context)):
         for chunks, pool in _in_waves(plan.chunks, target, limits, lambda: _report(actor).spent.questions):

@@ -2,8 +2,8 @@
 
 Judges that read texts are asked first, what is missing in the answer log (`dispatch`); then every bucket's judgments
 are put together from the log, from files of preferences (`importing`), and from the judges that compute in process (a
-simulated panel, similarity). For a simulated panel the latent relevance that it was told is kept beside its judgments,
-so that the report can check what is recovered.
+simulated panel, similarity). The latent relevance of a simulated panel is kept beside its judgments, so that the audit
+can measure accuracy and errors against it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(
     direct: bool = False,
     held_out: bool = False,
 ) -> dict[str, Any]:
-    """What the stage's `run` does; `direct`: about single documents, `held_out`: of queries that nothing trains on."""
+    """Run the stage; `direct`: about single documents, `held_out`: for queries not used in training."""
     made = inputs.get("distill")
     whole = bound(config, made)
     config = config.direct if direct else whole
@@ -145,7 +145,7 @@ def _group(stage: str) -> str:
 
 
 def _doubt(flows: list[Flow], why: str) -> str:
-    """What is wrong with answers about held-out queries, "" if nothing is; why: the failures if all failed."""
+    """Return the problem with answers about held-out queries, or ""; why: the failures if all failed."""
     if why:
         return f"no question about held-out queries was answered, so judges measure nothing; {why}"
     return confirmation.fault(_counts(flows)) or ""
@@ -196,7 +196,7 @@ def _bucket(
 
 
 def _told(candidates: pa.Table, ingest: Artifact, bucket: int) -> pa.Table:
-    """Candidates with the positives that are hidden from all but a simulated panel, who stands in for one who knows."""
+    """Return candidates including withheld positives, which only a simulated panel may see."""
     if not (ingest.manifest() or {}).get("hidden"):
         return candidates
     hidden = ingest.read_part(HIDDEN, bucket, QREL)
@@ -236,5 +236,5 @@ def _audit(judge: Artifact, asked: QuestionSources, config: JudgeConfig, buckets
         read = (asked.retrieve.read_part("candidates", bucket, CANDIDATE) for bucket in range(buckets))
         candidates = pa.concat_tables(of_queries(table, sample) for table in read)
         leanings = rating.fit_globals(judgments, comparisons, candidates, RateConfig(judge_offsets=True)).offsets
-    figures = judging.audit(judgments, comparisons, truth, config, triads=count_triads, leanings=leanings)
+    figures = judging.audit(judgments, comparisons, truth, triads=count_triads, leanings=leanings)
     return {"queries": sample.num_rows, **figures}

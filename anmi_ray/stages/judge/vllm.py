@@ -26,6 +26,7 @@ import ray.data
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from anmi_ray.config.needs import gpu_of_type
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.core import logs
 from anmi_ray.core.errors import AnmiError, ConfigError, JudgeError, flatten
@@ -33,7 +34,6 @@ from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.judging.kinds.base import failures_of
 from anmi_ray.judging.kinds.vllm import REQUEST, Requests, VllmModel, answers, check_engine, examine
 from anmi_ray.judging.questions import AT_ONCE, slices
-from anmi_ray.runtime.needs import gpu_of_type
 from anmi_ray.runtime.tasks import Context, data_settings, rows_of
 from anmi_ray.stages.judge.actor import CHUNK, admit, chunk_key, context_of, in_order
 from anmi_ray.stages.judge.sources import QuestionSources
@@ -171,7 +171,7 @@ def _requests(
             ray.get(budget.begin.remote(key))
             sent = 0
             # it cannot wait: requests wait for others to fill a block, and would wait for their own answers
-            let = functools.partial(admit, budget, key, judge.judge.likely_dollars(questions))
+            let = functools.partial(admit, budget, key, judge.judge.estimated_dollars(questions))
             for which in slices(queries, AT_ONCE, let, patience_s=0.0, lacking=lacking):
                 sent += len(which)
                 for begin in range(0, len(which), AT_ONCE):
@@ -278,7 +278,7 @@ def _off_screen() -> Iterator[None]:
 
 @contextmanager
 def _engine_errors(judge: VllmJudgeConfig) -> Iterator[None]:
-    """What Ray says of engines that did not start or kept dying, as an error for the user."""
+    """Convert Ray's error about engines that failed to start or kept dying."""
     try:
         yield
     except RayError as error:

@@ -9,15 +9,12 @@ from typing import Any
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.models import loading
-from anmi_ray.runtime.costs import SCORE_TOKEN_S, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact
 
 # By mine.anchors, the stages that say which documents may anchor beside known positives.
 CONFIRMING: dict[str, tuple[str, ...]] = {"known": (), "confirmed": ("anchor",), "rated": ("anchor",)}
-_QUERY_S = 2.2e-4
-_EXAMPLE_BYTES = 500
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, context: Context) -> dict[str, Any]:
@@ -43,24 +40,12 @@ def _also(config: MineConfig, *_: Any) -> dict[str, str]:
     return {} if config.pointwise is None else {"model": loading.resolve(config.pointwise).revision or "unpinned"}
 
 
-def _cost(load: Workload) -> StageCost:
-    from anmi_ray.judging.kinds.encoder import TOKENS
-
-    work = f"about {load.train:,} examples of {load.listed} documents"
-    seconds = 1.0 + load.train * _QUERY_S
-    if load.config.pointwise is not None:
-        work += f", {load.candidates:,} of at most {TOKENS} tokens scored by {load.config.pointwise}"
-        seconds += load.candidates * TOKENS * SCORE_TOKEN_S
-    return StageCost(work, seconds, load.train * _EXAMPLE_BYTES, files=load.buckets)
-
-
 STAGE = Stage(
     name="mine",
     version=7,
     inputs=("rate", "retrieve"),
     does="choose and weigh negatives by their gap",
     run=run,
-    cost=_cost,
     of=_of,
     also=_also,
 )

@@ -67,7 +67,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, 
 
 
 class Tables(NamedTuple):
-    """What is read of one bucket."""
+    """Tables of one bucket."""
 
     ratings: pa.Table
     gaps: pa.Table
@@ -81,13 +81,13 @@ class Tables(NamedTuple):
         return Tables(*(None if table is None else of_queries(table, queries) for table in self))
 
     def negatives(self, config: MineConfig, relevance: pa.Table | None = None) -> mining.Negatives:
-        """The documents beside their anchors as the rules see them."""
+        """Return the pool as the rules see it."""
         beside = mining.RuleInputs(self.direct, relevance, confirmed=self.confirmed)
         return mining.pooled(self.ratings, self.gaps, self.candidates, config, beside).pool.negatives
 
 
 def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
-    """What the rules of `config` need of a bucket; `inputs` by role, as the stage gets them.
+    """Return the inputs of the rules of `config` for a bucket; `inputs` by role, as the stage gets them.
 
     Dev queries, which are rated to choose by, are not read: nothing may be learned from them.
     """
@@ -114,13 +114,13 @@ def _with_text_keys(retrieve: Artifact, bucket: int) -> pa.Table:
 
 
 def confirmed(inputs: Inputs, bucket: int) -> pa.Table | None:
-    """How likely documents of queries without a known positive answer them; None where nobody was asked."""
+    """Return P(relevant) of documents of queries without a known positive; None if judges were not asked."""
     anchor = inputs.get("anchor")
     return None if anchor is None else anchor.read_part("relevance", bucket, RELEVANCE)
 
 
 def _direct(inputs: Inputs, bucket: int) -> pa.Table:
-    """What judges said of pairs, as the fit reads it (`RuleInputs`); of borderline ones that nobody answered, NaN."""
+    """Return the judges' preferences as in `RuleInputs`; NaN for borderline pairs without an answer."""
     config = settings_of(inputs["rate"])
     answers = sources_of(inputs).answers(bucket)
     table = rating.preferences(*answers, config.inconsistent_strength, config.judge_weights)
@@ -156,7 +156,7 @@ def _queries(table: pa.Table) -> int:
 
 @lru_cache(maxsize=1)
 def _scorer(source: loading.ModelSource) -> Reranker:
-    """The reranker, loaded once per worker process; ConfigError where it is none."""
+    """Return the reranker, loaded once per worker process. Raises ConfigError if it is not one."""
     from anmi_ray.models import classifier
 
     return classifier.load_scorer(source, use=classifier.Resources(threads=1))

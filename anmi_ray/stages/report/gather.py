@@ -1,4 +1,4 @@
-"""What the report of a run says: gathered from its artifacts, sampled by hash where there is much, and rendered.
+"""Gather and render a run's report from its artifacts, sampled by hash where they are large.
 
 Samples are of whole queries and bounded, so a large run's report is no larger.
 """
@@ -6,7 +6,6 @@ Samples are of whole queries and bounded, so a large run's report is no larger.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -28,6 +27,7 @@ from anmi_ray.core.records import (
     FIT,
     GAP,
     METRIC,
+    PREDICTION,
     QREL,
     QUERY,
     RATING,
@@ -39,12 +39,13 @@ from anmi_ray.core.records import (
 from anmi_ray.corpus.counts import of_manifest
 from anmi_ray.evaluation import fusion
 from anmi_ray.evaluation.headline import Headline
+from anmi_ray.evaluation.pairwise import JUDGE, read
+from anmi_ray.evaluation.pairwise_measures import mean_buckets
 from anmi_ray.evaluation.significance import LEVEL, SystemComparison
-from anmi_ray.reports import audits, held_out
+from anmi_ray.reports import audits
 from anmi_ray.reports import data as report
 from anmi_ray.reports.run import to_html
 from anmi_ray.stages import by_judges, relevance
-from anmi_ray.stages.distill import PAGES
 from anmi_ray.stages.evaluate import headline_of
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.stages.mine.examples import confirmed
@@ -137,7 +138,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         simulated=experiment.simulated is not None,
         config_yaml=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
         fusion=fusion.from_json(sweep) if sweep else None,
-        judges=(*audits.judge_audits(audit), *_ensemble(run)),
+        judges=(*audits.judge_audits(audit, experiment.judge), *_ensemble(run, experiment)),
         panel=audits.panel_values(audit),
         spent=_spent(run),
         distilled=_distilled(run, experiment),
@@ -159,22 +160,22 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
     )
 
 
-def _collection(run: _Run, name: str) -> report.Collection:
+def _collection(run: _Run, name: str) -> dict[str, Any]:
     rejects = run.artifacts["ingest"].rejects()
     kinds = pa.array([place.split(" ", 1)[0] for place in rejects["place"].to_pylist()], type=pa.string())
-    counted = pa.table({"kind": kinds, "reason": rejects["reason"]}).group_by(["kind", "reason"])
-    rows = counted.aggregate([([], "count_all")]).sort_by([("kind", "ascending"), ("count_all", "descending")])
+    counted = pa.table({"place": kinds, "reason": rejects["reason"]}).group_by(["place", "reason"])
+    rows = counted.aggregate([([], "count_all")]).sort_by([("place", "ascending"), ("count_all", "descending")])
     flows = {flow["unit"]: flow for flow in run.manifest("ingest")["flows"]}
     counts = of_manifest(run.manifest("ingest"))
-    return report.Collection(
-        name=name,
-        documents=counts.documents,
-        queries=counts.queries,
-        labelled=counts.labelled,
-        left_out=counts.left_out,
-        qrels=flows["qrels"]["rows_out"],
-        rejects=tuple(report.RejectCount(row["kind"], row["reason"], row["count_all"]) for row in rows.to_pylist()),
-    )
+    return {
+        "name": name,
+        "documents": counts.documents,
+        "queries": counts.queries,
+        "qrels": flows["qrels"]["rows_out"],
+        "rejects": rows.rename_columns(["place", "reason", "rows"]).to_pylist(),
+        "labelled": counts.labelled,
+        "left_out": counts.left_out,
+    }
 
 
 def _truth(run: _Run, sample: pa.Array, stage: str) -> report.TruthSample | None:
@@ -207,22 +208,22 @@ def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.GapSamp
 
     def by_category(gap_elo: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         number = np.searchsorted(np.array(experiment.mine.edges), gap_elo, side="right")
-        return {band.name: gap_elo[number == i] for i, band in enumerate(bands)}
+        return {band["name"]: gap_elo[number == i] for i, band in enumerate(bands)}
 
     spread = run.part(run.fit, "fits", FIT, sample)["spread_elo"].to_numpy()
     return report.GapSample(by_category(values), bands, float(np.mean(spread)), by_category(chosen[rated]))
 
 
-def bands_of(config: MineConfig) -> tuple[report.GapBand, ...]:
+def bands_of(config: MineConfig) -> list[dict[str, Any]]:
     """The bands of the gap, as a page shows them."""
     edges = [None, *config.edges, None]
-    return tuple(
-        report.GapBand(band.category, low, high, band.weight)
+    return [
+        {"name": band.category, "low": low, "high": high, "weight": band.weight}
         for band, (low, high) in zip(config.bands, pairwise(edges), strict=True)
-    )
+    ]
 
 
-def _example(run: _Run, sample: pa.Array, told: str | None) -> report.RatedQuery | None:
+def _example(run: _Run, sample: pa.Array, told: str | None) -> dict[str, Any] | None:
     """The first sampled query, its candidates by rating; `told`: the stage whose simulated judges know the truth."""
     if not len(sample):
         return None
@@ -240,34 +241,34 @@ def _example(run: _Run, sample: pa.Array, told: str | None) -> report.RatedQuery
     texts = run.texts(pc.unique(ratings["doc_id"]))
     rows = ratings.to_pylist()
     kept = [row for i, row in enumerate(rows) if i < _SHOWN or row["doc_id"] in positives]
-    return report.RatedQuery(
-        query=query["text"],
-        documents=tuple(
-            report.RatedDocument(
-                title=texts[row["doc_id"]][0],
-                text=texts[row["doc_id"]][1][:_SNIPPET],
-                rating_elo=row["rating_elo"],
-                std_err_elo=row["std_err_elo"],
-                is_positive=row["doc_id"] in positives,
-                truth_elo=truth.get(row["doc_id"]),
-            )
+    return {
+        "query": query["text"],
+        "documents": [
+            {
+                "title": texts[row["doc_id"]][0],
+                "text": texts[row["doc_id"]][1][:_SNIPPET],
+                "rating_elo": row["rating_elo"],
+                "std_err_elo": row["std_err_elo"],
+                "is_positive": row["doc_id"] in positives,
+                "truth_elo": truth.get(row["doc_id"]),
+            }
             for row in kept
-        ),
-        candidates=len(rows),
-        comparisons=sum(run.part(one, "comparisons", COMPARISON, chosen).num_rows for one in run.compared),
-    )
+        ],
+        "candidates": len(rows),
+        "comparisons": sum(run.part(one, "comparisons", COMPARISON, chosen).num_rows for one in run.compared),
+    }
 
 
-def _ensemble(run: _Run) -> tuple[report.JudgeAudit, ...]:
+def _ensemble(run: _Run, experiment: Experiment) -> list[report.Json]:
     """The audits of the judges that a distilled one learned from."""
     if "label" not in run.artifacts:
-        return ()
-    found = audits.judge_audits(run.artifacts["label"].read_json("audit.json") or {})
-    return tuple(replace(one, judge=f"{one.judge} (ensemble)") for one in found)
+        return []
+    found = audits.judge_audits(run.artifacts["label"].read_json("audit.json") or {}, experiment.ensemble)
+    return [{**audit, "judge": f"{audit['judge']} (ensemble)"} for audit in found]
 
 
 def _spent(run: _Run) -> tuple[str, ...]:
-    """What judges took, round by round."""
+    """Return the judges' spend by round."""
     rounds = {
         "label": "ensemble, ",
         "judge": "",
@@ -283,8 +284,12 @@ def _spent(run: _Run) -> tuple[str, ...]:
     )
 
 
-def _distilled(run: _Run, experiment: Experiment) -> report.DistilledFacts | None:
-    """What distilling a judge cost and saved; None where the panel has none."""
+def _distilled(run: _Run, experiment: Experiment) -> dict[str, Any] | None:
+    """What distilling a judge cost and saved; None if the panel has none.
+
+    saved: share of the ensemble's judgments that all pairs of the run would have taken. values: figures on pairs of
+    queries that it did not learn from. curve: (predicted, observed) mean scores of equal buckets of these pairs.
+    """
     if experiment.ensemble is None:
         return None
     made = run.artifacts["distill"]
@@ -292,19 +297,19 @@ def _distilled(run: _Run, experiment: Experiment) -> report.DistilledFacts | Non
     rounds = [stage for stage in ("judge", "validate") if stage in run.artifacts]
     pairs = _judged(run, "label") // len(judges)
     asked = sum(_judged(run, stage) for stage in rounds) // len(experiment.judge.judges)
-    page = made.read_json("distilled.json") or {}
-    summary = made.read_json("summary.json") or {}
-    return report.DistilledFacts(
-        judges=tuple(judge.name for judge in experiment.judge.distilled),
-        ensemble=tuple(judge.name for judge in judges),
-        pairs=pairs // 2,
-        judgments=pairs * len(judges),
-        asked=asked // 2,
-        saved=1 - pairs / asked if asked else None,
-        test_pairs=page.get("pairs", summary.get("test_pairs")),
-        values=audits.distilled_values(page, summary),
-        page=PAGES[0] if page else None,
-    )
+    summary = made.read_json("summary.json")
+    held_out = mean_buckets(read(made.read_part("predictions", 0, PREDICTION), JUDGE))
+    return {
+        "judges": [judge.name for judge in experiment.judge.distilled],
+        "ensemble": [judge.name for judge in judges],
+        "pairs": pairs // 2,
+        "judgments": pairs * len(judges),
+        "asked": asked // 2,
+        "saved": 1 - pairs / asked if asked else None,
+        "test_pairs": summary["test_pairs"],
+        "values": audits.distilled_values(summary),
+        "curve": [(bucket.predicted, bucket.observed) for bucket in held_out],
+    }
 
 
 def _judged(run: _Run, stage: str) -> int:
@@ -312,24 +317,25 @@ def _judged(run: _Run, stage: str) -> int:
     return sum(flow["rows_in"] for flow in run.manifest(stage)["flows"] if flow["unit"] == "judgments")
 
 
-def _stages(run: _Run) -> tuple[report.StageTime, ...]:
+def _stages(run: _Run) -> list[dict[str, Any]]:
+    """How long every stage took in the run that computed it, and what passed through it."""
     times = []
     for name, artifact in run.artifacts.items():
         timing = run.store.read_json(f"timings/{name}-{artifact.fingerprint}.json") or {"seconds": 0.0}
-        flows = tuple(report.StageFlow(**flow) for flow in run.manifest(name)["flows"])
-        times.append(report.StageTime(name, timing["seconds"], False, flows))
-    return tuple(times)
+        flows = [Flow(**flow) for flow in run.manifest(name)["flows"]]
+        times.append({"stage": name, "seconds": timing["seconds"], "reused": False, "flows": flows})
+    return times
 
 
-def _extremes(run: _Run, metrics: pa.Table, first: Headline, measure: str) -> tuple[report.QueryPair, ...]:
+def _extremes(run: _Run, metrics: pa.Table, first: Headline, measure: str) -> list[dict[str, Any]]:
     """The queries that lose most, then those that gain most, with the top five documents of both systems."""
     if not metrics.num_rows:
-        return ()
+        return []
     system, baseline = first.system, first.baseline
-    gains, losses = held_out.extremes(metrics, measure, system, baseline)
+    gains, losses = report.extremes(metrics, measure, system, baseline)
     chosen = pa.array([*losses, *gains], type=ID)
     if not len(chosen):
-        return ()
+        return []
     queries = {row["query_id"]: row["text"] for row in run.part("ingest", "queries", QUERY, chosen).to_pylist()}
     relevant = {
         (row["query_id"], row["doc_id"])
@@ -341,26 +347,27 @@ def _extremes(run: _Run, metrics: pa.Table, first: Headline, measure: str) -> tu
     runs = pa.concat_tables(ranked)
     runs = runs.filter(pc.less_equal(runs["rank"], 5)).sort_by([("rank", "ascending")])
     texts = run.texts(pc.unique(runs["doc_id"]))
-    hits: dict[tuple[bytes, str], list[report.Hit]] = {}
+    hits: dict[tuple[bytes, str], list[dict[str, Any]]] = {}
     for row in runs.to_pylist():
         title, text = texts[row["doc_id"]]
-        hit = report.Hit(title, text[:_SNIPPET], (row["query_id"], row["doc_id"]) in relevant)
+        is_relevant = (row["query_id"], row["doc_id"]) in relevant
+        hit = {"title": title, "text": text[:_SNIPPET], "relevant": is_relevant}
         hits.setdefault((row["query_id"], row["system"]), []).append(hit)
     values = {
         (row["query_id"], row["system"]): row["value"]
         for row in of_queries(metrics, pa.table({"query_id": chosen})).to_pylist()
         if row["measure"] == measure
     }
-    return tuple(
-        report.QueryPair(
-            query=queries[query],
-            before=values[query, baseline],
-            after=values[query, system],
-            baseline_hits=tuple(hits.get((query, baseline), ())),
-            system_hits=tuple(hits.get((query, system), ())),
-        )
+    return [
+        {
+            "query": queries[query],
+            "before": values[query, baseline],
+            "after": values[query, system],
+            "baseline_hits": hits.get((query, baseline), []),
+            "system_hits": hits.get((query, system), []),
+        }
         for query in chosen.to_pylist()
-    )
+    ]
 
 
 def _environment(described: Mapping[str, Any]) -> dict[str, str]:

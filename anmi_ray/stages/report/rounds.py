@@ -1,4 +1,4 @@
-"""What an adaptive design's rounds asked and reached: sums over their artifacts, read bucket by bucket."""
+"""Summaries of the rounds of an adaptive design, from their artifacts, one bucket at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from anmi_ray.comparisons.adaptive import TOP
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING
-from anmi_ray.reports.rounds import DesignRound, Rounds, uniform_pairs
+from anmi_ray.reports.data import DesignRound, Rounds, uniform_pairs
 from anmi_ray.stages.rate import prior_elo
 from anmi_ray.stages.rounds import names
 from anmi_ray.store import Artifact

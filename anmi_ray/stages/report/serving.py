@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.core.records import RUN
-from anmi_ray.reports.data import Serving
 from anmi_ray.stages.rerank.held_out import timing_of
 from anmi_ray.stages.rerank.ranking import SYSTEM
 from anmi_ray.store import Artifact, Store
@@ -19,21 +18,26 @@ from anmi_ray.store import Artifact, Store
 _WEIGHTS = ".safetensors"
 
 
-def serving(rerank: Artifact, train: Artifact, buckets: Iterable[int], apart: bool) -> Serving:
-    """Figures of a complete run; apart: whether the model reads texts alone, so that a document is encoded once."""
+def serving(rerank: Artifact, train: Artifact, buckets: Iterable[int], apart: bool) -> dict[str, Any]:
+    """Figures of a complete run.
+
+    apart: True if the model reads texts alone, so that a document is encoded once for all queries.
+    seconds: of scoring the top `depth` documents of `queries` queries, start of the processes included; None if it was
+    not measured whole. cores: None on a cluster or a GPU. documents: how many were encoded; None unless `apart`.
+    """
     manifest = rerank.manifest() or {}
     depth = int(manifest["depth"])
     timing = _timing(rerank, bool(manifest.get("peers")))
     parameters, size = model_size(train, "model")
-    return Serving(
-        depth=depth,
-        queries=next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "held-out queries"),
-        seconds=timing.get("seconds"),
-        cores=timing.get("cores"),
-        documents=_documents(rerank, buckets, depth) if apart else None,
-        parameters=parameters,
-        model_bytes=size,
-    )
+    return {
+        "depth": depth,
+        "queries": next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "held-out queries"),
+        "seconds": timing.get("seconds"),
+        "cores": timing.get("cores"),
+        "documents": _documents(rerank, buckets, depth) if apart else None,
+        "parameters": parameters,
+        "model_bytes": size,
+    }
 
 
 def model_size(artifact: Artifact, folder: str) -> tuple[int | None, int | None]:
@@ -56,7 +60,7 @@ def _of_file(store: Store, path: str) -> tuple[int, int]:
 
 
 def _timing(rerank: Artifact, peers: bool) -> dict[str, Any]:
-    """Of the scoring alone; of what older versions made, that of the stage, if no peers are in it."""
+    """Return the time of scoring alone; for older artifacts that of the stage, unless it includes peers."""
     found = rerank.store.read_json(timing_of(rerank))
     if found is None and not peers:
         found = rerank.store.read_json(f"timings/{rerank.stage}-{rerank.fingerprint}.json")
@@ -64,7 +68,7 @@ def _timing(rerank: Artifact, peers: bool) -> dict[str, Any]:
 
 
 def _documents(rerank: Artifact, buckets: Iterable[int], depth: int) -> int:
-    """How many documents stand in the top `depth` of any query."""
+    """Return the number of distinct documents in the top `depth` of all queries."""
     found = [RUN.empty()["doc_id"].combine_chunks()]
     for bucket in buckets:
         runs = rerank.read_part("runs", bucket, RUN, columns=["doc_id", "system", "rank"])

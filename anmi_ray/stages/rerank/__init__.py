@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 from anmi_ray.config.evaluate import HeldOutConfig
 from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.needs import of_scoring
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models import loading
-from anmi_ray.runtime.costs import RUN_BYTES, SCORE_TOKEN_S, StageCost, Workload
-from anmi_ray.runtime.needs import of_scoring
+from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.rerank.start import config_of, gone_on_with, start_of
@@ -44,9 +43,9 @@ def _also(config: HeldOutConfig, experiment: Experiment, content: str) -> dict[s
 
 
 def _cost(load: Workload) -> StageCost:
-    """Peers that are models count as much as a cross-encoder, whatever their size; those behind servers by their calls.
+    """GPU hours of models, peers included, and calls to peers behind servers.
 
-    Of a student that reads texts alone, and of its start, each document is computed once.
+    A student that reads texts alone, and its start, compute each document once.
     """
     config = load.experiment.rerank
     train = load.experiment.train
@@ -59,23 +58,22 @@ def _cost(load: Workload) -> StageCost:
     ours = 1 if start is None else 2
     models = ours + len(of_peers)
     work = f"score {pairs:,} pairs" + (f" with {models} models" if models > 1 else "")
+    calls = 0
     for peer in config.peers:
         if peer.endpoint is not None:
-            calls = load.test * -(-config.depth // peer.endpoint.documents_per_call)
-            work += f"; at most {calls:,} calls to {peer.endpoint.base_url} for {peer.name}"
-    kept = (ours + len(config.peers)) * pairs * RUN_BYTES
-    return scoring_cost(load, work, [(train.model, ours * read * tokens), *of_peers], kept)
+            most = load.test * -(-config.depth // peer.endpoint.documents_per_call)
+            work += f"; at most {most:,} calls to {peer.endpoint.base_url} for {peer.name}"
+            calls += most
+    hours = scoring_hours(load, (train.model, ours * read * tokens), *of_peers)
+    return StageCost(work, calls=calls, gpu_hours=hours)
 
 
-def scoring_cost(load: Workload, work: str, tokens: Sequence[tuple[str, float]], kept: float) -> StageCost:
-    """Of models that read so many tokens each: on cores; on one GPU where scorers have them and all sizes are known."""
+def scoring_hours(load: Workload, *tokens: tuple[str, float]) -> float:
+    """Return GPU hours of models that read `tokens` each; 0 without GPUs or if a model's size is unknown."""
     from anmi_ray.judging.spend import planned_hours
 
-    cost = StageCost(work, sum(count for _, count in tokens) * SCORE_TOKEN_S, kept, files=load.buckets)
     hours = [planned_hours(load.experiment.plan, model, count) for model, count in tokens]
-    if not load.experiment.execution.score.gpus or not all(hours):
-        return cost
-    return replace(cost, seconds=0.0, gpu_hours=sum(hours), limited=sum(hours) * 3600)
+    return sum(hours) if load.experiment.execution.score.gpus and all(hours) else 0.0
 
 
 STAGE = Stage(

@@ -29,7 +29,7 @@ _SCORED = pa.schema([*(pa.field(name, identity.ID) for name in _KEY), ("score", 
 
 
 def ask(artifact: Artifact, bucket: int, slices: int, top: pa.Table, queries: pa.Table, texts: pa.Table) -> None:
-    """Publish the pairs of `top` (Run), by slice; a text stands at the first of its pairs in a slice."""
+    """Publish the pairs of `top` (Run) by slice; each text is stored with its first pair of a slice."""
     asked, documents = pairs_of(top, queries, texts)
     pairs = pa.Table.from_arrays([top["query_id"], top["doc_id"], pa.array(asked), pa.array(documents)], schema=_ASKED)
     slice_N = np.array([bucket_of(doc, slices) for doc in top["doc_id"].to_pylist()], dtype=np.int64)
@@ -72,7 +72,7 @@ def _texts_once(pairs: pa.Table) -> pa.Table:
 
 
 def _filled(pairs: pa.Table, key: str, name: str) -> list[str]:
-    """Every pair's text of one kind, of those that stand at one pair at least."""
+    """Return the texts of one kind for all pairs, from those stored with some pair."""
     codes, _ = numbered(pairs[key])
     there = np.flatnonzero(pairs[name].is_valid().to_numpy())
     row = np.empty(int(codes.max()) + 1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The body of rerank: a task per bucket, with the runs of the start and of peers beside the trained model's."""
+"""The body of rerank: a task per bucket, for the trained model, the start and peers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from anmi_ray.config.evaluate import HeldOutConfig, Scoring
+from anmi_ray.config.needs import SCORE_ON_CPU
 from anmi_ray.core import environment
 from anmi_ray.core.records import RUN, rejects
 from anmi_ray.models.kinds import load_reranker, reads_apart
 from anmi_ray.models.reranker import Device, Precision, Reranker, resolve_device
 from anmi_ray.runtime import exchange
-from anmi_ray.runtime.needs import SCORE_ON_CPU
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.stages.rerank import peers, scoring
 from anmi_ray.stages.rerank.ranking import SYSTEM, with_tail
@@ -52,7 +52,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: HeldOutConfi
 
 
 def timing_of(artifact: Artifact) -> str:
-    """Where it stands how long the trained model alone took to score; the stage's own time has the others' in it."""
+    """Return the path of the trained model's own scoring time; the stage's time includes the others."""
     return f"timings/reranked-{artifact.fingerprint}.json"
 
 

@@ -1,4 +1,4 @@
-"""Other rerankers beside the trained one: each scores the same documents, and keeps its scores for every later run.
+"""Peer rerankers: each scores the same documents as the trained one, and its scores are kept for later runs.
 
 A peer's scores are an artifact of their own, under what it is, the first stage's runs and the depth: another training
 asks no server again and runs no model again. Dev queries are scored by the start of training, with which results are
@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.evaluate import PeerConfig
+from anmi_ray.config.needs import SCORE_ON_CPU
 from anmi_ray.core.errors import ConfigError, DamagedError, JudgeError
 from anmi_ray.core.records import REJECT, RUN, rejects
 from anmi_ray.judging.http import access
@@ -32,7 +33,6 @@ from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.kinds import load_reranker, loader, reads_apart
 from anmi_ray.models.reranker import Device, Reranker, resolve_device
 from anmi_ray.runtime import exchange
-from anmi_ray.runtime.needs import SCORE_ON_CPU
 from anmi_ray.runtime.tasks import Context, run_buckets, windowed
 from anmi_ray.stages.rerank import scoring
 from anmi_ray.stages.rerank.ranking import pairs_of, ranked
@@ -52,7 +52,7 @@ _MAX_FAILURES = 0.1
 def artifact_of(
     peer: PeerConfig, retrieve: Artifact, ingest: Artifact, depth: int, trained: Artifact | None = None
 ) -> Artifact:
-    """Where a peer's scores stand, complete or not. Raises ConfigError where there is no model.
+    """Return the location of a peer's scores, complete or not. Raises ConfigError without a model.
 
     trained: the other run's model, where the peer is that.
     """
@@ -87,11 +87,8 @@ def scored(
     """
     artifact = artifact_of(peer, retrieve, ingest, depth, trained)
     if artifact.manifest() is not None:
-        lost = artifact.lost()
-        if not lost:
-            return artifact
-        context.notice(f"{lost[0]} of the peer {peer.name} is lost: made again of what was bought or scored")
-        artifact.take_back([name for name in lost if not name.startswith(f"{_BOUGHT}/")], keep=_BOUGHT)
+        artifact.check_files()
+        return artifact
     if peer.endpoint is not None:
         access.read_key(peer.endpoint)
         # one bucket at a time: what bounds requests a minute and in flight stands in the process that asks
@@ -197,9 +194,7 @@ def _bought(
     known = artifact.seal(_BOUGHT, RUN, bucket) is not None
     path = artifact.part_path(_BOUGHT, bucket)
     if not known and artifact.store.exists(path):
-        raise DamagedError(
-            "not what was bought", artifact.store.where(path), "delete it and run again: it is bought anew"
-        )
+        raise DamagedError("expected scores", artifact.store.where(path), artifact.store.rebuild(path))
     before = artifact.read_part(_BOUGHT, bucket, RUN) if known else RUN.empty()
     missing = top.filter(pc.invert(pc.is_in(top["query_id"], value_set=pc.unique(before["query_id"]))))
     results: dict[bytes, Scores | Failed] = {}

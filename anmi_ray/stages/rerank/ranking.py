@@ -30,7 +30,7 @@ def pairs_of(run: pa.Table, queries: pa.Table, texts: pa.Table) -> tuple[list[st
 
 
 def document_texts(texts: pa.Table) -> list[str]:
-    """Of every row of a Text table the one text that models read."""
+    """Return the text that models read for each row of a Text table."""
     titles, bodies = texts["title"].to_pylist(), texts["text"].to_pylist()
     return [document_text(title, body) for title, body in zip(titles, bodies, strict=True)]
 

@@ -29,7 +29,7 @@ Load = Callable[[], Reranker]  # called in the tasks, where it remembers what it
 
 @dataclass(frozen=True)
 class Asked:
-    """What is scored: the hybrid's top `depth` documents of the queries of `splits`."""
+    """Return the pairs to score: the hybrid's top `depth` documents of the queries of `splits`."""
 
     retrieve: Artifact
     ingest: Artifact
@@ -57,7 +57,7 @@ def score_documents(context: Context, artifact: Artifact, asked: Asked, load: Lo
 
 
 def carrier(context: Context, slices: int | None) -> Carrier:
-    """How buckets are carried out: those that find scores by document compute none."""
+    """Choose how to run buckets; those with stored scores by document compute none."""
     return scorers(context.execution) if slices is None else windowed
 
 

@@ -22,7 +22,7 @@ def config_of(experiment: Experiment) -> HeldOutConfig:
 
 
 def gone_on_with(experiment: Experiment, content: str) -> dict[str, str]:
-    """The model of the run that an experiment refines, by its role as an input of a stage; nothing where it is no such.
+    """Return the model of the refined run by its input role; nothing if the experiment does not refine.
 
     content: the hash of the collection's content. Raises ConfigError where that run has no model for it.
     """

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from anmi_ray.config.needs import SCORE_ON_CPU
 from anmi_ray.config.retrieve import LateConfig, RetrieveConfig
 from anmi_ray.core.records import DOCUMENT, QUERY
 from anmi_ray.models import loading, token_vectors
@@ -20,7 +21,6 @@ from anmi_ray.models.reranker import Device, resolve_device, resolve_precision
 from anmi_ray.retrieval import late
 from anmi_ray.runtime import exchange
 from anmi_ray.runtime.actors import scorers
-from anmi_ray.runtime.needs import SCORE_ON_CPU
 from anmi_ray.runtime.tasks import Context, model_room
 from anmi_ray.store import Artifact
 

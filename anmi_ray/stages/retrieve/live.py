@@ -1,8 +1,8 @@
-"""The first stage for a query that comes now: the indexes that a run keeps, open, and its documents' texts.
+"""The first stage for one new query: the indexes that a run keeps, open, and its documents' texts.
 
 A query of the run finds what retrieve found for it, by the same code: the shards' retrievers, the statistics of the
-whole collection, late interaction, the merge. What is not kept any more, or damaged, is made again at the start. Texts
-lie in files of this process that are mapped, not in memory.
+whole collection, late interaction, the merge. Deleted indexes are made again at the start. Texts are in mapped files of
+this process, not in memory.
 """
 
 from __future__ import annotations
@@ -38,11 +38,15 @@ Places = dict[bytes, dict[str, tuple[int, float]]]
 
 
 @dataclass(frozen=True)
-class StudentVectors:
-    """A trained model that has vectors of texts: what it is called by, and float32[N, d] of N texts."""
+class Student:
+    """A trained model that embeds texts.
+
+    `fingerprint`: of the model.
+    `encode`: vectors float32[N, d] of N texts, that are queries, or documents.
+    """
 
     fingerprint: str
-    encode: Callable[[list[str]], NDArray[np.float32]]
+    encode: Callable[[list[str], bool], NDArray[np.float32]]
 
 
 @dataclass
@@ -51,149 +55,128 @@ class _Shard:
     retrievers: shard.ShardRetrievers
     student: dense.ExactIndex | None
 
-    def row(self, doc_id: bytes) -> int | None:
-        """Where a document stands, None where it is of another shard."""
-        ids = np.ascontiguousarray(self.retrievers.doc_N16).view(f"S{identity.ID_BYTES}").ravel()
-        wanted = np.frombuffer(doc_id, f"S{identity.ID_BYTES}")
-        row = int(np.searchsorted(ids, wanted)[0])
-        return row if row < len(ids) and ids[row] == wanted[0] else None
-
 
 class FirstStage:
-    """The documents of `ingest`, indexed as `config` says; one thread at a time may ask.
+    """The documents of `ingest`, indexed as `config` says; one thread at a time may use it.
 
-    `mended`: which indexes were found damaged; `made`: which were not there; both were made anew. Raises ConfigError
-    where a model or Lucene is not there any more, DamagedError where the documents are not what was written, StoreError
-    where there is no room for their texts.
+    `made`: the indexes that were missing and made again. Raises ConfigError if a model or Lucene is missing,
+    DamagedError if documents or indexes are damaged, StoreError if there is no room for their texts.
     """
 
-    def __init__(
-        self, ingest: Artifact, config: RetrieveConfig, threads: int, student: StudentVectors | None = None
-    ) -> None:
+    def __init__(self, ingest: Artifact, config: RetrieveConfig, threads: int, student: Student | None = None) -> None:
         late.check(config)
         if "lucene" in config.retrievers:
             lucene.check()
+        self._ingest = ingest
         self._config = config
         self._threads = threads
-        self._encoder = LazyEncoder(config.dense, 1, "cpu")  # of a short text alone: more threads would wait for others
+        self._student = student
+        self._encoder = LazyEncoder(config.dense, 1, "cpu")  # for one short text more threads would wait for others
         self._asked = dict[str, int]()  # documents that hold a word of Lucene's, of the words asked so far
-        self.mended: list[str] = []
         self.made: list[str] = []
         count = int((ingest.manifest() or {})["shards"])
-        known = self._known(ingest, count) if count > 1 else {}
-        making = LazyEncoder(config.dense, threads, "cpu")
         with ExitStack() as opened:
-            self._shards = [self._opened(opened, ingest, number, known, making, student) for number in range(count)]
-            self._open = opened.pop_all()
+            known = self._statistics(count)
+            encoder = LazyEncoder(config.dense, threads, "cpu")
+            self._shards = [self._open_shard(opened, number, known, encoder) for number in range(count)]
+            self._opened = opened.pop_all()
 
     @property
     def documents(self) -> int:
-        """How many there are."""
+        """Number of documents."""
         return sum(one.documents.num_rows for one in self._shards)
 
     def close(self) -> None:
-        """Let go of the indexes and the texts."""
-        self._open.close()
+        """Close the indexes and the texts."""
+        self._opened.close()
 
-    def search(self, text: str, systems: Collection[str], vector_d: NDArray[np.float32] | None = None) -> Places:
-        """Where each of `systems`, retrievers and hybrid, puts its best documents; hybrid brings all retrievers'.
+    def search(self, text: str, systems: Collection[str]) -> Places:
+        """Rank the best documents of each of `systems`: retrievers, hybrid (with all retrievers), student.
 
-        `vector_d`: the student's of the query, where that is among them. Raises DataError where the dense model's
-        vectors have another dimension than the documents'.
+        Raises DataError if the dense model's vectors have another dimension than the documents'.
         """
+        places: Places = {}
         retrievers = tuple(name for name in self._config.retrievers if name in systems)
         if HYBRID in systems or "late" in systems:  # late ranks what the others found
             retrievers = self._config.retrievers
-        places: Places = {}
         if retrievers:
             self._add_retrieved(places, text, retrievers, HYBRID in systems)
-        if STUDENT in systems and vector_d is not None:
-            self._add_student(places, vector_d)
+        if STUDENT in systems and self._student is not None:
+            self._add_student(places, self._student.encode([text], True))
         return places
 
     def texts(self, doc_ids: Iterable[bytes]) -> dict[bytes, tuple[str, str, str]]:
         """By doc_id the collection's own id, the title and the text."""
+        names = ["doc_id", "external_id", "title", "text"]
+        wanted = np.array(list(doc_ids), dtype=f"S{identity.ID_BYTES}")
         found: dict[bytes, tuple[str, str, str]] = {}
-        for doc_id in doc_ids:
-            for one in self._shards:
-                row = one.row(doc_id)
-                if row is not None:
-                    external, title, text = (
-                        one.documents[name][row].as_py() for name in ("external_id", "title", "text")
-                    )
-                    found[doc_id] = (external, title, text)
-                    break
+        for one in self._shards:
+            ids = np.ascontiguousarray(one.retrievers.doc_N16).view(wanted.dtype).ravel()
+            rows = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+            for row in one.documents.select(names).take(rows[ids[rows] == wanted]).to_pylist():
+                found[row["doc_id"]] = (row["external_id"], row["title"], row["text"])
         return found
 
-    def _known(self, ingest: Artifact, count: int) -> dict[str, Statistics]:
-        """Statistics of the collection: of bm25 all words, of Lucene those that are asked, as they are."""
-        if shard.COUNT_WORDS.isdisjoint(self._config.retrievers):
+    def _statistics(self, count: int) -> dict[str, Statistics]:
+        """Statistics of words in the collection, if it has several shards: all of bm25's, of Lucene's those asked."""
+        if count == 1 or shard.COUNT_WORDS.isdisjoint(self._config.retrievers):
             return {}
         parts: dict[str, list[Statistics]] = {}
         for number in range(count):
-            documents = ingest.read_part("documents", number, DOCUMENT)
-            with index_cache.shelf_of(ingest.store, index_cache.content_of_documents(documents)) as shelf:
+            documents = self._ingest.read_part("documents", number, DOCUMENT)
+            with index_cache.shelf_of(self._ingest.store, index_cache.content_of_documents(documents)) as shelf:
                 for name, one in shard.statistics(documents, self._config, {"lucene": ()}, shelf).items():
                     parts.setdefault(name, []).append(one)
-                self._told(shelf, number)
+                self.made += [f"{kind} of shard {number}" for kind in shelf.made]
         known = {name: Statistics.merged(of_name) for name, of_name in parts.items()}
         if "lucene" in known:
             known["lucene"] = Statistics(known["lucene"].documents, known["lucene"].length, self._asked)
         return known
 
-    def _opened(
-        self,
-        opened: ExitStack,
-        ingest: Artifact,
-        number: int,
-        known: dict[str, Statistics],
-        encoder: LazyEncoder,
-        student: StudentVectors | None,
-    ) -> _Shard:
-        documents = ingest.read_part("documents", number, DOCUMENT)
+    def _open_shard(self, opened: ExitStack, number: int, known: dict[str, Statistics], encoder: LazyEncoder) -> _Shard:
+        documents = self._ingest.read_part("documents", number, DOCUMENT)
         content = index_cache.content_of_documents(documents)
         documents = _mapped(documents.sort_by("doc_id"))
-        shelf = opened.enter_context(index_cache.shelf_of(ingest.store, content))
+        shelf = opened.enter_context(index_cache.shelf_of(self._ingest.store, content))
         retrievers = shard.ShardRetrievers(documents, self._config, encoder, self._threads, shelf, known)
         opened.callback(retrievers.close)
         index = None
-        if student is not None:
+        if (student := self._student) is not None:
 
             def make(folder: Path) -> None:
-                vectors.write(folder, retrievers.doc_N16, student.encode(document_texts(documents)), "float32")
+                encoded = student.encode(document_texts(documents), False)
+                vectors.write(folder, retrievers.doc_N16, encoded, "float32")
 
             folder = shelf("vectors", _STUDENT_VERSION, {"student": student.fingerprint}, make)
             index = dense.ExactIndex(vectors.read(folder, retrievers.doc_N16), self._threads)
-        self._told(shelf, number)
+        self.made += [f"{kind} of shard {number}" for kind in shelf.made]
         return _Shard(documents, retrievers, index)
-
-    def _told(self, shelf: index_cache.StoreShelf, number: int) -> None:
-        self.mended += [f"{kind} of shard {number}" for kind in shelf.mended]
-        self.made += [f"{kind} of shard {number}" for kind in shelf.made if kind not in shelf.mended]
 
     def _add_retrieved(self, places: Places, text: str, retrievers: Sequence[str], fused: bool) -> None:
         queries = pa.table([identity.id_array([identity.query_id("")]), [text]], schema=_QUERIES)
-        query_1d = self._vector(text) if "dense" in retrievers else np.zeros((1, 0), dtype=np.float32)
         config = self._config.model_copy(update={"retrievers": retrievers, "random_negatives": 0})
-        self._learn_words(queries, config)
+        query_1d = np.zeros((1, 0), dtype=np.float32)
+        if "dense" in retrievers:  # rounded as the run's queries are kept
+            query_1d = self._encoder.encode([text], config.dense.query_prompt)
+            query_1d = query_1d.astype(config.dense.stored).astype(np.float32)
+        self._count_words(queries, config)
         hits = [one.retrievers.hits(queries, query_1d, retrievers) for one in self._shards]
         if "late" in retrievers:
-            hits = self._late(hits, queries, config)
+            hits = self._with_late(hits, queries, config)
         every, _ = gather(hits, queries, config, 0)
         every = every.drop_columns("shard").sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
         ranked, scores = rank_hits(every, queries, config)
-        systems = {**ranked.rank, **({HYBRID: ranked.hybrid} if fused else {})}
         ids = every["doc_id"].to_pylist()
-        for name, rank_N in systems.items():
+        for name, rank_N in {**ranked.rank, **({HYBRID: ranked.hybrid} if fused else {})}.items():
             for row in np.flatnonzero(rank_N).tolist():
                 places.setdefault(ids[row], {})[name] = (int(rank_N[row]), float(scores[name][row]))
 
-    def _add_student(self, places: Places, vector_d: NDArray[np.float32]) -> None:
+    def _add_student(self, places: Places, query_1d: NDArray[np.float32]) -> None:
         ids: list[NDArray[np.uint8]] = []
         scores: list[NDArray[np.float64]] = []
         for one in self._shards:
             assert one.student is not None
-            index_1K, score_1K = one.student.search(vector_d[None, :], self._config.depth)
+            index_1K, score_1K = one.student.search(query_1d, self._config.depth)
             found = index_1K[0] >= 0
             ids.append(one.retrievers.doc_N16[index_1K[0][found]])
             scores.append(score_1K[0][found])
@@ -203,25 +186,18 @@ class FirstStage:
         for row in np.flatnonzero(rank_N <= self._config.depth).tolist():
             places.setdefault(doc_N16[row].tobytes(), {})[STUDENT] = (int(rank_N[row]), float(score_N[row]))
 
-    def _vector(self, text: str) -> NDArray[np.float32]:
-        """float32[1, d], rounded as the run's queries are kept."""
-        dense_config = self._config.dense
-        vector_1d = self._encoder.encode([text], dense_config.query_prompt)
-        return vector_1d.astype(dense_config.stored).astype(np.float32)
-
-    def _learn_words(self, queries: pa.Table, config: RetrieveConfig) -> None:
+    def _count_words(self, queries: pa.Table, config: RetrieveConfig) -> None:
         """Count the query's words of Lucene's in all shards, before any of them weighs one."""
         if "lucene" not in config.retrievers or len(self._shards) == 1:
             return
         new = shard.asked_words(queries, config)["lucene"] - self._asked.keys()
-        for word in new:
-            self._asked[word] = 0
+        self._asked.update(dict.fromkeys(new, 0))
         for one in self._shards:
             for word, held in one.retrievers.lucene_statistics(new).items():
                 self._asked[word] += held
 
-    def _late(self, hits: list[pa.Table], queries: pa.Table, config: RetrieveConfig) -> list[pa.Table]:
-        """The hits of every shard with late interaction's scores."""
+    def _with_late(self, hits: list[pa.Table], queries: pa.Table, config: RetrieveConfig) -> list[pa.Table]:
+        """Score the hits of every shard by late interaction."""
         encoder = late.encoder(config.late.model_dump_json(), config.late.model, self._threads)
         scored: list[pa.Table] = []
         pairs = late_interaction.pool(hits, queries, config)

@@ -25,6 +25,7 @@ import ray.data
 import torch
 from numpy.typing import NDArray
 
+from anmi_ray.config.needs import EMBED_ON_CPU, of_embedding
 from anmi_ray.config.retrieve import DenseConfig, RetrieveConfig
 from anmi_ray.core.errors import ConfigError, DataError, gpu_memory_named
 from anmi_ray.core.records import DOCUMENT, QREL, QUERY, RUN, TEXT_OF
@@ -36,7 +37,6 @@ from anmi_ray.retrieval import lucene, shard
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.runtime import exchange
 from anmi_ray.runtime.capacity import alive
-from anmi_ray.runtime.needs import EMBED_ON_CPU, of_embedding
 from anmi_ray.runtime.tasks import Context, data_settings, model_room, our_errors, rows_of, run_buckets, windowed
 from anmi_ray.stages.ingest import own_of
 from anmi_ray.stages.retrieve import late, merging, word_statistics
@@ -46,7 +46,6 @@ _OTHERS = (
     "check that queries and documents are in one language, and that retrieve.bm25.stemmer and .stopwords (or "
     "retrieve.lucene.language) are for it, or choose other retrievers (retrieve.retrievers)"
 )
-_TOLD = 5  # places that a message names
 # Memory of a searcher, by a measurement with 43,000 documents and 384 dimensions: the process and its encoder; vectors,
 # counts and ids of a document; copies of the texts, per byte of their compressed file.
 _PROCESS_BYTES = 1e9
@@ -103,7 +102,7 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
         return
     if "lucene" in config.retrievers:
         lucene.check()  # here, not first in a worker after a download of its image
-    mended = word_statistics.gather(artifact, ingest, config, context, shards)
+    word_statistics.gather(artifact, ingest, config, context, shards)
     args = (artifact, ingest, config, context.seed, context.buckets, shards, context.execution.model_threads)
     if len(missing) > 1:  # else every searcher would compute them
         _embed_queries(context, args)
@@ -123,13 +122,9 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
             **_searchers(context, ingest, shards, len(missing)),
         )
         with rows_of(found) as rows:
-            for row in rows:
+            for _ in rows:
                 done += 1
-                mended += [f"{kind} of shard {row['shard']}" for kind in row["mended"].split()]
                 context.progress(done, shards, unit)
-    if mended:
-        more = f" and {len(mended) - _TOLD} more" if len(mended) > _TOLD else ""
-        context.notice(f"found damaged and made again: {', '.join(mended[:_TOLD])}{more}")
 
 
 def _searchers(context: Context, ingest: Artifact, shards: int, missing: int) -> dict[str, Any]:
@@ -183,8 +178,9 @@ def _embedded(shards: ray.data.Dataset, context: Context, args: tuple[Any, ...])
 
 def _search_shards(batch: Any, *args: Any) -> Any:
     """Search the shards of a batch."""
-    searcher = _searcher(*args)
-    return {**batch, "mended": np.array([" ".join(searcher.search(number)) for number in batch["shard"].tolist()])}
+    for number in batch["shard"].tolist():
+        _searcher(*args).search(number)
+    return batch
 
 
 def _embed_bucket(bucket: int, *args: Any) -> None:
@@ -247,15 +243,14 @@ class _Searcher:
     threads: int
     device: Device = "cpu"
 
-    def search(self, number: int) -> list[str]:
-        """Search a shard; the kinds of its indexes that were found damaged and made again."""
+    def search(self, number: int) -> None:
+        """Search a shard and publish what was found."""
         documents = self._documents(number)
         with self._shelf(index_cache.content_of_documents(documents)) as shelf:
             index = shard.ShardIndex(documents, self.config, self._encoder, self.threads, shelf, self._known)
             with closing(index):
                 found = (self._found(index, bucket) for bucket in range(self.buckets))
                 exchange.publish(self.artifact, "hits", number, found)
-            return shelf.mended
 
     def embed(self, number: int) -> None:
         """Have the vectors of a shard in the store."""

@@ -21,14 +21,13 @@ from anmi_ray.store import Artifact, index_cache
 _ASKED = pa.schema([pa.field("retriever", pa.string(), nullable=False), statistics.WORDS])
 
 
-def gather(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, context: Context, shards: int) -> list[str]:
-    """Have the collection's statistics in the store, where several shards need them; what was damaged and made anew."""
+def gather(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, context: Context, shards: int) -> None:
+    """Have the collection's statistics in the store, where several shards need them."""
     if not _needed(config, shards) or exchange.groups_of(artifact, "words", 0) is not None:
-        return []
+        return
     exchange.make(context, artifact, "asked", 1, _ask, ingest, config, context.buckets, what="word list")
-    mended = exchange.make(context, artifact, "counted", shards, _count, ingest, config, does="counted")
+    exchange.make(context, artifact, "counted", shards, _count, ingest, config, does="counted")
     exchange.make(context, artifact, "words", 1, _add_up, shards, what="sum")
-    return [f"{kind} of shard {number}" for number, kinds in sorted(mended.items()) for kind in kinds]
 
 
 def of_collection(artifact: Artifact, config: RetrieveConfig, shards: int) -> dict[str, Statistics]:
@@ -49,12 +48,11 @@ def _ask(artifact: Artifact, index: int, ingest: Artifact, config: RetrieveConfi
     exchange.publish(artifact, "asked", index, [pa.table(rows, schema=_ASKED)])
 
 
-def _count(artifact: Artifact, number: int, ingest: Artifact, config: RetrieveConfig) -> list[str]:
+def _count(artifact: Artifact, number: int, ingest: Artifact, config: RetrieveConfig) -> None:
     words, documents = _asked(artifact), ingest.read_part("documents", number, DOCUMENT)
     with index_cache.shelf_of(artifact.store, index_cache.content_of_documents(documents)) as shelf:
         found = shard.statistics(documents, config, {name: set(of_name) for name, of_name in words.items()}, shelf)
     exchange.publish(artifact, "counted", number, [statistics.counted(found, words)])
-    return shelf.mended
 
 
 def _add_up(artifact: Artifact, index: int, shards: int) -> None:

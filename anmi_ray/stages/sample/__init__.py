@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anmi_ray.config.sample import SampleConfig
-from anmi_ray.runtime.costs import COMPARISON_BYTES, StageCost, Workload
+from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.ingest import TRAIN_QUERIES
@@ -24,9 +24,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: SampleConfig
 
 
 def _cost(load: Workload) -> StageCost:
-    pairs = load.config.pairs
-    work = f"{pairs:,} pairs of {load.train:,} queries"
-    return StageCost(work, 2.0, pairs * COMPARISON_BYTES, files=load.buckets, pairs=pairs)
+    return StageCost(f"{load.config.pairs:,} pairs of {load.train:,} queries", load.config.pairs)
 
 
 STAGE = Stage(

@@ -27,7 +27,7 @@ _FEWEST = 10  # pairs that a sample needs at least
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: SampleConfig, context: Context) -> dict[str, Any]:
-    """What the stage's `run` does."""
+    """Run the stage."""
     retrieve = inputs["retrieve"]
     if exchange.groups_of(artifact, "pairs", 0) is None:
         _draw(artifact, retrieve, config, context)

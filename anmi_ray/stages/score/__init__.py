@@ -1,4 +1,4 @@
-"""score: the model of the run that is gone on with scores the documents of train queries that are compared."""
+"""score: score the compared documents of train queries with the refined run's model."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from anmi_ray.config.evaluate import Scoring
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.runtime.costs import RUN_BYTES, StageCost, Workload
-from anmi_ray.runtime.needs import of_scoring
+from anmi_ray.config.needs import of_scoring
+from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.ingest import TRAIN_QUERIES
-from anmi_ray.stages.rerank import scoring_cost
+from anmi_ray.stages.rerank import scoring_hours
 from anmi_ray.stages.rerank.start import gone_on_with
 from anmi_ray.store import Artifact
 
@@ -30,12 +30,12 @@ def _config(experiment: Experiment) -> Scoring:
 
 
 def _cost(load: Workload) -> StageCost:
-    """Of a student that reads texts alone, each document is computed once."""
+    """A student that reads texts alone computes each document once."""
     documents = min(load.experiment.retrieve.candidates, load.documents)
     pairs = load.train * documents
     read = pairs if load.experiment.train.student == "cross-encoder" else min(pairs, load.documents)
     tokens = read * (load.config.max_tokens or load.experiment.train.max_tokens)
-    return scoring_cost(load, f"score {pairs:,} pairs", [(load.experiment.train.model, tokens)], pairs * RUN_BYTES)
+    return StageCost(f"score {pairs:,} pairs", gpu_hours=scoring_hours(load, (load.experiment.train.model, tokens)))
 
 
 STAGE = Stage(

@@ -27,7 +27,7 @@ from anmi_ray.store.folders import local_folder
 
 @dataclass(frozen=True)
 class Candidates(scoring.Asked):
-    """What is scored: the documents of train queries that are compared."""
+    """Return the pairs to score: the compared documents of train queries."""
 
     def of_bucket(self, bucket: int) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table]:
         """A bucket's queries, its candidates as a Run, that once more, and their texts."""

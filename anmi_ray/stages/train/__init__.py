@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.learning import LearnConfig
+from anmi_ray.config.needs import Need, of_training
 from anmi_ray.config.train import TrainConfig, with_engine
 from anmi_ray.core import environment
 from anmi_ray.core.errors import AnmiError, caught
 from anmi_ray.models import loading
-from anmi_ray.runtime.costs import MODEL_BYTES, TRAIN_TOKEN_S, StageCost, Workload
-from anmi_ray.runtime.needs import Need, of_training
+from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.anchor import read_of_dev
@@ -60,19 +59,16 @@ def _also(config: TrainConfig, experiment: Experiment, content: str) -> dict[str
 
 
 def _cost(load: Workload) -> StageCost:
-    """On the cluster's cores; on GPUs where they are asked for, and the model's size and their speed are known."""
+    """GPU hours, if workers have GPUs and the model's size and the GPU's speed are known."""
     from anmi_ray.judging.spend import planned_hours
 
-    train = load.experiment.train
-    execution = load.experiment.execution.train
+    train, mine = load.experiment.train, load.experiment.mine
+    listed = 1 + mine.negatives + mine.random_negatives + mine.rated_extra
     lists = train.max_steps * train.lists_per_step if train.max_steps else train.epochs * load.train
-    pairs = int(lists * min(load.listed, 1 + (train.negatives or load.listed)))
-    tokens = pairs * train.max_tokens
-    cost = StageCost(f"{pairs:,} pairs forward and back", tokens * TRAIN_TOKEN_S, MODEL_BYTES)
-    hours = planned_hours(load.experiment.plan, train.model, 3.0 * tokens)
-    if not execution.use_gpu or not hours:
-        return cost
-    return replace(cost, seconds=0.0, gpu_hours=hours, limited=hours * 3600 / execution.num_workers)
+    pairs = int(lists * min(listed, 1 + (train.negatives or listed)))
+    hours = planned_hours(load.experiment.plan, train.model, 3.0 * pairs * train.max_tokens)
+    on_gpus = load.experiment.execution.train.use_gpu
+    return StageCost(f"{pairs:,} pairs forward and back", gpu_hours=hours if on_gpus else 0.0)
 
 
 STAGE = Stage(

@@ -28,6 +28,7 @@ from ray.exceptions import RayActorError
 from ray.train.torch import TorchTrainer, get_device
 
 from anmi_ray.config.learning import LearnConfig
+from anmi_ray.config.needs import needed, of_training
 from anmi_ray.config.paths import as_written
 from anmi_ray.config.train import TrainConfig, TrainExecution, with_engine
 from anmi_ray.core import logs
@@ -37,10 +38,8 @@ from anmi_ray.models.kinds import load_student
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime.capacity import check_room
 from anmi_ray.runtime.checkpoints import KEPT, ListeningTorchConfig, RayCheckpoints, mend_list, room_named
-from anmi_ray.runtime.needs import needed, of_training
 from anmi_ray.runtime.status import Report, failed, new_board, shown, tell
 from anmi_ray.runtime.tasks import Context
-from anmi_ray.runtime.trackers import curves_folder, shared_curves
 from anmi_ray.stages.rerank.ranking import SYSTEM, document_texts, ranked
 from anmi_ray.store import Artifact, uri
 from anmi_ray.store.folders import local_folder, publish_folder, seal_folder
@@ -49,6 +48,7 @@ from anmi_ray.training.loop import Row, Trained, train
 from anmi_ray.training.memory import remedy
 from anmi_ray.training.task import DevSet
 from anmi_ray.training.tokens import TokenCache
+from anmi_ray.training.tracking import shared_curves
 from anmi_ray.training.training_set import numbered, prepare
 
 MODEL = "model"  # the folder of an artifact that the trained model stands in
@@ -71,7 +71,7 @@ class DevInputs:
 
 @dataclass(frozen=True)
 class TrainSources:
-    """What a run reads: Example, Text and Query files of all buckets, as paths or URIs that every worker reaches.
+    """Inputs of training: Example, Text and Query files of all buckets, as paths or URIs that every worker reaches.
 
     `false_negative_rate` is the estimated share of false negatives among the examples' negatives, where it is known;
     `start` another run's model, where training goes on from that; `own` files of queries' own documents, if any.
@@ -121,7 +121,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Tools:
-    """What a worker's body uses: its device, where checkpoints go, where rows and notices are told."""
+    """Worker context: device, checkpoint folder, and reporters of rows and notices."""
 
     device: str
     checkpoints: RayCheckpoints
@@ -143,7 +143,7 @@ def train_artifact(
     output = artifact.store.uri(f"{artifact.path}/{MODEL}")
     if not artifact.store.exists(f"{artifact.path}/{MODEL}/{RESULT}"):
         execution = context.execution.training
-        curves = artifact.store.uri(curves_folder(artifact))
+        curves = artifact.store.uri(f"tracking/{artifact.fingerprint}")
         fingerprint = artifact.fingerprint
         run_training(sources(), config, execution, fingerprint, output, on_row, context.notice, curves, body)
     result = collect(uri.absolute(output))
@@ -336,7 +336,7 @@ class Files(Sequence[pa.Table]):
 
 
 def positions(ids: pa.ChunkedArray, among: pa.ChunkedArray, place: str) -> tuple[NDArray[np.int64], pa.Array]:
-    """Every id's position among the distinct ids, and the rows of `among` where these stand; DataError: one is not."""
+    """Return each id's index among the distinct ids, and their rows in `among`. Raises DataError if one is missing."""
     index, distinct = numbered(ids)
     rows = pc.index_in(distinct, value_set=among.combine_chunks())
     if rows.null_count:
@@ -353,7 +353,7 @@ def collect(output: str) -> TrainResult:
 
 
 def interpolated(found: Trained | TrainResult) -> dict[str, Any]:
-    """What a record says of the mix with the start's weights; nothing where none was asked for."""
+    """Return the record's entries about interpolation with the start's weights; none if not requested."""
     return {"share": found.share, "shares": found.shares} if found.shares else {}
 
 
