@@ -2,7 +2,9 @@
 # brought up to date when the dependencies, their pins or the Python version changed, and left alone otherwise.
 #
 #   make quickstart                 the whole path on a small collection, on this machine
-#   make test                       all tests but those of the next three
+#   make test                       all tests but those of the last three targets: test-fast, then test-ray
+#   make test-fast                  the ones without Ray and without long waits: minutes, run them before every commit
+#   make test-ray                   the ones that start Ray or take more than ten seconds
 #   make test-faults                the ones that kill processes and break storage
 #   make test-long                  the ones that take minutes: clusters of several nodes, engines and campaigns that are killed, compilers
 #   make test-studies               the ones that carry out a whole study of jobs/studies, small: minutes each
@@ -37,7 +39,7 @@ STATE := $(shell { sed '/^\[tool\.ruff\]/,$$d' pyproject.toml; cat constraints.t
 	$(if $(PYTHON),"$(PYTHON)" -c 'import sys; print(sys.version)';) } 2>&1 | cksum | tr ' ' '-')
 STAMP := $(VENV)/.made-$(STATE)
 
-.PHONY: quickstart test test-faults test-long test-studies bench manifests docs lint format env clean
+.PHONY: quickstart test test-fast test-ray test-faults test-long test-studies bench manifests docs lint format env clean
 .DEFAULT_GOAL := env
 
 env: $(STAMP)
@@ -54,8 +56,13 @@ quickstart: $(STAMP)
 # in the order of tests/conftest.py: by their numbers of tests, the longest files would come last, and alone
 SPREAD = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test: $(STAMP)
-	$(PY) -m pytest -m "not faults and not long and not studies" $(SPREAD) $(PYTEST_ARGS)
+test: test-fast test-ray
+
+test-fast: $(STAMP)
+	$(PY) -m pytest -m "not ray and not slow and not faults and not long and not studies" $(SPREAD) $(PYTEST_ARGS)
+
+test-ray: $(STAMP)
+	$(PY) -m pytest -m "(ray or slow) and not faults and not long and not studies" $(SPREAD) $(PYTEST_ARGS)
 
 test-faults: $(STAMP)
 	$(PY) -m pytest tests/faults tests/store -m "faults and not long" $(SPREAD) $(PYTEST_ARGS) || [ $$? -eq 5 ]  # 5: there are none
