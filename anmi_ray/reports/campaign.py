@@ -111,7 +111,7 @@ def finding(data: CampaignData) -> str:
         return f"Trial {data.best} is the best of {len(data.trials)} on dev; nothing was measured on test"
     row = data.repeats.contrasts[0]
     change = f"{signed(row.difference)} {data.measure}"
-    if row.verdict() == "not told apart":
+    if row.verdict() == "not significant":
         return f"No significant difference between the best settings and the default on test: {change}"
     end = "" if row.verdict() == "real" else ", for these very models"
     return f"The best settings {'beat' if row.difference > 0 else 'fall behind'} the default on test by {change}{end}"

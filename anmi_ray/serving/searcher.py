@@ -19,8 +19,7 @@ from anmi_ray.api.runs import Run
 from anmi_ray.config.load import validate_as
 from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.evaluation.fusion import FUSED
-from anmi_ray.evaluation.served_fusion import ServedFusion
+from anmi_ray.evaluation.fusion import FUSED, ServedFusion
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.kinds import reads_apart
 from anmi_ray.models.pairs import document_text
