@@ -64,7 +64,7 @@ def read(table: pa.Table, model: str, step: int | None = None) -> Pairs:
 
     Rows are sorted by comparison_id, so that two models' predictions of the same pairs agree row by row. A two-head
     prediction with E|2C − 1| < |2μ − 1|, which no distribution has, moves to the nearest possible point.
-    Raises DataError if there are none.
+    Raises DataError if the model has none.
     """
     steps = steps_of(table, model)
     step = steps[-1] if step is None else step
@@ -83,7 +83,7 @@ def read(table: pa.Table, model: str, step: int | None = None) -> Pairs:
 
 
 def steps_of(table: pa.Table, model: str) -> list[int]:
-    """Steps with predictions of `model`, ascending. Raises DataError if there are none."""
+    """Steps with predictions of `model`, ascending. Raises DataError without any."""
     steps = sorted(pc.unique(table.filter(pc.equal(table["model"], model))["step"]).to_pylist())
     if not steps:
         known = ", ".join(sorted(pc.unique(table["model"]).to_pylist())) or "none"

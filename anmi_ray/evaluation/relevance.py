@@ -206,7 +206,7 @@ class ScoredPairs:
 
 @dataclass(frozen=True)
 class FittedRelevance:
-    """A curve and out-of-fold probabilities of all pairs, or the reason why there is no curve."""
+    """A curve and out-of-fold probabilities of all pairs, or the reason for having no curve."""
 
     curve: RelevanceCurve | None
     out_of_fold: Reals

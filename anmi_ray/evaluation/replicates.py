@@ -180,8 +180,8 @@ def smallest_difference(
 ) -> float:
     """The difference of means that a paired test detects with probability `power`, queries pooled over collections.
 
-    `sds`: standard deviations of per-query differences by collection. Two-sided, at level/comparisons: the first and
-    strictest of Holm's steps. (z_{1 - level/(2m)} + z_power) · sqrt(Σ n sd²)/Σ n, the normal approximation.
+    `sds`: standard deviations of per-query differences by collection. Two-sided, at level/comparisons,
+    Holm's strictest step. (z_{1 - level/(2m)} + z_power) · sqrt(Σ n sd²)/Σ n, the normal approximation.
 
     >>> round(smallest_difference({"a": 0.15}, {"a": 568}, 9), 4)
     0.0227

@@ -86,8 +86,8 @@ def by_system(rows: Sequence[SystemComparison], system: str, baseline: str, leve
 
 
 def per_query(difference: NDArray[np.float64], measure: str, system: str, baseline: str) -> Markup:
-    """Differences of all queries, largest first: how many gain, how many lose, and how much."""
-    # Of many queries as many equally spaced order statistics as there are pixels.
+    """Differences of all queries, largest first."""
+    # at most one order statistic per pixel
     ordered = np.sort(difference)[::-1][evenly(len(difference), MAX_BARS)]
     rows = [{"x": i, "to": i + 0.86, "y": v, "colour": GAIN if v > 0 else LOSS} for i, v in enumerate(ordered.tolist())]
     canvas = Canvas(f"difference in {measure} per query", 186.0)
@@ -104,7 +104,7 @@ def per_query(difference: NDArray[np.float64], measure: str, system: str, baseli
 
 
 def evenly(count: int, limit: int) -> NDArray[np.int64]:
-    """At most `limit` of the places 0..count-1, evenly chosen, the first and the last among them.
+    """At most `limit` of the numbers 0..count-1, evenly spaced, the first and the last included.
 
     >>> evenly(9, 3).tolist()
     [0, 4, 8]
@@ -113,7 +113,7 @@ def evenly(count: int, limit: int) -> NDArray[np.int64]:
 
 
 def scatter(x_values: NDArray[np.float64], y_values: NDArray[np.float64], x_label: str, y_label: str) -> Markup:
-    """Points with the line y = x; at most MAX_POINTS of them are drawn, evenly picked."""
+    """Points, at most MAX_POINTS evenly chosen, with the line y = x."""
     picked = evenly(len(x_values), MAX_POINTS)
     xs = x_values[picked].tolist()
     ys = y_values[picked].tolist()
@@ -136,8 +136,8 @@ def histogram(
 ) -> Markup:
     """Stacked counts of each group's values over shaded bands.
 
-    Where some are `chosen`, those stand solid in front of all, which fade. What lies beyond the picture counts in its
-    first or last bar.
+    `chosen` values are solid, in front of all values, which are faded. Values beyond the axis count in the first or
+    last bar.
     """
     everything = np.concatenate([np.asarray(values, dtype=np.float64) for values in groups.values()])
     limits = [bound for _, start, stop in bands for bound in (start, stop) if bound is not None]
@@ -161,7 +161,7 @@ def histogram(
 
 
 def _stack(groups: Mapping[str, NDArray[np.float64]], edges: NDArray[np.float64]) -> list[dict[str, Any]]:
-    """A bar a group and bin, on top of one another, known categories in their order."""
+    """Bars per group and bin, stacked, known categories in their order."""
     base = np.zeros(len(edges) - 1)
     gap = 0.06 * float(edges[1] - edges[0])
     rows: list[dict[str, Any]] = []
@@ -180,7 +180,7 @@ def _stack(groups: Mapping[str, NDArray[np.float64]], edges: NDArray[np.float64]
 
 
 def _bands_behind(canvas: Canvas, bands: Sequence[Limits], x: alt.X, ends: tuple[float, float]) -> list[alt.Chart]:
-    """Shaded ranges of x with their names above the plot; what lies beyond the `ends` of the axis is cut."""
+    """Shaded ranges of x, cut at the `ends` of the axis, with their names above the plot."""
     low, high = ends
     rows: list[dict[str, Any]] = []
     for name, start, stop in bands:
@@ -231,10 +231,7 @@ def lines(
 
 
 def calibration(named: Mapping[str, Sequence[tuple[float, Estimate]]], predicted: str, observed: str) -> Markup:
-    """Reliability curves: observed over predicted means of buckets; the first one with intervals, at most four.
-
-    predicted, observed: titles of the axes.
-    """
+    """At most four reliability curves, the first with intervals: observed over predicted means of buckets."""
     canvas = Canvas("calibration", 290.0)
     names = list(named)[:4]
     colours = [MAIN, SECOND, BASE, REST]
@@ -266,7 +263,7 @@ def calibration(named: Mapping[str, Sequence[tuple[float, Estimate]]], predicted
 
 
 def smooth(points: Sequence[tuple[float, float]], target: int = 160) -> list[tuple[float, float]]:
-    """At most about `target` points: means of equal runs of neighbours, for a curve of thousands of steps."""
+    """At most about `target` points: means of equal runs of neighbours."""
     run = -(-len(points) // target)
     if run <= 1:
         return list(points)

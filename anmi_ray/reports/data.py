@@ -59,7 +59,7 @@ class DesignRound:
     """State of an adaptive design after round `number` (1, 2, ...).
 
     queries: those with pairs chosen in this round.
-    pairs: mean per query, of all rounds so far.
+    pairs: mean per query, over rounds 1 to `number`.
     answers: mean per judge.
     std_err_elo, top_std_err_elo: mean standard error of all documents and of each query's best, in Elo points.
     prior_elo: standard deviation of the fit's prior.
@@ -163,7 +163,7 @@ def judges_alone(data: ReportData) -> bool:
 
 
 def shown(data: ReportData) -> ReportData:
-    """The data as a page shows them: measured by judges if there are no labels."""
+    """The data for the page: measured by judges in the absence of labels."""
     if data.judged is None or data.judged_metrics is None or not judges_alone(data):
         return data
     found = data.judged
@@ -211,7 +211,7 @@ def agreement(sample: TruthSample) -> dict[str, float | None] | None:
         truth = middle.truth_elo[rows]
         rating = middle.rating_elo[rows]
         if np.ptp(truth) > 0 and np.ptp(rating) > 0:
-            tau: Any = kendalltau(truth, rating)  # a result type of its own that scipy leaves untyped
+            tau: Any = kendalltau(truth, rating)  # untyped in scipy
             taus.append(float(tau.statistic))
             pearsons.append(float(truth @ rating / math.sqrt(float((truth @ truth) * (rating @ rating)))))
     error = middle.rating_elo - middle.truth_elo

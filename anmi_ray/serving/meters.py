@@ -1,4 +1,4 @@
-"""What Prometheus reads of a service."""
+"""Prometheus metrics of a service."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class ServiceMeters:
-    """Counters of one service, in a registry of its own."""
+    """Counters of one service, in their own registry."""
 
     def __init__(self, waiting: Callable[[], int], inside: Callable[[], int]) -> None:
         self._registry = CollectorRegistry()
@@ -21,19 +21,19 @@ class ServiceMeters:
             "anmi_request_seconds", "Seconds from a request to its answer", ("path",), buckets=_SECONDS, registry=r
         )
         self._texts = Counter("anmi_texts", "Texts computed: pairs scored, and texts embedded", registry=r)
-        self._tokens = Counter("anmi_tokens", "Tokens that the model has read of them", registry=r)
+        self._tokens = Counter("anmi_tokens", "Tokens of these texts that the model has read", registry=r)
         self._batches = Histogram("anmi_batch_texts", "Texts of a batch", buckets=_TEXTS, registry=r)
         self._batch_seconds = Histogram("anmi_batch_seconds", "Seconds of a batch", buckets=_SECONDS, registry=r)
         Gauge("anmi_waiting_texts", "Texts that wait for a batch", registry=r).set_function(waiting)
         Gauge("anmi_requests_inside", "Requests that have no answer yet", registry=r).set_function(inside)
 
     def request(self, path: str, status: int, seconds: float) -> None:
-        """A request was answered."""
+        """Count an answered request."""
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 
     def batch(self, texts: int, tokens: int, seconds: float) -> None:
-        """A batch was computed."""
+        """Count a computed batch."""
         self._texts.inc(texts)
         self._tokens.inc(tokens)
         self._batches.observe(texts)

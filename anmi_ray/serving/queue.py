@@ -20,7 +20,7 @@ from anmi_ray.serving.settings import ServiceSettings
 _BATCH_CHARACTERS = 1_000_000
 _SMOOTHING = 0.2  # weight of the newest batch in the rate
 _MAX_RETRY_S = 60
-_WAITING_SHARE = 0.65  # of the time limit; the rest is for batches under way and rates that fall
+_WAITING_SHARE = 0.65  # of the time limit; the rest is for running batches and falling rates
 
 Compute = Callable[[Task, list[str], list[str]], Awaitable[Computed]]
 
@@ -84,7 +84,7 @@ class BatchQueue:
         loop = asyncio.get_running_loop()
         self._tasks = [one for one in self._tasks if not one.done()]
         while len(self._tasks) < self._workers:
-            # in a context of its own: Ray Serve cancels calls made in the context of a request whose client has left
+            # new context: Ray Serve cancels calls made in the context of a request whose client has left
             self._tasks.append(loop.create_task(self._work(), context=contextvars.Context()))
         parts = [_Part(task, query, part, loop.create_future()) for part in self._split(texts)]
         self._parts.extend(parts)
@@ -136,7 +136,7 @@ class BatchQueue:
         queries = [part.query for part in batch for _ in part.texts]
         try:
             found = await self._compute(batch[0].task, queries, [text for part in batch for text in part.texts])
-        except Exception as error:  # whatever it is, no request may wait for this batch forever
+        except Exception as error:  # no request may wait for this batch forever
             if len(batch) == 1 or isinstance(error, RefusalError):
                 for part in batch:
                     part.fail(error)

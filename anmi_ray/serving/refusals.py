@@ -1,15 +1,15 @@
-"""What a client is told instead of an answer: one JSON message under the names that each client reads."""
+"""Error answers: one JSON message under the keys that each client reads."""
 
 from __future__ import annotations
 
 from anmi_ray.core.errors import visible
 
-_MOST = 400  # characters of a message: what is quoted may be of any length
+_MOST = 400  # characters of a message: quoted texts may be of any length
 _TYPES = {401: "authentication_error", 413: "request_too_large", 429: "overloaded"}
 
 
 class RefusalError(Exception):
-    """A request that gets no answer: an HTTP status, why, and after how many seconds it may be sent again."""
+    """A refused request: HTTP status, message, and seconds until it may be sent again."""
 
     def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
         super().__init__(status, message, retry_after_s)
@@ -27,7 +27,7 @@ class RefusalError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of the answer."""
+        """Headers of the answer."""
         found: dict[str, str] = {}
         if self.retry_after_s is not None:
             found["Retry-After"] = str(self.retry_after_s)

@@ -16,7 +16,7 @@ from anmi_ray.serving.refusals import RefusalError
 from anmi_ray.serving.wire import Body
 
 _MAX_SYSTEMS = 4  # of a request
-_RUNS_ONLY = "a folder and a published model have no documents to search: start the service with anmi serve RUN"
+_RUNS_ONLY = "only a run has documents to search: start the service with anmi serve RUN"
 _PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -29,7 +29,7 @@ class SearchBody(Body):
     """A query over the run's documents, for one system or for several that are to be compared."""
 
     query: str
-    system: str | None = Field(default=None, description="whose ranking; GET /v1/systems lists them; else reranked")
+    system: str | None = Field(default=None, description="system to search, see GET /v1/systems; default: reranked")
     systems: list[str] | None = Field(
         default=None, min_length=1, max_length=_MAX_SYSTEMS, description="several, answered together"
     )
@@ -42,7 +42,7 @@ class SearchBody(Body):
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if self.system is not None and self.systems is not None:
-            raise ValueError("give system or systems, one of both")
+            raise ValueError("give either system or systems")
         return self
 
 
@@ -61,7 +61,7 @@ class Service(Protocol):
 
 
 class SearchRoutes:
-    """The paths of search; `search` is None if a model alone is served."""
+    """Routes of search; `search` is None if only a model is served."""
 
     def __init__(self, service: Service, search: Search | None) -> None:
         self._service = service
@@ -74,7 +74,7 @@ class SearchRoutes:
         app.add_api_route("/", self._page, methods=["GET"], name="page to try queries", response_class=HTMLResponse)
 
     async def _page(self) -> HTMLResponse:
-        """A page to try queries, and to compare systems side by side. A browser runs its own script and no other."""
+        """A page to try queries and compare two systems; browsers run no other script."""
         self._calls()
         nonce = secrets.token_urlsafe(16)
         policy = (
@@ -90,7 +90,7 @@ class SearchRoutes:
         return JSONResponse({"model": self._service.name, **await systems()})
 
     async def _ranked(self, body: SearchBody) -> JSONResponse:
-        """Rankings of the run's documents, with each document's rank and score of every stage that took part."""
+        """Rankings of the run's documents, with each document's rank and score in every stage."""
         _, search = self._calls()
         self._service.check(body.query)
         return JSONResponse({"id": str(uuid.uuid4()), "model": self._service.name, **await search(body)})

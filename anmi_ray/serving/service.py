@@ -1,4 +1,4 @@
-"""The HTTP service around whatever computes: routes, checks, answers. It knows no Ray.
+"""The HTTP service: routes, checks, answers; independent of Ray.
 
 Legend: N texts of a request.
 """
@@ -29,21 +29,21 @@ from anmi_ray.serving.search import Search, SearchRoutes
 from anmi_ray.serving.settings import ServiceSettings
 from anmi_ray.serving.wire import EitherBody, EmbeddingsBody, ModelBody, RerankBody
 
-BATCHES_EACH = 2  # of a process that scores: one is computed, the next is there when it ends
+BATCHES_EACH = 2  # per scoring process: one is computed, the next is ready
 _HALF = re.compile(r"[\ud800-\udfff]")
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class RerankService:
-    """The application `app`, an ASGI callable; `compute` says what the model says of a batch.
+    """The ASGI application `app`; `compute` computes a batch.
 
-    `search`: searches the documents of the run that is served; without it search is refused.
+    `search`: searches the documents of the served run; None: search is refused.
     """
 
     def __init__(self, settings: ServiceSettings, compute: Compute, search: Search | None = None) -> None:
         self._settings = settings
         self.name = settings.called
-        """What answers call the model: that which scored last."""
+        """Name of the model in answers: of the one that scored last."""
         self._meters = ServiceMeters(lambda: self._queue.waiting, lambda: self.app.inside)
         self._queue = BatchQueue(compute, settings, BATCHES_EACH * settings.most, self._meters)
         routes = self._routes()
@@ -72,7 +72,7 @@ class RerankService:
     async def _either(self, body: EitherBody) -> JSONResponse:
         """vLLM's and Jina's shape where documents are given, TEI's where texts are."""
         if body.texts is None:
-            # vLLM returns the documents, asked or not
+            # vLLM returns the documents by default
             return await self._ranked(body, body.documents or [], body.return_documents is not False)
         found = await self._scores(body, body.texts, "texts")
         results: list[dict[str, object]] = []
@@ -145,11 +145,11 @@ class RerankService:
     async def _scored(self, query: str, texts: Sequence[str]) -> Computed:
         found = await self._computed("score", query, texts)
         if found.values is None or not np.isfinite(found.values).all():
-            raise RefusalError(500, "the model's scores are no numbers: its weights are damaged")
+            raise RefusalError(500, "the model's scores are not finite: its weights are damaged")
         return found
 
     def _ranking(self, found: Computed, body: RerankBody) -> list[tuple[int, float]]:
-        """(index, score) by falling score of the model; of equal ones the earlier text stands first."""
+        """(index, score) by falling score; ties go to the earlier text."""
         assert found.values is not None
         score_N = found.values.astype(np.float64)
         curve = found.model.curve
@@ -160,13 +160,13 @@ class RerankService:
         return [(int(index), float(shown_N[index])) for index in order]
 
     def check(self, query: str) -> None:
-        """Raise RefusalError for a query that is empty, too long, or no text."""
+        """Raise RefusalError for a query that is empty, too long, or invalid."""
         if not query.strip():
             raise RefusalError(422, "query: is empty")
         self._check_texts([query], "query")
 
     async def scores(self, query: str, texts: Sequence[str]) -> tuple[NDArray[np.float64], str]:
-        """Of texts, cut where a client's would be refused, scores float64[N], and the fingerprint of their model."""
+        """Scores float64[N] of texts, truncated to the limit of clients, and the fingerprint of the model."""
         found = await self._scored(query, [text[: self._settings.max_characters] for text in texts])
         assert found.values is not None
         return found.values.astype(np.float64), found.model.fingerprint
@@ -180,13 +180,13 @@ class RerankService:
         for index, text in enumerate(texts):
             at = place if place == "query" else f"{place}.{index}"
             if not text.isascii() and _HALF.search(text):
-                raise RefusalError(422, f"{at}: holds half of a surrogate pair, which is no character")
+                raise RefusalError(422, f"{at}: contains half of a surrogate pair")
             if len(text) > longest:
                 raise RefusalError(413, f"{at}: has {len(text):,} characters, and a text may have {longest:,}")
 
 
 def _check_limits(body: ModelBody, max_tokens: int) -> None:
-    """Raise RefusalError if the client wants texts cut to fewer tokens than the model reads."""
+    """Raise RefusalError if the client wants texts truncated to fewer tokens than the model reads."""
     for name, limit in body.limits.items():
         if limit is not None and 0 < limit < max_tokens:
             what = f"{name}: is {limit:,}; texts are cut to the model's {max_tokens:,} tokens, and no further"
@@ -199,7 +199,7 @@ def _sigmoid(score_N: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _written(vector: NDArray[np.float32], how: str) -> list[float] | str:
-    """A vector as a list, or as OpenAI's clients ask for it: little-endian float32 in base 64."""
+    """A vector as a list, or little-endian float32 in base 64, as OpenAI's clients request."""
     if how == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
     return vector.astype(np.float64).tolist()
@@ -233,5 +233,5 @@ async def _not_served(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
-    """A defect of ours: Serve's log has it, the client a message."""
+    """A bug: Serve's log has the traceback."""
     return await _refused(request, RefusalError(500, f"the service failed: {type(error).__name__}"))

@@ -25,19 +25,19 @@ def _text(value: Any) -> Any:
     if isinstance(value, dict):
         value = value.get("text")
     if not isinstance(value, str):
-        raise ValueError('is neither a text nor {"text": a text}')
+        raise ValueError('expected a string or {"text": a string}')
     return value
 
 
 def _of_texts_alone(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str) and any(not isinstance(one, str) for one in value):
-        raise ValueError("must be a text or a list of texts; lists of token ids are not read")
+        raise ValueError("expected a string or a list of strings; token ids are not supported")
     return [value] if isinstance(value, str) else value
 
 
 def _only_true(value: bool) -> bool:
     if not value:
-        raise ValueError("longer texts are always cut to what the model reads; leave it out")
+        raise ValueError("longer texts are always truncated to what the model reads; leave it out")
     return value
 
 
@@ -50,7 +50,7 @@ IGNORED = "ignored: it does not change the answer"
 
 
 class Body(BaseModel):
-    """A request without unknown fields. Clients send null for what nobody set."""
+    """A request without unknown fields. Clients send null for unset fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,9 +61,9 @@ class Body(BaseModel):
 
 
 class ModelBody(Body):
-    """What requests to the model share: how texts are cut, and fields that only name or schedule a request.
+    """Common fields of requests to the model: truncation, and fields that only name or schedule a request.
 
-    `limits` are the fields that would cut texts further than the model does.
+    `limits`: fields that would truncate texts further than the model does.
     """
 
     model: str | None = Field(default=None, description="ignored: the service has one model")
@@ -119,7 +119,7 @@ class RerankBody(ModelBody):
     @model_validator(mode="after")
     def _ranks_by_text(self) -> Self:
         if self.rank_fields not in (None, [], ["text"]):
-            raise ValueError('rank_fields: text is the only one that is read; put the fields together in "text"')
+            raise ValueError('rank_fields: only text is supported; put the fields together in "text"')
         return self
 
 
@@ -158,5 +158,5 @@ class EmbeddingsBody(ModelBody):
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(default=None, description="the model's own number, if given")
     input_type: Literal["document", "query", "search_document", "search_query"] = Field(
-        default="document", description="which of the model's prompts stands before the texts"
+        default="document", description="which of the model's prompts precedes the texts"
     )
