@@ -126,7 +126,7 @@ def build(args: dict[str, Any]) -> Application:
 def application(settings: ServiceSettings, run: str | None) -> Application:
     """The application of these settings. `run`: under the settings' root, whose first stage is searched.
 
-    Deployed over another, Serve starts new processes and stops old ones once these are ready; on a GPU, whose memory may
+    Deployed over another, Serve starts new processes and stops old ones once these are ready; on a GPU, where memory may
     not hold two models, old ones stop first. If a new one fails to start, the old ones stay.
     """
     settings = settings.model_copy(update={"threads": settings.threads_each})

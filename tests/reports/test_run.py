@@ -208,7 +208,7 @@ def test_the_badge_stands_wherever_simulation_reaches(html: str, data: ReportDat
     assert "simulated judges</span>" in html[: html.index("<h1>")]
     real = replace(data, simulated=False, judges=[{**j, "simulated": False} for j in data.judges], truth=None)
     assert 'class="badge"' not in run.to_html(real)
-    assert "no truth to compare with: the judges were not simulated" in run.to_html(real)
+    assert "No truth to compare with: the judges were not simulated" in run.to_html(real)
 
 
 def test_everything_optional_may_be_missing(data: ReportData):

@@ -202,7 +202,7 @@ def made(**given: Any) -> RerankService:
         (413, "query: has 31 characters", {"query": "x" * 31}),
         (422, "system: bm52 is not one of bm25, hybrid, reranked", {"query": "q", "system": "bm52"}),
         (422, "system: x is not one of", {"query": "q", "systems": ["bm25", "x"]}),
-        (422, "one of both", {"query": "q", "system": "bm25", "systems": ["bm25"]}),
+        (422, "either system or systems", {"query": "q", "system": "bm25", "systems": ["bm25"]}),
         (422, "systems", {"query": "q", "systems": []}),
         (422, "systems", {"query": "q", "systems": ["bm25"] * 5}),
         (422, "top_n", {"query": "q", "top_n": 0}),

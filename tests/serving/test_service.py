@@ -172,8 +172,8 @@ LIMITS = {"max_documents": 5, "max_characters": 20, "max_body_mb": 0.001}
         (413, "query: has 21 characters", {"json": {"query": "x" * 21, "documents": ["a"]}}),
         (422, "query: is empty", {"json": {"query": " \n", "documents": ["a"]}}),
         (422, "documents: is empty", {"json": {"query": "q", "documents": []}}),
-        (422, "documents.1: is neither a text", {"json": {"query": "q", "documents": ["a", 5]}}),
-        (422, "documents.0: is neither a text", {"json": {"query": "q", "documents": [{"title": "a"}]}}),
+        (422, "documents.1: expected a string", {"json": {"query": "q", "documents": ["a", 5]}}),
+        (422, "documents.0: expected a string", {"json": {"query": "q", "documents": [{"title": "a"}]}}),
         (422, "documents", {"json": {"query": "q"}}),
         (422, "query", {"json": {"documents": ["a"], "query": None}}),
         (422, "top_n", {"json": {**RERANK, "top_n": 0}}),
@@ -254,7 +254,7 @@ def test_texts_and_documents_together_or_neither_are_refused() -> None:
     for sent in ({"query": "q"}, {"query": "q", "texts": ["a"], "documents": ["a"]}):
         found = post(service(), "/rerank", sent)
         assert found.status_code == 422
-        assert "one of both" in found.json()["message"]
+        assert "documents or texts" in found.json()["message"]
 
 
 def test_other_paths_and_methods_are_told_what_there_is() -> None:

