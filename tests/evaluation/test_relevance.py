@@ -92,7 +92,7 @@ def test_the_least_threshold_by_hand() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda known: _first(known, 19), "of 19 dev queries it is known"),
+        (lambda known: _first(known, 19), "cover 19 dev queries"),
         (lambda known: replace(known, truth=np.zeros(len(known))), "0 of the 4,000 candidates .* are relevant"),
         (lambda known: replace(known, truth=np.ones(len(known))), "4,000 of the 4,000 candidates .* are relevant"),
         (lambda known: replace(known, score=np.full(len(known), 0.3)), "do not rise with relevance"),
