@@ -18,10 +18,10 @@ from ray.serve.handle import DeploymentHandle
 from anmi_ray.api import reranking
 from anmi_ray.core.errors import AnmiError, ConfigError, DamagedError, DataError, first_line
 from anmi_ray.serving.gate import MAX_INSIDE, Gate
-from anmi_ray.serving.refusals import RefusalError
 from anmi_ray.serving.scorer import ModelScorer
 from anmi_ray.serving.service import BATCHES_EACH, RerankService
 from anmi_ray.serving.settings import ServiceSettings, validated
+from anmi_ray.serving.wire import RefusalError
 
 _TRIES = 3  # attempts per batch if processes are lost
 _MAX_SEARCHES = 64  # running and waiting
@@ -126,8 +126,8 @@ def build(args: dict[str, Any]) -> Application:
 def application(settings: ServiceSettings, run: str | None) -> Application:
     """The application of these settings. `run`: under the settings' root, whose first stage is searched.
 
-    Deployed over another, Serve starts new processes and stops old ones once these are ready; on a GPU, where memory may
-    not hold two models, old ones stop first. If a new one fails to start, the old ones stay.
+    Deployed over another, Serve starts new processes and stops old ones once these are ready; on a GPU, where memory
+    may not hold two models, old ones stop first. If a new one fails to start, the old ones stay.
     """
     settings = settings.model_copy(update={"threads": settings.threads_each})
     version = f"{time.time():.3f}"

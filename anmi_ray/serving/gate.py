@@ -10,8 +10,8 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from anmi_ray.serving.refusals import RefusalError
 from anmi_ray.serving.settings import ServiceSettings
+from anmi_ray.serving.wire import RefusalError
 
 Scope = Any
 Receive = Any

@@ -24,8 +24,7 @@ from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.kinds import reads_apart
 from anmi_ray.models.pairs import document_text
 from anmi_ray.retrieval.merge import HYBRID, STUDENT
-from anmi_ray.serving.refusals import RefusalError
-from anmi_ray.serving.search import SearchBody
+from anmi_ray.serving.wire import RefusalError, SearchBody
 from anmi_ray.stages.ingest import queries_of
 from anmi_ray.stages.rerank.ranking import SYSTEM as RERANKED
 from anmi_ray.stages.retrieve.live import FirstStage, Places, Student

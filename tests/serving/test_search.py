@@ -28,12 +28,11 @@ from anmi_ray.core.errors import DamagedError
 from anmi_ray.core.records import DOCUMENT
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.serving import app
-from anmi_ray.serving.refusals import RefusalError
 from anmi_ray.serving.scorer import Computed, ModelScorer, Task
-from anmi_ray.serving.search import SearchBody
 from anmi_ray.serving.searcher import RunSearcher
 from anmi_ray.serving.service import RerankService
 from anmi_ray.serving.settings import ServiceSettings, validated
+from anmi_ray.serving.wire import RefusalError, SearchBody
 from anmi_ray.stages.rerank.ranking import document_texts
 from tests.commands import refused
 from tests.serving.searched import DEPTH, HOSTILE, RERANKED, RETRIEVERS, wanted

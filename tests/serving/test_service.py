@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.evaluation.relevance import RelevanceCurve
 from anmi_ray.serving import queue
-from anmi_ray.serving.meters import ServiceMeters
-from anmi_ray.serving.refusals import RefusalError
+from anmi_ray.serving.queue import ServiceMeters
 from anmi_ray.serving.scorer import Computed, ModelInfo, Task
 from anmi_ray.serving.service import RerankService
 from anmi_ray.serving.settings import ServiceSettings, validated
+from anmi_ray.serving.wire import RefusalError
 
 T = TypeVar("T")
 Client = httpx2.AsyncClient
