@@ -178,8 +178,8 @@ LIMITS = {"max_documents": 5, "max_characters": 20, "max_body_mb": 0.001}
         (422, "query", {"json": {"documents": ["a"], "query": None}}),
         (422, "top_n", {"json": {**RERANK, "top_n": 0}}),
         (422, "rank_fields", {"json": {**RERANK, "rank_fields": ["title"]}}),
-        (422, "documents.0: holds half", {"content": b'{"query": "q", "documents": ["\\ud800"]}'}),
-        (422, "query: holds half", {"content": b'{"query": "\\udc00", "documents": ["a"]}'}),
+        (422, "documents.0: contains half", {"content": b'{"query": "q", "documents": ["\\ud800"]}'}),
+        (422, "query: contains half", {"content": b'{"query": "\\udc00", "documents": ["a"]}'}),
     ],
 )
 def test_a_mistake_is_one_message_with_its_place(status: int, says: str, sent: dict[str, Any]) -> None:
