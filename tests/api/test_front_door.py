@@ -225,7 +225,7 @@ def test_a_fusion_is_served_as_it_was_measured(run: anmi_ray.Run, tmp_path: Path
     with pytest.raises(DataError, match=r"fusion\.json"):
         rerank_run(folder, collection, there / "hybrid.trec", tmp_path / "again.trec", 10, 1, files)
     (folder / "fusion.json").unlink()
-    with pytest.raises(ConfigError, match="no weights of a fusion"):
+    with pytest.raises(ConfigError, match="no fusion weights"):
         anmi_ray.rerank(folder, asked, ["a"], scores={"bm25": [1.0], "dense": [1.0]})
 
 
