@@ -333,8 +333,8 @@ def _bands(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     if len(names) < 2:
         return {}
     colours = [category_colour(name) for name in CATEGORIES[:-1]]
-    chosen = evenly(len(names), len(colours)).tolist()
-    shades = evenly(len(colours), len(chosen)).tolist()
+    chosen: list[int] = evenly(len(names), len(colours)).tolist()
+    shades: list[int] = evenly(len(colours), len(chosen)).tolist()
     ends = {0: " (smallest gaps)", len(names) - 1: " (largest)"}
     return {names[i]: (f"{i + 1}{ends.get(i, '')}", colours[k]) for i, k in zip(chosen, shades, strict=True)}
 
