@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from anmi_ray.api.onnx_export import write_onnx
 from anmi_ray.core.errors import DataError
-from anmi_ray.evaluation.served_fusion import ServedFusion, of_sweep
+from anmi_ray.evaluation.fusion import ServedFusion, of_sweep
 from anmi_ray.evaluation.significance import LEVEL
 from anmi_ray.models.card import Card, text, weights_in_words
 from anmi_ray.stages import by_judges, elsewhere, relevance

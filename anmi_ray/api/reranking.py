@@ -21,8 +21,8 @@ from anmi_ray.store import Flow
 
 if TYPE_CHECKING:
     from anmi_ray.config.corpus import OwnDocument
+    from anmi_ray.evaluation.fusion import ServedFusion
     from anmi_ray.evaluation.relevance import Relevance
-    from anmi_ray.evaluation.served_fusion import ServedFusion
     from anmi_ray.models.loading import ModelSource
     from anmi_ray.models.reranker import Device, Precision, Reranker
     from anmi_ray.tables.trec import NamedRun
@@ -115,10 +115,10 @@ def _place(model: str | Path | Run, root: str) -> Path | Run:
 def _fusion(place: Path | Run) -> ServedFusion:
     """Return the fusion of a folder or run. Raises ConfigError if it has none."""
     from anmi_ray.api.export import fusion_of
-    from anmi_ray.evaluation import served_fusion
+    from anmi_ray.evaluation import fusion
 
     if isinstance(place, Path):
-        return served_fusion.read(place)
+        return fusion.read_served(place)
     found = fusion_of(place.artifact("evaluate", "fusion"))
     if found is None:
         raise ConfigError(

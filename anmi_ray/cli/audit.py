@@ -31,9 +31,6 @@ def audit(
         ),
     ],
     json_: FiguresOption = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="draw position bias and agreement between judges: .svg or .html")
-    ] = None,
     grades: Annotated[
         Path | None, typer.Option(metavar="QRELS", help="known grades, TREC qrels or BEIR's .tsv: accuracy (FILE only)")
     ] = None,
@@ -57,7 +54,7 @@ def audit(
     from anmi_ray.cli.output import as_json, working, write_figures
     from anmi_ray.tables import formats
 
-    outputs = {"json": json_, "plot": plot, "rejects": rejects}
+    outputs = {"json": json_, "rejects": rejects}
     for_files = {"grades": grades, "rejects": rejects, "columns": columns}
     is_file = _is_file(subject)
     formats.check_outputs(outputs, [Path(path) for path in (subject if is_file else None, grades) if path is not None])
@@ -70,8 +67,6 @@ def audit(
         lines, figures = _of_run(subject, root)
     if json_ is not None:
         write_figures(figures, json_)
-    if plot is not None:
-        _plot(figures, plot, f"Judges of {Path(subject).name if is_file else f'run {subject}'}")
     if wants_json(context):
         print(as_json(figures))
         return
@@ -130,14 +125,6 @@ def _of_run(name: str, root: str) -> tuple[list[str], Mapping[str, Any]]:
         figures |= {} if people is None else {"people": people}
     of = " of the ensemble" if stage == "label" else ""
     return [f"run {name}: its stored audit{of}, over a sample of {figures['queries']:,} queries"], figures
-
-
-def _plot(figures: Mapping[str, Any], path: Path, heading: str) -> None:
-    from anmi_ray.reports import pictures  # Altair is slow to import: only where something is drawn
-    from anmi_ray.tables import formats
-
-    note = "Intervals respect queries: answers about one query are not independent."
-    formats.write_text(pictures.content(pictures.of_audit(figures), path.suffix, heading, note), path)
 
 
 def _summary(figures: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`anmi rate`: a file of preferences in, files of ratings, fits, gaps and rejects, a picture and a summary out."""
+"""`anmi rate`: a file of preferences in, files of ratings, fits, gaps and rejects and a summary out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from anmi_ray.api.preferences import Rated
     from anmi_ray.config.rate import RateConfig
 
-PLOTTED = 3  # queries in a picture, unless one is asked for
 _PRINTED = 50  # documents of the table that is printed without --out
 
 FileArg = Annotated[
@@ -57,8 +56,6 @@ AnchorsOption = Annotated[
 ]
 FitsOption = Annotated[Path | None, typer.Option(help="write a row about every query's fit: converged, connected, ...")]
 GapsOption = Annotated[Path | None, typer.Option(help="write gaps to the anchors, else to the best, with errors")]
-PlotOption = Annotated[Path | None, typer.Option(help="draw ratings with 95 % intervals: .svg or .html")]
-PlotQueryOption = Annotated[str | None, typer.Option(metavar="ID", help="the query to draw; else the first few")]
 OneQueryOption = Annotated[
     bool, typer.Option("--all-one-query", help="one query: query_id is not needed, and not read")
 ]
@@ -78,8 +75,6 @@ def rate(
     anchors: AnchorsOption = None,
     fits: FitsOption = None,
     gaps: GapsOption = None,
-    plot: PlotOption = None,
-    plot_query: PlotQueryOption = None,
     rejects: RejectsOption = None,
     max_reject_fraction: MaxRejectsOption = 0.1,
     all_one_query: OneQueryOption = False,
@@ -100,7 +95,7 @@ def rate(
     from anmi_ray.tables import formats
     from anmi_ray.tables.preferences import GAMES
 
-    _refuse_contradictions(ties, tie_width, plot, plot_query)
+    _refuse_contradictions(ties, tie_width)
     config = config_of(
         {
             "model": model,
@@ -112,36 +107,33 @@ def rate(
             "estimate": estimate,
         }
     )
-    outputs = {"out": out, "fits": fits, "gaps": gaps, "rejects": rejects, "plot": plot}
+    outputs = {"out": out, "fits": fits, "gaps": gaps, "rejects": rejects}
     formats.check_outputs(outputs, [path for path in (file, anchors) if path is not None])
     named = columns_of(columns, GAMES.columns)
     with working(f"rates {file.name}"):
         rated = rate_with(config, file, anchors, all_one_query, max_reject_fraction, rejects, threads, named)
-    drawn = _drawn(rated, plot_query)
-    _write(rated, outputs, drawn)
-    _print(rated, outputs, None if plot_query is not None else drawn)
+    _write(rated, outputs)
+    _print(rated, outputs)
 
 
-def _print(rated: Rated, outputs: Mapping[str, Path | None], first: list[str] | None) -> None:
+def _print(rated: Rated, outputs: Mapping[str, Path | None]) -> None:
     """Print the summary, where the files are, and the ratings if they are not written."""
     from anmi_ray.cli import console
 
     stream = console.beside(outputs)
-    for line in (str(rated), *_outputs(rated, outputs, first)):
+    for line in (str(rated), *_outputs(outputs)):
         print(line, file=stream)
     if outputs["out"] is None:
         for block in _table(rated.ratings):
             console.stdout(stream).print(block, highlight=False, markup=False)
 
 
-def _write(rated: Rated, outputs: Mapping[str, Path | None], drawn: list[str]) -> None:
+def _write(rated: Rated, outputs: Mapping[str, Path | None]) -> None:
     from anmi_ray.tables import formats
 
     for option, table in {"out": rated.ratings, "fits": rated.fits, "gaps": rated.gaps}.items():
         if (path := outputs[option]) is not None:
             formats.write_table(table, path)
-    if (plot := outputs["plot"]) is not None:
-        _plot(rated, drawn, plot)
 
 
 def _table(ratings: pa.Table) -> Iterator[Table | str]:
@@ -160,9 +152,7 @@ def _table(ratings: pa.Table) -> Iterator[Table | str]:
         yield f"{ratings.num_rows - _PRINTED:,} more documents; --out FILE writes all"
 
 
-def _refuse_contradictions(ties: str, tie_width: str, plot: Path | None, plot_query: str | None) -> None:
-    if plot_query is not None and plot is None:
-        raise ConfigError("--plot-query chooses what --plot draws", COMMAND_LINE, "give both, or leave it out")
+def _refuse_contradictions(ties: str, tie_width: str) -> None:
     if tie_width != "fitted" and ties == "half":
         raise ConfigError("--tie-width is for a model of ties", COMMAND_LINE, "add --ties davidson, or leave it out")
 
@@ -197,39 +187,8 @@ def _word_or_number(option: str, text: str, words: Mapping[str, Any]) -> Any:
     return value
 
 
-def _drawn(rated: Rated, plot_query: str | None) -> list[str]:
-    """The queries of a picture: the one that is asked for, else the first few."""
-    queries = rated.fits["query_id"].to_pylist()
-    if plot_query is None:
-        return queries[:PLOTTED]
-    if plot_query not in queries:
-        near = difflib.get_close_matches(plot_query, queries[:1000], n=1)
-        hint = f"did you mean {near[0]}?" if near else f"the first is {queries[0]}"
-        what = f"--plot-query {plot_query}: no such query is rated"
-        raise ConfigError(what, rated.preferences.place, hint)
-    return [plot_query]
-
-
-def _plot(rated: Rated, queries: list[str], path: Path) -> None:
-    from anmi_ray.reports import pictures  # Altair is slow to import: only where something is drawn
-    from anmi_ray.tables import formats
-
-    drawn = [pictures.ratings(pictures.rated_list(rated.ratings, rated.gaps, query)) for query in queries]
-    total = rated.fits.num_rows
-    note = "Best first. An interval is about the rating itself; the error of a difference stands in the gaps (--gaps)."
-    if len(queries) < total:
-        note = f"{len(queries)} of {total:,} queries. {note}"
-    heading = f"Ratings of {Path(rated.preferences.place).name}"
-    formats.write_text(pictures.content(drawn, path.suffix, heading, note), path)
-
-
-def _outputs(rated: Rated, outputs: Mapping[str, Path | None], first: list[str] | None) -> Iterator[str]:
-    """Where each file stands; `first`: the queries that were drawn where none was asked for."""
+def _outputs(outputs: Mapping[str, Path | None]) -> Iterator[str]:
+    """The path of each file."""
     for option, path in outputs.items():
-        if path is None:
-            continue
-        name = "ratings" if option == "out" else option
-        also = ""
-        if option == "plot" and first is not None and rated.fits.num_rows > PLOTTED:
-            also = f" (queries {', '.join(first)} of {rated.fits.num_rows:,}; another with --plot-query)"
-        yield f"{name:14} -> {path}{also}"
+        if path is not None:
+            yield f"{'ratings' if option == 'out' else option:14} -> {path}"

@@ -1,22 +1,25 @@
-"""The reranked scores fused with the first stage's: what it knew still counts, by weights chosen on dev.
+"""Fuse reranked scores with the first stage's, by weights chosen on dev, and keep the weights next to a served model.
 
-All scores are brought to one scale per query, over the documents that were reranked; the others follow in the hybrid's
-order. The partners of the reranker are the retrievers whose ranks made the hybrid (their scores say more than a rank
-does), or the hybrid itself, and other rerankers. Weights of 0 for all rerankers are the control: what the fusion gives
-without training.
+Scores are normalised per query over the reranked documents; the others follow in the hybrid's order. The reranker's
+partners are the retrievers behind the hybrid, or the hybrid itself, and other rerankers. Weights of 0 for all
+rerankers are the control: the fusion without training.
+The file fusion.json of an exported folder has the weights by system, the reranker's first.
 Segments: N rows sorted by (query, hybrid rank), one segment a query.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.identity import rng
@@ -24,6 +27,8 @@ from anmi_ray.core.records import RUN
 from anmi_ray.evaluation import measures
 
 FUSED = "reranked+hybrid"
+FILE = "fusion.json"
+_ANEW = "export the model anew"
 _RESAMPLES = 1000
 _FOLDS = 5
 Weights = tuple[float, ...]  # of the reranker, then of each partner; they sum to 1
@@ -31,12 +36,13 @@ Weights = tuple[float, ...]  # of the reranker, then of each partner; they sum t
 
 @dataclass(frozen=True)
 class WeightSweep:
-    """The measure's mean over the dev queries at all weights tried, the weights chosen, and those of the control.
+    """Weights tried on dev queries, and the chosen ones.
 
-    `parts` names the systems that the weights belong to, the reranker first. `control` are the weights chosen without
-    any reranker; `value` is the measure at the chosen ones. `cross` and `control_cross` are what such choices give on
-    queries that took no part in them (cross-validation), so that a useless reranker does not look useful where its
-    weight was chosen.
+    parts: systems, the reranker first.
+    weights, values: all weights, and the measure's mean at them.
+    chosen, value: the chosen weights, and the measure at them.
+    control: weights chosen without any reranker.
+    cross, control_cross: cross-validated means of both choices, on queries that took no part in them.
     """
 
     measure: str
@@ -60,14 +66,13 @@ class WeightSweep:
 
 
 def from_json(content: Mapping[str, Any]) -> WeightSweep:
-    """A sweep that went through JSON, where tuples are lists."""
-    tuples = {name: tuple(content[name]) for name in ("parts", "values", "chosen", "control")}
-    return WeightSweep(**{**content, **tuples, "weights": tuple(tuple(weights) for weights in content["weights"])})
+    """Read a sweep from JSON, where tuples are lists."""
+    return TypeAdapter(WeightSweep).validate_python(content)
 
 
 @dataclass(frozen=True)
 class _Joined:
-    """The hybrid's rows in order, with what the others said; `pool` marks the rows that were reranked."""
+    """The hybrid's rows in order with all scores; `pool` marks the reranked rows."""
 
     query_id: pa.ChunkedArray
     doc_id: pa.ChunkedArray
@@ -105,19 +110,24 @@ def fuse(
     system: str = FUSED,
     partners: Sequence[pa.Table] = (),
 ) -> pa.Table:
-    """Run of `system`: the weighted sum of all scores over the hybrid's top `depth`, the rest below as it was.
+    """Run of `system`: the weighted sum of all scores over the hybrid's top `depth`, the rest unchanged below.
 
     Linear fusion of scores normalised per query (Bruch, Gai and Ingber 2023, "An analysis of fusion functions for
     hybrid retrieval"). `weights` are the reranker's and each partner's, at least 0, with sum 1. `partners` are runs
-    of one system each, by default the hybrid alone; a document that one has not gets that run's lowest score of the
+    of one system each, by default the hybrid alone; a document missing in one gets that run's lowest score of the
     query. With the hybrid as only partner, weights (0, 1) give the hybrid's order and (1, 0) the reranked one,
-    exactly: equal fused scores go by the weighted ranks of the two. A constant score says nothing and is 0 for all.
-    Documents of the top `depth` without a reranked score keep the hybrid's order below the others.
-    Raises DataError if a table holds several systems, or `reranked` documents that `hybrid` has not; ConfigError for
-    weights that are none.
+    exactly: ties go by the weighted ranks of the two. A constant score is 0 for all. Documents of the top `depth`
+    without a reranked score keep the hybrid's order below the others.
+    Raises DataError if a table has several systems, or `reranked` has documents missing in `hybrid`; ConfigError for
+    invalid weights.
     """
     partners = partners or (hybrid,)
-    _check(weights, 1 + len(partners))
+    if len(weights) != 1 + len(partners) or not are_weights(weights):
+        raise ConfigError(
+            f"expected {1 + len(partners)} weights of at least 0 with sum 1, got {tuple(weights)}",
+            "fusion",
+            "give the reranker's weight first, then one for each partner",
+        )
     return _weighted(_join(reranked, hybrid, partners, depth), weights, system)
 
 
@@ -132,14 +142,13 @@ def choose_weights(
     seed: int = 0,
     rerankers: int = 0,
 ) -> WeightSweep:
-    """Try all weights that are multiples of 1/`steps` on dev, and choose by mean `measure`, bagged over the queries.
+    """Try all weights that are multiples of 1/`steps` on dev, and choose by mean `measure`, bagged over queries.
 
-    On a hundred queries the measure is flat around its largest value, so the largest itself is mostly chance. The
-    choice is the mean of the best weights over bootstrap resamples of the queries (Breiman 1996, "Bagging
-    predictors"); among equals the most even are the best: the least sum of squares, then the first in order.
-    All tables are of dev queries only; `partners` as in `fuse`, the last `rerankers` of which the control leaves out.
-    With tenths as steps, 120 queries of 100 documents take 1.5 s at three parts (66 weights), 4 s at four (286) and
-    12 s at five (1,001), on one core.
+    On a hundred queries the measure is flat around its maximum, so the maximum itself is mostly chance. The choice is
+    the mean of the best weights over bootstrap resamples of the queries (Breiman 1996, "Bagging predictors"); ties go
+    to the smallest sum of squares, then to the first in order.
+    `partners` as in `fuse`; the control leaves out the last `rerankers` of them. With tenths as steps, 120 queries of
+    100 documents take 1.5 s for three parts (66 weights), 4 s for four (286) and 12 s for five (1,001), on one core.
     """
     partners = partners or (hybrid,)
     joined = _join(reranked, hybrid, partners, depth)
@@ -158,7 +167,7 @@ def choose_weights(
         measure,
         value_WQ.shape[1],
         "zscore",
-        tuple(_name(run, f"part {i}") for i, run in enumerate((reranked, *partners))),
+        tuple(run["system"][0].as_py() if run.num_rows else f"part {i}" for i, run in enumerate((reranked, *partners))),
         tuple(grid),
         tuple(value_WQ.mean(1).tolist()),
         chosen,
@@ -170,7 +179,7 @@ def choose_weights(
 
 
 def _bagged(grid: Sequence[Weights], value_WQ: NDArray[np.float64], seed: int) -> Weights:
-    """The mean over resamples of the queries of the weights with the largest mean value."""
+    """The best weights, averaged over resamples of the queries."""
     even = sorted(range(len(grid)), key=lambda i: (sum(w * w for w in grid[i]), grid[i]))
     queries = value_WQ.shape[1]
     share_RQ = rng("fusion weights", seed).multinomial(queries, np.full(queries, 1.0 / queries), _RESAMPLES) / queries
@@ -185,7 +194,7 @@ def _cross_validated(
     values: Callable[[Weights], NDArray[np.float64]],
     seed: int,
 ) -> float:
-    """The mean value of queries at the weights that the other folds chose; of a query alone, at its own."""
+    """The mean value of queries at the weights that the other folds chose; a single query chooses its own."""
     queries = value_WQ.shape[1]
     folds = min(_FOLDS, queries)
     fold_Q = rng("fusion folds", seed).permutation(queries) % folds
@@ -198,25 +207,12 @@ def _cross_validated(
 
 
 def are_weights(numbers: Sequence[float]) -> bool:
-    """Whether they are at least 0 with sum 1; a number that is none (NaN) is no weight.
+    """True if all are at least 0 with sum 1; False with NaN.
 
     >>> are_weights([0.25, 0.75]), are_weights([1.5, -0.5]), are_weights([float("nan"), 1.0])
     (True, False, False)
     """
     return all(number >= 0.0 for number in numbers) and abs(sum(numbers) - 1.0) <= 1e-9
-
-
-def _check(weights: Sequence[float], parts: int) -> None:
-    if len(weights) != parts or not are_weights(weights):
-        raise ConfigError(
-            f"weights {tuple(weights)} are not {parts} numbers of at least 0 with sum 1",
-            "fusion",
-            "give the reranker's weight first, then one for each partner",
-        )
-
-
-def _name(run: pa.Table, otherwise: str) -> str:
-    return run["system"][0].as_py() if run.num_rows else otherwise
 
 
 def _join(reranked: pa.Table, hybrid: pa.Table, partners: Sequence[pa.Table], depth: int) -> _Joined:
@@ -252,7 +248,7 @@ def _join(reranked: pa.Table, hybrid: pa.Table, partners: Sequence[pa.Table], de
 
 
 def _scores_of(partner: pa.Table, rows: pa.Table) -> NDArray[np.float64]:
-    """The partner's score of each row; where it has none, its lowest of the query, which bounds it from above."""
+    """The partner's score of each row; if missing, its lowest of the query, an upper bound."""
     keys = ["query_id", "doc_id"]
     asked = rows.select([*keys, "_row"])
     joined = asked.join(partner.select([*keys, "score"]), keys, join_type="left outer", use_threads=False)
@@ -276,10 +272,10 @@ def _normalised(
     origin = np.add.reduceat(np.where(pool, score, 0.0), starts) / count
     squares = np.where(pool, score - origin[segment], 0.0) ** 2
     unit = np.sqrt(np.add.reduceat(squares, starts) / count)
-    # A spread at the rounding error of the scores is no spread: dividing by it would turn noise into a ranking.
+    # A spread at the rounding error of the scores counts as constant: dividing by it would turn noise into a ranking.
     largest = np.maximum.reduceat(np.where(pool, np.abs(score), 0.0), starts)
-    says_something = np.isfinite(unit) & (unit > 1e-12 * largest)
-    inside = pool & says_something[segment]
+    varies = np.isfinite(unit) & (unit > 1e-12 * largest)
+    inside = pool & varies[segment]
     result = np.zeros_like(score)
     result[inside] = (score[inside] - origin[segment[inside]]) / unit[segment[inside]]
     return result
@@ -295,7 +291,7 @@ def _weighted(joined: _Joined, weights: Sequence[float], system: str) -> pa.Tabl
     tie = np.where(pool, weight * np.where(pool, joined.reranked_rank, 0.0) + (1.0 - weight) * joined.hybrid_rank, 0.0)
     order = np.lexsort((joined.hybrid_rank, tie, np.where(pool, -fused, 0.0), ~pool, segment))
     position = np.arange(len(order)) - np.repeat(joined.starts, np.diff(np.append(joined.starts, len(order))))
-    # Below the pool the scores go on falling by one a place, so that a tool that sorts by score sees the same order.
+    # Below the pool scores fall by one per place, so that a tool that sorts by score sees the same order.
     lowest = np.minimum.reduceat(np.where(pool, fused, np.inf), joined.starts)
     size = np.add.reduceat(pool.astype(np.int64), joined.starts)
     floor = np.where(size > 0, lowest, 0.0)[segment] - (position - size[segment] + 1)
@@ -309,3 +305,63 @@ def _weighted(joined: _Joined, weights: Sequence[float], system: str) -> pa.Tabl
             "score": score,
         }
     )
+
+
+@dataclass(frozen=True)
+class ServedFusion:
+    """Weights by system, the reranker's first; they sum to 1. `queries`: the dev queries that they were chosen on."""
+
+    weights: dict[str, float]
+    measure: str
+    queries: int
+    normalisation: str = "zscore"
+
+    @property
+    def partners(self) -> tuple[str, ...]:
+        """The systems whose scores are added to the reranker's."""
+        return tuple(self.weights)[1:]
+
+    def check(self, given: Mapping[str, Any], place: str) -> None:
+        """Raise ConfigError unless the systems `given` are the partners."""
+        if set(given) != set(self.partners):
+            wanted, got = ", ".join(self.partners), ", ".join(sorted(given)) or "none"
+            raise ConfigError(
+                f"expected scores of {wanted}, got {got}", place, "give the scores of each system under its name"
+            )
+
+    def fuse(self, reranked: pa.Table, run: pa.Table, partners: Mapping[str, pa.Table], depth: int) -> pa.Table:
+        """`run` ordered by the weighted sum of all scores over its top `depth` (see `fuse`)."""
+        tables = [partners[name] for name in self.partners]
+        return fuse(reranked, run, list(self.weights.values()), depth, "reranked", tables)
+
+    def write(self, folder: Path) -> None:
+        """Write the file."""
+        (folder / FILE).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+
+def of_sweep(sweep: Mapping[str, Any]) -> ServedFusion:
+    """The fusion with the weights chosen on dev queries, from a WeightSweep as JSON."""
+    weights = dict(zip(sweep["parts"], sweep["chosen"], strict=True))
+    return ServedFusion(weights, sweep["measure"], sweep["queries"], sweep["normalisation"])
+
+
+def read_served(folder: Path) -> ServedFusion:
+    """Read the fusion of an exported folder. Raises ConfigError if absent, DataError if the file is damaged."""
+    path = folder / FILE
+    if not path.is_file():
+        raise ConfigError(
+            "the model has no fusion weights",
+            str(path),
+            "export it from a run that has chosen them on dev queries, or give no other scores",
+        )
+    try:
+        made = TypeAdapter(ServedFusion).validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DataError(f"is damaged: {place} {first['msg']}".replace(":  ", ": "), str(path), _ANEW) from None
+    weights = list(made.weights.values())
+    if len(weights) < 2 or made.normalisation != "zscore" or not are_weights(weights):
+        what = f"expected weights of two systems or more with sum 1 for z-scores, got {made.weights}"
+        raise DataError(f"is damaged: {what}", str(path), _ANEW)
+    return made

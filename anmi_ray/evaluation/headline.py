@@ -1,8 +1,7 @@
-"""What a run's headline compares: the reranked system with the best of the systems that nothing was trained for.
+"""The comparison of a run's headline: the reranked system with the best untrained system.
 
-Which of these is the best is chosen on dev queries alone; the model that training started from is one of them, alone
-and fused. The control, the fusion without any reranker, says what of the gain is the reranker's own: the rest is the
-fusion's.
+The best is chosen on dev queries; the model that training started from is a candidate, alone and fused. The control,
+the fusion without any reranker, separates the reranker's gain from the fusion's.
 """
 
 from __future__ import annotations
@@ -20,13 +19,15 @@ BY_DEFAULT = "default"  # no dev query is judged
 
 @dataclass(frozen=True)
 class Headline:
-    """The system that the headline is about, its baseline, and what dev queries say of both under `measure`.
+    """System and baseline of the headline, and their means on dev queries under `measure`.
 
-    chosen: what the baseline was chosen by: BY_DEV, BY_SETTINGS or BY_DEFAULT. control: the fusion without any
-    reranker, "" where nothing was fused. queries: judged dev queries, over which `dev` has the mean by system; that of
-    a fusion is cross-validated, as its weights were chosen there too. weights: of the scores that `system` is made of.
-    shares: the reranked systems compared with the control on test queries. by_judges: the measure that `dev` has where
-    judges gave its gains, "" where labels did.
+    chosen: BY_DEV, BY_SETTINGS or BY_DEFAULT.
+    control: the fusion without any reranker, "" if nothing was fused.
+    queries: number of judged dev queries.
+    dev: their mean by system; cross-validated for a fusion, whose weights were chosen there too.
+    weights: of the scores that `system` is made of.
+    shares: the reranked systems compared with the control on test queries.
+    by_judges: the measure of `dev` if judges gave its gains, "" if labels did.
     """
 
     system: str
@@ -49,7 +50,7 @@ class Headline:
         return "taken without a choice: no dev query is judged"
 
     def no_better(self) -> str:
-        """That the system is no better than its baseline on dev, with the figures; "" where it is, or nobody knows."""
+        """Statement that the system is no better than its baseline on dev; "" if better or unknown."""
         if self.system not in self.dev or self.baseline not in self.dev:
             return ""
         system, baseline = self.dev[self.system], self.dev[self.baseline]
@@ -64,7 +65,7 @@ class Headline:
 
 
 def best(dev: Mapping[str, float], untrained: Sequence[str]) -> str:
-    """The system of the largest mean on dev; of equal ones, and where nothing was measured, the first of `untrained`.
+    """The system with the largest mean on dev; ties, and systems without a mean, go by the order of `untrained`.
 
     >>> best({"hybrid": 0.5, "bm25": 0.6}, ["hybrid", "bm25", "dense"])
     'bm25'
@@ -73,5 +74,5 @@ def best(dev: Mapping[str, float], untrained: Sequence[str]) -> str:
 
 
 def from_json(content: Mapping[str, Any]) -> Headline:
-    """A headline that went through JSON."""
+    """Read a headline from JSON."""
     return Headline(**{**content, "shares": tuple(SystemComparison(**row) for row in content["shares"])})

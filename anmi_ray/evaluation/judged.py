@@ -1,9 +1,8 @@
-"""Measuring held-out queries by what judges say of pooled documents, where people gave no grades, or beside them.
+"""Measurement of held-out queries by judges' answers about pooled documents, instead of labels or next to them.
 
-The gain of a document is P(it answers the query): the mean of the judges who answered, on the scale of the labels where
-some of these queries have labels too. Gains are kept in thousandths, since the library of measures wants whole grades;
-nDCG is the same for grades and any multiple of them. Unjudged documents have no gain.
-Letters: N pooled documents, S systems.
+The gain of a document is P(it answers the query): the mean over the judges who answered, calibrated on labels if some
+of these queries have them. Gains are in thousandths, since ir_measures needs whole grades; nDCG does not depend on the
+scale. Unjudged documents have no gain. Letters: N pooled documents, S systems.
 """
 
 from __future__ import annotations
@@ -34,11 +33,12 @@ _PAIR = ("query_id", "doc_id")
 
 @dataclass(frozen=True)
 class LabelAgreement:
-    """How judges agree with labels, on queries that have both.
+    """Agreement of judges with labels, on queries that have both; None if unknown.
 
-    auc: the chance that a relevant document has a higher answer than another; kappa: Cohen's, of answers above 1/2;
-    tau: Kendall's tau-b of the systems' order by mean measure. None where it cannot be known. graded: only documents
-    with a label were compared; else those without count as not relevant, as measures count them.
+    graded: True if only documents with a label were compared; else documents without one count as not relevant.
+    auc: of answers against labels.
+    kappa: Cohen's, of answers above 1/2.
+    tau: Kendall's tau-b of the systems' order by mean measure.
     """
 
     queries: int
@@ -51,13 +51,17 @@ class LabelAgreement:
 
 @dataclass(frozen=True)
 class ByJudges:
-    """Systems as judges measure them on test queries.
+    """Systems as measured by judges on test queries.
 
-    measure: nDCG to the pool's depth. queries: those with a document that judges confirm, of `asked`, which judges
-    answered about; the others measure nothing. calibration: in words, on which scale gains are. comparisons: a row per
-    system, with the baseline. win_rates: by two systems, the share of queries on which the first one's list is the
-    better, ties half. agreement: where labels are there too. fault: what is wrong with all of it, "" where nothing is.
-    own_panel: the judges are not those that the model was trained by. simulated: some of them are.
+    measure: nDCG to the pool's depth.
+    own_panel: True if the judges are not those that the model was trained by.
+    simulated: True if any of them is simulated.
+    asked, queries: test queries with answers, and those with a confirmed document; the others measure nothing.
+    calibration: scale of the gains, in words.
+    comparisons: a row per system, with the baseline.
+    win_rates: by two systems, the share of queries on which the first ranks better, ties half.
+    agreement: with labels, if there are any.
+    fault: a problem of all figures, or "".
     """
 
     measure: str
@@ -74,7 +78,7 @@ class ByJudges:
     fault: str = ""
 
     def said(self) -> str:
-        """Whose figures these are, in a sentence."""
+        """Source of the gains, in a sentence."""
         whose = "a separate panel" if self.own_panel else "the panel that the model was trained by"
         simulated = ", simulated" if self.simulated else ""
         names = ", ".join(self.judges)
@@ -82,7 +86,7 @@ class ByJudges:
 
 
 def from_json(content: Mapping[str, Any]) -> ByJudges:
-    """What went through JSON."""
+    """Read measurements from JSON."""
     rows = tuple(SystemComparison(**row) for row in content["comparisons"])
     agreed = content["agreement"]
     return ByJudges(
@@ -96,10 +100,10 @@ def from_json(content: Mapping[str, Any]) -> ByJudges:
 
 
 def gains(answers: pa.Table, probability: Reals) -> pa.Table:
-    """Qrels of thousandths of `probability` float[N], of the queries with a document that judges confirm.
+    """Qrels of thousandths of `probability` float[N], for the queries with a document that judges confirm.
 
-    answers: query_id, doc_id, answer (NaN: nobody answered). A query without any measures nothing, as one without a
-    relevant document does by labels: it is left out.
+    answers: query_id, doc_id, answer (NaN: no judge answered). Queries without a confirmed document measure nothing,
+    like those without a relevant document by labels.
     """
     answer = answers["answer"].to_numpy()
     confirmed = pc.unique(answers.filter(pa.array(answer > YES))["query_id"])
@@ -108,12 +112,12 @@ def gains(answers: pa.Table, probability: Reals) -> pa.Table:
 
 
 def tell(qrels: pa.Table) -> bool:
-    """Whether a query has a relevant document."""
+    """True if any query has a relevant document."""
     return bool(pc.any(pc.greater(qrels["grade"], 0)).as_py())
 
 
 def labels_choose(qrels: pa.Table, by_judges: pa.Table) -> bool:
-    """Whether labels, `qrels`, measure dev, not judges: enough queries have one, or no fewer than judges measure."""
+    """True if labels (`qrels`) measure dev, not judges: enough queries have one, or as many as judges measure."""
     labelled, judged = (
         pc.count_distinct(rows.filter(pc.greater(rows["grade"], 0))["query_id"]).as_py() for rows in (qrels, by_judges)
     )
@@ -127,11 +131,11 @@ def graded(pairs: pa.Table, probability: Reals) -> pa.Table:
 
 
 def calibrated(answers: pa.Table, qrels: pa.Table, seed: int = 0) -> tuple[Reals, str]:
-    """P(relevant) float[N] of `answers` as in `gains`, and in words how it was found.
+    """P(relevant) float[N] of `answers` as in `gains`, and the method in words.
 
-    Where enough queries have labels: a logistic regression of label on the answer's logit, of each of them fitted on
-    the other folds of these, of queries without labels on all. Else, or where answers do not rise with labels, the
-    answers as they are. A document without a label counts as not relevant, as measures count it.
+    With enough labelled queries: a logistic regression of label on the answer's logit, fitted out of fold for these and
+    on all of them for the others. Else, or if answers do not rise with labels, the answers as they are. Documents
+    without a label count as not relevant.
     """
     answer = answers["answer"].to_numpy()
     query = np.array(answers["query_id"].to_pylist(), dtype=object)
@@ -155,10 +159,10 @@ def calibrated(answers: pa.Table, qrels: pa.Table, seed: int = 0) -> tuple[Reals
 
 
 def logistic(x: Reals, y: Flags | Reals) -> Reals | None:
-    """Intercept and slope of y in [0, 1] on x; None where all y are alike or the slope is not positive."""
+    """Intercept and slope of y in [0, 1] on x; None if all y are alike or the slope is not positive."""
     if not len(y) or y.min() == y.max():
         return None
-    from scipy import optimize  # with scipy.stats half as long to import as all else that every command imports
+    from scipy import optimize  # slow to import
 
     def loss(line: Reals) -> tuple[float, Reals]:
         z = line[0] + line[1] * x
@@ -171,7 +175,7 @@ def logistic(x: Reals, y: Flags | Reals) -> Reals | None:
 
 
 def win_rates(metrics: pa.Table, measure: str, systems: Sequence[str]) -> dict[str, dict[str, float]]:
-    """By two systems, the share of the queries that both have on which the first is the better; ties half."""
+    """By two systems, the share of their common queries on which the first is better, ties half."""
     values = {name: dict(zip(ids, v.tolist(), strict=True)) for name, (ids, v) in by_system(metrics, measure).items()}
     found: dict[str, dict[str, float]] = {}
     for a in systems:
@@ -184,7 +188,7 @@ def win_rates(metrics: pa.Table, measure: str, systems: Sequence[str]) -> dict[s
 
 
 def judged_share(runs: pa.Table, known: pa.Table, queries: pa.Array, depth: int) -> dict[str, float]:
-    """By system, the share of the top `depth` documents of `queries` that are among the rows `known`."""
+    """By system, the share of the top `depth` documents of `queries` in the rows `known`."""
     top = runs.filter(pc.and_(pc.less_equal(runs["rank"], depth), pc.is_in(runs["query_id"], value_set=queries)))
     held = find_rows(known, {name: top[name] for name in _PAIR}) >= 0
     share = pa.table({"system": top["system"], "held": held.astype(np.float64)}).group_by("system")
@@ -200,9 +204,9 @@ def with_shares(rows: Sequence[SystemComparison], shares: Mapping[str, float]) -
 def agreement(
     answers: pa.Table, qrels: pa.Table, by_labels: pa.Table, by_judges: pa.Table, names: tuple[str, str]
 ) -> LabelAgreement | None:
-    """Of `answers` as in `gains` with labels, and of the systems' order; None where no query has both.
+    """Agreement of `answers` (as in `gains`) with labels, and of the systems' order; None if no query has both.
 
-    by_labels, by_judges: Metric rows, under the first and the second of the measures `names`.
+    by_labels, by_judges: Metric rows under the first and second of the measures `names`.
     """
     relevant = qrels.filter(pc.greater(qrels["grade"], 0))
     both = answers.filter(pc.is_in(answers["query_id"], value_set=pc.unique(relevant["query_id"])))
@@ -228,7 +232,7 @@ def agreement(
 
 
 def auc(score: ArrayLike, label: ArrayLike) -> float | None:
-    """The chance that one of label true scores above one of label false, ties half; None without both.
+    """Area under the ROC curve; None unless both labels occur.
 
     >>> auc([0.9, 0.4, 0.4, 0.1], [True, True, False, False])
     0.875
@@ -245,7 +249,7 @@ def auc(score: ArrayLike, label: ArrayLike) -> float | None:
 
 
 def kappa(a: ArrayLike, b: ArrayLike) -> float | None:
-    """Cohen's kappa of two raters' yes and no; None where chance alone would agree in all.
+    """Cohen's kappa of two raters' yes and no; None if undefined.
 
     >>> kappa([True, True, False, False], [True, False, False, False])
     0.5
@@ -258,7 +262,7 @@ def kappa(a: ArrayLike, b: ArrayLike) -> float | None:
 
 
 def kappa_of(cells: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cohen's kappa of counts float[..., 4]: both yes, yes and no, no and yes, both no; NaN where `kappa` is None."""
+    """Cohen's kappa of counts float[..., 4]: both yes, yes and no, no and yes, both no; NaN if undefined."""
     both, only_first, only_second, neither = np.moveaxis(cells, -1, 0)
     total = np.maximum(cells.sum(axis=-1), 1e-300)
     agreed = (both + neither) / total
@@ -270,7 +274,7 @@ def kappa_of(cells: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _tau(by_labels: pa.Table, by_judges: pa.Table, names: tuple[str, str]) -> float | None:
-    """Kendall's tau-b of the systems' means on the queries that both have measured."""
+    """Kendall's tau-b of the systems' means on the queries measured by both."""
     both = set(by_labels["query_id"].to_pylist()) & set(by_judges["query_id"].to_pylist())
     ids = pa.array(sorted(both), type=ID)
     labelled, judged = (table.filter(pc.is_in(table["query_id"], value_set=ids)) for table in (by_labels, by_judges))

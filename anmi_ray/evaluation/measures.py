@@ -1,6 +1,6 @@
-"""Retrieval quality: a Run table and a Qrel table become one Metric row per judged query, system and measure.
+"""Retrieval quality: from Run and Qrel tables to a Metric row per judged query, system and measure, by ir_measures.
 
-The library ir_measures does the arithmetic. Ranks decide, not scores: ties were broken where the run was written.
+Documents are ordered by rank, not by score: ties were broken when the run was written.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def evaluate(
 ) -> pa.Table:
     """Metric rows of every system of `run` on every judged query, sorted by (query_id, system), measures as given.
 
-    A judged query has at least one document of grade 1 or more; where a system returned nothing it gets 0. `systems`
-    names those that must be present even if they returned nothing at all (default: those in `run`).
+    A judged query has at least one document of grade 1 or more; a system that returned nothing gets 0. `systems` must
+    be present even if they returned nothing at all (default: those in `run`).
     nDCG is trec_eval's: gain = grade, discount 1/log₂(rank+1). Raises DataError if no query is judged.
     """
     parsed = {name: parse(name) for name in measures}
@@ -74,7 +74,7 @@ def evaluate(
 
 
 def depth_of(name: str, otherwise: int = 10) -> int:
-    """The rank to which a measure looks; `otherwise` where it looks at all.
+    """The cutoff of a measure; `otherwise` without one.
 
     >>> depth_of("nDCG@5"), depth_of("AP")
     (5, 10)
@@ -97,14 +97,14 @@ def _judged(qrels: pa.Table) -> pa.Array:
 
 
 def _needed(run: pa.Table, measures: Sequence[Measure]) -> pa.Table:
-    """The rows that can change a value: down to the deepest cutoff, if every measure cuts the ranking as it is."""
+    """The rows that can change a value: down to the deepest cutoff, if every measure has one."""
     cutoffs = [None if measure.params.get("judged_only") else measure.params.get("cutoff") for measure in measures]
     depths = [int(cutoff) for cutoff in cutoffs if isinstance(cutoff, int)]
     return run.filter(pc.less_equal(run["rank"], max(depths))) if len(depths) == len(cutoffs) else run
 
 
 def _nested(table: pa.Table, queries: pa.Array, column: str) -> dict[str, dict[str, int]]:
-    """{query: {document: value}} of some queries: the number among them, as some measures want numbers; hexadecimal."""
+    """{query: {document: value}}: queries by position, as some measures need numbers; documents in hexadecimal."""
     nested: dict[str, dict[str, int]] = {}
     number = pc.index_in(table["query_id"], value_set=queries)
     there = number.is_valid()
@@ -120,7 +120,7 @@ def _nested(table: pa.Table, queries: pa.Array, column: str) -> dict[str, dict[s
 def _values(
     measures: Sequence[Measure], grades: dict[str, dict[str, int]], ranking: dict[str, dict[str, int]]
 ) -> np.ndarray:
-    """Values [Q, measures], Q in order of their numbers; 0 where the system returned nothing."""
+    """Values [Q, measures], in order of the queries' positions; 0 if the system returned nothing."""
     import ir_measures
 
     names = np.array([str(measure) for measure in measures])  # MRR@10 and RR@10 are one measure under two names
@@ -133,7 +133,5 @@ def _values(
             if metric.query_id in scores:
                 values[int(metric.query_id), names == str(metric.measure)] = metric.value
     except subprocess.CalledProcessError as error:
-        raise DataError(
-            f"a program that measures them failed: {error}", ", ".join(names), "name other measures"
-        ) from None
+        raise DataError(f"an external program failed: {error}", ", ".join(names), "name other measures") from None
     return values

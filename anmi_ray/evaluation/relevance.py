@@ -1,14 +1,14 @@
-"""What a reranker's score is worth: P(relevant) by a curve fitted on dev queries, kept in a file beside the model.
+"""P(relevant) of a reranker's score: a curve fitted on dev queries, and the file relevance.json next to the model.
 
-The file relevance.json of an exported folder holds the curve, what it was fitted to, and how it did on queries that it
-was not fitted to. The curve never falls, so it changes no order.
+The file holds the curve, the number of documents it was fitted to, and its checks on other queries. The curve never
+falls, so it changes no order.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,12 +19,22 @@ from numpy.typing import ArrayLike
 from pydantic import TypeAdapter, ValidationError
 from scipy import special
 
-from anmi_ray.core.arrays import Reals
+from anmi_ray.core.arrays import Flags, Ints, Reals
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.evaluation.pairwise_measures import Calibration
+from anmi_ray.core.identity import rng
+from anmi_ray.evaluation.judged import ENOUGH, logistic
+from anmi_ray.evaluation.pairwise import Calibration, Pairs, calibration, reliability, wilson
 from anmi_ray.evaluation.significance import Estimate
 
 FILE = "relevance.json"
+_ANEW = "export the model anew"
+PRECISIONS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+LIKELY = 0.1  # P(relevant) from which a threshold may keep a document
+_FOLDS = 5
+_BUCKETS = 10
+_FEWEST = 20  # documents needed to report a figure
+_GROUP = 20  # neighbouring documents that the isotonic curve pools, as a single one is 0 or 1
+_GRID = np.arange(1, 100) / 100.0
 Truth = Literal["labels", "judges"]
 
 
@@ -32,8 +42,8 @@ Truth = Literal["labels", "judges"]
 class RelevanceCurve:
     """P(relevant) of a score.
 
-    logistic: 1 / (1 + exp(-(intercept + slope · score))), slope above 0. isotonic: straight lines between `points`,
-    (score, probability) by rising score, and constant beyond the first and the last.
+    logistic: 1 / (1 + exp(-(intercept + slope · score))), slope above 0.
+    isotonic: straight lines between `points`, (score, probability) by rising score; constant beyond them.
     """
 
     kind: Literal["logistic", "isotonic"]
@@ -55,7 +65,7 @@ class RelevanceCurve:
 
     @property
     def is_sound(self) -> bool:
-        """Whether it gives a probability of every score, and never a lower one of a higher score."""
+        """True if it maps every score to a probability and never falls."""
         if self.kind == "logistic":
             return math.isfinite(self.intercept) and math.isfinite(self.slope) and self.slope > 0
         finite = all(math.isfinite(score) and 0 <= probability <= 1 for score, probability in self.points)
@@ -65,10 +75,11 @@ class RelevanceCurve:
 
 @dataclass(frozen=True)
 class RelevanceThreshold:
-    """The documents of P(relevant) `probability` or more, where dev queries reach the precision `wanted` from there on.
+    """The lowest P(relevant) from which dev queries reach the precision `wanted`.
 
-    probability: in hundredths; None where no such threshold was reached. precision: of these documents; recall: the
-    share of the candidates' relevant documents that they hold; documents: how many a query has.
+    probability: in hundredths; None if not reached.
+    precision, recall: of the documents from there on, among the candidates.
+    documents: their number per query.
     """
 
     wanted: float
@@ -87,11 +98,13 @@ class RelevanceThreshold:
 
 @dataclass(frozen=True)
 class RelevanceCheck:
-    """How probabilities agree with what is known of queries that their curve was not fitted to.
+    """Agreement of probabilities with the truth on queries that their curve was not fitted to.
 
-    truth: who says what is relevant. relevant: how many of `pairs` are, and `expected` how many by the probabilities.
-    error: over all candidates, most of which are near 0; likely: over those of LIKELY or more, None of too few.
-    curve: (mean probability, share that is relevant) of the others and of the likely ones in equal parts.
+    truth: source of relevance.
+    relevant, expected: number of relevant `pairs` by the truth, and by the probabilities.
+    error: over all candidates, most of which are near 0.
+    likely: over those of LIKELY or more; None if too few.
+    curve: (mean probability, relevant share) of the others, and of the likely ones in equal parts.
     """
 
     truth: Truth
@@ -105,7 +118,7 @@ class RelevanceCheck:
     thresholds: tuple[RelevanceThreshold, ...]
 
     def said(self) -> str:
-        """Its calibration error, of likely documents where there are enough."""
+        """Calibration error, of likely documents if there are enough."""
         one, which = (self.likely, "likely documents") if self.likely else (self.error, "all documents")
         plain, chance = one.ece or 0.0, one.ece_if_calibrated or 0.0
         return f"calibration error {plain:.3f} over {which}, by chance {chance:.3f}, beyond it {interval(one.rms)}"
@@ -113,7 +126,7 @@ class RelevanceCheck:
 
 @dataclass(frozen=True)
 class Relevance:
-    """A curve, and its checks: on dev queries out of fold, on test queries (None: nobody says what is relevant).
+    """A curve, and its checks: on dev queries out of fold, and on test queries (None without a truth).
 
     It holds for candidates like those it was fitted to: the top `depth` of the run's first stage.
     """
@@ -124,7 +137,7 @@ class Relevance:
     test: RelevanceCheck | None = None
 
     def said(self) -> Iterator[str]:
-        """Lines that say what it is worth."""
+        """Lines that describe the curve and its checks."""
         yield (
             f"P(relevant): {self.curve.kind}, fitted to {self.dev.pairs:,} documents of {self.dev.queries:,} dev "
             f"queries, by {self.dev.truth}"
@@ -149,12 +162,12 @@ def interval(found: Estimate | None) -> str:
 
 
 def from_json(content: Mapping[str, Any]) -> Relevance:
-    """What went through JSON."""
+    """Read a curve with its checks from JSON."""
     return TypeAdapter(Relevance).validate_python(content)
 
 
 def find(folder: Path) -> Relevance | None:
-    """What the file of an exported folder says; None where it has none. Raises DataError where the file is damaged."""
+    """Read the file of an exported folder; None if absent. Raises DataError if it is damaged."""
     path = folder / FILE
     if not path.is_file():
         return None
@@ -170,7 +183,7 @@ def find(folder: Path) -> Relevance | None:
 
 
 def missing(place: str) -> ConfigError:
-    """Message if P(relevant) is requested from a model without a curve."""
+    """Error if P(relevant) is requested from a model without a curve."""
     return ConfigError(
         "the model has no calibrated P(relevant)",
         place,
@@ -179,4 +192,156 @@ def missing(place: str) -> ConfigError:
     )
 
 
-_ANEW = "export the model anew"
+@dataclass(frozen=True)
+class ScoredPairs:
+    """N scored pairs: query numbers 0..Q-1; truth float[N] in [0, 1], relevance or its probability."""
+
+    query: Ints
+    score: Reals
+    truth: Reals
+
+    def __len__(self) -> int:
+        return len(self.query)
+
+
+@dataclass(frozen=True)
+class FittedRelevance:
+    """A curve and out-of-fold probabilities of all pairs, or the reason for having no curve."""
+
+    curve: RelevanceCurve | None
+    out_of_fold: Reals
+    why_not: str = ""
+
+
+def fit(known: ScoredPairs, seed: int = 0) -> FittedRelevance:
+    """Fit a logistic curve (Platt 1999), or an isotonic one (Zadrozny and Elkan 2002) if clearly better out of fold.
+
+    Clearly better: its log loss is lower by more than a standard error (Breiman et al. 1984). Candidates of a query
+    stay in one fold. No curve for fewer than ENOUGH queries, for too few relevant or other documents, or if scores do
+    not rise with relevance.
+    """
+    queries = len(np.unique(known.query))
+    relevant = float(known.truth.sum())
+    if queries < ENOUGH:
+        return _none(f"labels or judges cover {queries} dev queries; {ENOUGH} are needed")
+    if min(relevant, len(known) - relevant) < ENOUGH / 2:
+        return _none(f"{relevant:,.0f} of the {len(known):,} candidates of dev queries are relevant: too few, or all")
+    if _logistic(known.score, known.truth) is None:
+        return _none("scores do not rise with relevance on dev queries")
+    folds = rng("relevance folds", seed).permutation(int(known.query.max()) + 1) % _FOLDS
+    found: list[FittedRelevance] = []
+    for method in (_logistic, _isotonic):
+        left_out = np.full(len(known), np.nan)
+        for number in range(_FOLDS):
+            mine = folds[known.query] == number
+            other = method(known.score[~mine], known.truth[~mine])
+            if other is not None:
+                left_out[mine] = other.of(known.score[mine])
+        if np.isfinite(left_out).all():
+            found.append(FittedRelevance(method(known.score, known.truth), left_out))
+    return found[-1] if len(found) < 2 or _clearly_better(found[1], found[0], known) else found[0]
+
+
+def _none(why: str) -> FittedRelevance:
+    return FittedRelevance(None, np.zeros(0), why)
+
+
+def _clearly_better(one: FittedRelevance, other: FittedRelevance, known: ScoredPairs) -> bool:
+    """True if `one` has a lower log loss out of fold, by more than a standard error over queries."""
+    gain = _log_loss(other.out_of_fold, known.truth) - _log_loss(one.out_of_fold, known.truth)
+    gain_Q = np.bincount(known.query, gain)[np.unique(known.query)]
+    return bool(gain_Q.mean() > gain_Q.std(ddof=1) / np.sqrt(len(gain_Q)))
+
+
+def _log_loss(probability: Reals, truth: Reals) -> Reals:
+    p = np.clip(probability, 1e-9, 1.0 - 1e-9)
+    return -(truth * np.log(p) + (1.0 - truth) * np.log1p(-p))
+
+
+def _logistic(score: Reals, truth: Reals) -> RelevanceCurve | None:
+    """Platt's fit: targets shrink as by one more document of each kind, so no probability is 0 or 1."""
+    middle, spread = float(score.mean()), float(score.std())
+    relevant = float(truth.sum())
+    low, high = 1.0 / (len(truth) - relevant + 2.0), (relevant + 1.0) / (relevant + 2.0)
+    if spread < 1e-9 * max(1.0, abs(middle)):
+        return None
+    line = logistic((score - middle) / spread, low + (high - low) * truth)
+    if line is None:
+        return None
+    slope = float(line[1]) / spread
+    return RelevanceCurve("logistic", float(line[0]) - slope * middle, slope)
+
+
+def _isotonic(score: Reals, truth: Reals) -> RelevanceCurve:
+    """Pool adjacent violators over groups of neighbours, each with one more document of the mean truth.
+
+    Straight lines between the means of its levels make it rise where the fit has steps (Oron and Flournoy 2017).
+    """
+    from scipy import optimize
+
+    value, of_value = np.unique(score, return_inverse=True)  # equal scores are of one group
+    count = np.bincount(of_value)
+    above = len(score) - np.cumsum(count)
+    group = np.unique(-(above // _GROUP), return_inverse=True)[1]  # full from the top, where precision is decided
+    size = np.bincount(group, count)
+    level = (np.bincount(group, np.bincount(of_value, truth)) + truth.mean()) / (size + 1.0)
+    fitted = optimize.isotonic_regression(level, weights=size).x
+    block = np.unique(fitted, return_inverse=True)[1]
+    middle = np.bincount(block, np.bincount(group, count * value)) / np.bincount(block, size)
+    points = zip(middle.tolist(), np.unique(fitted).tolist(), strict=True)
+    return RelevanceCurve("isotonic", points=tuple(points))
+
+
+def thresholds(known: ScoredPairs, probability: Reals) -> tuple[float | None, ...]:
+    """The lowest threshold, in hundredths, for each of PRECISIONS; None if not reached with _FEWEST documents.
+
+    Both the truth and the probabilities float64[N] must reach it: of many thresholds some do by chance.
+    """
+    level = np.searchsorted(_GRID, probability, side="right")  # how many thresholds a document passes
+    documents, relevant, expected = (
+        np.bincount(level, weights, len(_GRID) + 1)[::-1].cumsum()[::-1][1:]
+        for weights in (np.ones(len(known)), known.truth, probability)
+    )
+    at_least = np.minimum(relevant, expected)
+    reached = [np.flatnonzero((documents >= _FEWEST) & (at_least >= wanted * documents)) for wanted in PRECISIONS]
+    return tuple(float(_GRID[at[0]]) if at.size else None for at in reached)
+
+
+def check(known: ScoredPairs, probability: Reals, at: Sequence[float | None], truth: Truth) -> RelevanceCheck:
+    """Compare `probability` float64[N] with the truth, at the thresholds `at` (see `thresholds`) too."""
+    pairs = Pairs(1.0 - probability, probability, known.truth, known.query)
+    likely = probability >= LIKELY
+    of_likely, others = (_some(pairs, chosen) for chosen in (likely, ~likely))
+    curve = reliability(others, 1) if len(others) else ()
+    if len(of_likely):
+        curve += reliability(of_likely, min(_BUCKETS, max(1, len(of_likely) // _FEWEST)))
+    return RelevanceCheck(
+        truth=truth,
+        queries=len(np.unique(known.query)),
+        pairs=len(known),
+        relevant=float(known.truth.sum()),
+        expected=float(probability.sum()),
+        error=calibration(pairs, _BUCKETS),
+        likely=calibration(of_likely, _BUCKETS) if len(of_likely) >= _FEWEST else None,
+        curve=curve,
+        thresholds=tuple(_kept(known, probability, *each) for each in zip(PRECISIONS, at, strict=True)),
+    )
+
+
+def _some(pairs: Pairs, chosen: Flags) -> Pairs:
+    first, second, score = (part[chosen] for part in (pairs.first_P, pairs.second_P, pairs.score_P))
+    return Pairs(first, second, score, pairs.query_P[chosen])
+
+
+def _kept(known: ScoredPairs, probability: Reals, wanted: float, least: float | None) -> RelevanceThreshold:
+    if least is None:
+        return RelevanceThreshold(wanted)
+    kept = probability >= least
+    relevant = float(known.truth.sum())
+    return RelevanceThreshold(
+        wanted,
+        least,
+        wilson(known.truth[kept], known.query[kept]),
+        float(known.truth[kept].sum()) / relevant if relevant else 0.0,
+        float(kept.sum()) / len(np.unique(known.query)),
+    )

@@ -1,8 +1,7 @@
-"""Systems that were trained several times: what queries and seeds leave open of a difference, and what can be seen.
+"""Differences between systems trained with several seeds: intervals over queries, and over queries and seeds.
 
-A paired test over queries speaks of the very models that were trained. Whoever trains again meets other seeds, so
-seeds are noise too: `contrast` gives both readings. Collections are strata, with queries and trainings of their own.
-Shapes: S seeds, Q queries of a collection.
+A paired test over queries is about the trained models only; training again uses other seeds, so `contrast` gives both.
+Collections are strata, with their own queries and trainings. Shapes: S seeds, Q queries of a collection.
 """
 
 from __future__ import annotations
@@ -24,12 +23,13 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Contrast:
-    """How a system differs from a reference, seeds averaged per query; queries of all strata count alike.
+    """Difference of a system from a reference, seeds averaged per query; queries of all strata count alike.
 
-    low, high, p: over queries (bootstrap and sign flips within the strata), for the models that were trained.
-    wide_low, wide_high, wide_p: over queries and seeds, for such trainings in general; None of fewer than two seeds.
-    query_sd: of the per-query differences within the strata; seed_sd: of the mean differences over the seeds, the
-    roots of both variances averaged over the strata by their queries. p_holm, wide_p_holm: corrected over a family.
+    low, high, p: over queries (bootstrap and sign flips within the strata), for the trained models.
+    wide_low, wide_high, wide_p: over queries and seeds, for such trainings in general; None below two seeds.
+    query_sd, seed_sd: of the per-query differences, and of the mean differences over the seeds; roots of the variances
+        averaged over the strata by their queries.
+    p_holm, wide_p_holm: corrected over a family.
     """
 
     system: str
@@ -52,12 +52,12 @@ class Contrast:
         return f"{self.difference:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
 
     def verdict(self, level: float = 0.05) -> str:
-        """real: both corrected p-values are below `level`; these models: only that over queries; else not told apart.
+        """real: both corrected p-values are below `level`; these models: only that over queries; else not significant.
 
-        Where there is one seed, the best that can be said is: these models.
+        With one seed, the best verdict is: these models.
         """
         if self.p_holm >= level:
-            return "not told apart"
+            return "not significant"
         return "real" if self.wide_p_holm is not None and self.wide_p_holm < level else "these models"
 
 
@@ -71,7 +71,7 @@ def contrast(
 ) -> Contrast:
     """Compare by `differences`, float64[S, Q] per stratum: system minus reference, the same queries and seeds.
 
-    Raises DataError where a stratum has no seed or fewer than two queries, or a difference is not finite.
+    Raises DataError if a stratum has no seed or fewer than two queries, or a difference is not finite.
     """
     for rows in differences:
         if rows.ndim != 2 or rows.shape[0] < 1 or rows.shape[1] < 2 or not np.isfinite(rows).all():
@@ -108,7 +108,7 @@ def contrast(
 
 
 def family(contrasts: Sequence[Contrast]) -> tuple[Contrast, ...]:
-    """The contrasts with Holm's correction over all of them, of each kind of p-value for itself."""
+    """The contrasts with Holm's correction, separately for each kind of p-value."""
     narrow = holm([one.p for one in contrasts])
     wide = holm([1.0 if one.wide_p is None else one.wide_p for one in contrasts])
     return tuple(
@@ -118,7 +118,7 @@ def family(contrasts: Sequence[Contrast]) -> tuple[Contrast, ...]:
 
 
 def markdown(contrasts: Iterable[Contrast]) -> str:
-    """A table, a contrast a row."""
+    """A table with a row per contrast."""
     rows = [
         "| | difference, 95 % over queries | p, Holm | 95 % over queries and seeds | p, Holm | sd of queries "
         "| sd of seeds | verdict |",
@@ -152,9 +152,8 @@ def crossed_error(strata: Sequence[Reals]) -> tuple[float, float]:
     """Standard error of the mean of all values, and its degrees of freedom, with seeds and queries both random.
 
     Per stratum float64[S >= 2, Q]: value = mean + seed + query + rest, so that the mean's variance is
-    (MS_seeds + MS_queries - MS_rest)/(SQ), MS_rest left out where it exceeds MS_seeds; degrees of freedom by
-    Satterthwaite (1946). Resampling three seeds would show 2/3 of their variance; this estimates all of it, and its
-    few degrees of freedom say how well that is known.
+    (MS_seeds + MS_queries - MS_rest)/(SQ), without MS_rest if it exceeds MS_seeds; degrees of freedom by Satterthwaite
+    (1946). Resampling three seeds would show only 2/3 of their variance.
     """
     total = sum(rows.shape[1] for rows in strata)
     variance = below = 0.0
@@ -181,8 +180,8 @@ def smallest_difference(
 ) -> float:
     """The difference of means that a paired test detects with probability `power`, queries pooled over collections.
 
-    `sds`: standard deviations of per-query differences by collection. Two-sided, at level/comparisons: the first and
-    strictest of Holm's steps. (z_{1 - level/(2m)} + z_power) · sqrt(Σ n sd²)/Σ n, the normal approximation.
+    `sds`: standard deviations of per-query differences by collection. Two-sided, at level/comparisons,
+    Holm's strictest step. (z_{1 - level/(2m)} + z_power) · sqrt(Σ n sd²)/Σ n, the normal approximation.
 
     >>> round(smallest_difference({"a": 0.15}, {"a": 568}, 9), 4)
     0.0227

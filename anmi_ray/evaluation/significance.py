@@ -1,4 +1,4 @@
-"""Is a difference between two systems more than chance? Paired tests and intervals over queries.
+"""Paired tests and intervals over queries of the difference between two systems.
 
 Shapes: Q queries, R rounds. Resampling runs in blocks of rounds, so memory does not grow with R x Q.
 """
@@ -23,7 +23,7 @@ EXACT_QUERIES = 16  # up to 2^16 sign patterns are enumerated whatever the round
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its 95 % interval over queries, from n observations; None where it cannot be known."""
+    """A mean with its 95 % interval over queries, from n observations; None if unknown."""
 
     mean: float | None
     low: float | None
@@ -33,11 +33,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class SystemComparison:
-    """One system under one measure: its mean, and how it differs from the baseline on the same queries.
+    """One system under one measure: its mean, and its difference from the baseline on the same queries.
 
-    `difference`, its interval and the p-values are None for the baseline itself. `p` is of the paired randomisation
-    test; `p_holm` corrects it for the number of systems compared. wins, ties, losses count queries. `judged`: the share
-    of its top documents that whoever measured had looked at (a label, or a judge's answer), where that was counted.
+    difference, its interval, p, p_holm: None for the baseline.
+    p, p_holm: of the paired randomisation test, and with Holm's correction over the systems.
+    wins, ties, losses: numbers of queries.
+    judged: share of its top documents with a label or a judge's answer, if counted.
     """
 
     system: str
@@ -58,7 +59,7 @@ class SystemComparison:
 
     @property
     def win_rate(self) -> float | None:
-        """Share of the queries on which it is better than the baseline, ties half; None for the baseline."""
+        """Share of queries on which it beats the baseline, ties half; None for the baseline."""
         total = self.wins + self.ties + self.losses
         return (self.wins + self.ties / 2) / total if total else None
 
@@ -66,21 +67,26 @@ class SystemComparison:
 def paired_randomisation(a: ArrayLike, b: ArrayLike, rounds: int = 10_000, seed: int = 0) -> float:
     """Two-sided p-value that a and b (Q values each, paired) are exchangeable: mean |Σ ±d| ≥ |Σ d|, d = a − b.
 
-    Fisher's randomisation test (Smucker, Allan and Carterette 2007). All 2^n sign patterns where that many are no
-    more than 2^16 or `rounds`, n counting d ≠ 0; else (1 + hits) / (1 + rounds), which is never 0.
+    Fisher's randomisation test (Smucker, Allan and Carterette 2007), exact up to 2^n = 2^16 or `rounds` sign patterns,
+    n counting d ≠ 0; else (1 + hits) / (1 + rounds), which is never 0.
 
     >>> paired_randomisation([1.0, 2.0, 3.0], [0.0, 0.0, 0.0])
     0.25
     """
-    difference = _paired(a, b)
-    difference = difference[difference != 0]
+    first, second = _finite(a), _finite(b)
+    if len(first) != len(second):
+        raise DataError(f"{len(first)} values against {len(second)}", "paired test", "give both for the same queries")
+    difference = (first - second)[first != second]
     n = len(difference)
     if not n:
         return 1.0
     # Sums of the same numbers in another order differ in the last bits; without slack the observed pattern may miss.
     threshold = abs(float(difference.sum())) - 1e-12 * float(np.abs(difference).sum())
     if n <= max(EXACT_QUERIES, rounds.bit_length() - 1):  # the latter: 2^n <= rounds
-        return float(np.mean(np.abs(_all_signed_sums(difference)) >= threshold))
+        sums = np.zeros(1)  # Σ ±d for all 2^n patterns of signs, by doubling
+        for value in difference:
+            sums = np.concatenate([sums + value, sums - value])
+        return float(np.mean(np.abs(sums) >= threshold))
     random = rng("paired-randomisation", seed)
     hits = 0
     for block in blocks(rounds, n):
@@ -94,8 +100,7 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean of `values` (Q queries drawn with replacement; Efron 1979).
 
-    Equal `seed` and Q give equal draws, so intervals of several systems rest on the same resampled queries.
-    Raises DataError if there are no values.
+    Equal `seed` and Q give equal samples. Raises DataError without values.
 
     >>> bootstrap_interval([0.5, 0.5])
     (0.5, 0.5)
@@ -122,8 +127,8 @@ def compare(
 ) -> tuple[SystemComparison, ...]:
     """The baseline's row, then one per system (default: every other one in `metrics`, by name), over equal queries.
 
-    Systems in `partial` may have some of the baseline's queries only: they are compared on those, which their rows
-    count. Raises DataError if a system is missing or was not evaluated on the baseline's queries.
+    Systems in `partial` may have only some of the baseline's queries, and are compared on those. Raises DataError if a
+    system is missing or was not evaluated on the baseline's queries.
     """
     values = by_system(metrics, measure)
     wanted = [name for name in (sorted(values) if systems is None else systems) if name != baseline]
@@ -167,27 +172,21 @@ def _row(
     level: float,
     seed: int,
 ) -> SystemComparison:
-    low, high = bootstrap_interval(values, level, seed, rounds)
-    mean = float(np.mean(values))
+    interval = bootstrap_interval(values, level, seed, rounds)
+    row = SystemComparison(system, measure, len(values), float(np.mean(values)), *interval)
     if reference is None:
-        return SystemComparison(system, measure, len(values), mean, low, high)
+        return row
     difference = values - reference
-    difference_low, difference_high = bootstrap_interval(difference, level, seed, rounds)
-    return SystemComparison(
-        system,
-        measure,
-        len(values),
-        mean,
-        low,
-        high,
-        float(np.mean(difference)),
-        difference_low,
-        difference_high,
-        paired_randomisation(values, reference, rounds, seed),
-        None,
-        int(np.count_nonzero(difference > 0)),
-        int(np.count_nonzero(difference == 0)),
-        int(np.count_nonzero(difference < 0)),
+    low, high = bootstrap_interval(difference, level, seed, rounds)
+    return replace(
+        row,
+        difference=float(np.mean(difference)),
+        difference_low=low,
+        difference_high=high,
+        p=paired_randomisation(values, reference, rounds, seed),
+        wins=int(np.count_nonzero(difference > 0)),
+        ties=int(np.count_nonzero(difference == 0)),
+        losses=int(np.count_nonzero(difference < 0)),
     )
 
 
@@ -212,14 +211,6 @@ def corrected(rows: Sequence[SystemComparison]) -> tuple[SystemComparison, ...]:
     return tuple(replace(row, p_holm=found.get(i)) for i, row in enumerate(rows))
 
 
-def _paired(a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
-    first = _finite(a)
-    second = _finite(b)
-    if len(first) != len(second):
-        raise DataError(f"{len(first)} values against {len(second)}", "paired test", "give both for the same queries")
-    return first - second
-
-
 def _finite(values: ArrayLike) -> NDArray[np.float64]:
     array = np.asarray(values, dtype=np.float64).ravel()
     if not len(array):
@@ -229,16 +220,8 @@ def _finite(values: ArrayLike) -> NDArray[np.float64]:
     return array
 
 
-def _all_signed_sums(difference: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Σ ±d for all 2^n patterns of signs, by doubling."""
-    sums = np.zeros(1)
-    for value in difference:
-        sums = np.concatenate([sums + value, sums - value])
-    return sums
-
-
 def blocks(rounds: int, width: int) -> list[int]:
-    """Sizes of the blocks of rounds, so that a block holds about BLOCK numbers."""
+    """Sizes of blocks of rounds of about BLOCK numbers each."""
     size = max(1, BLOCK // max(1, width))
     full, rest = divmod(rounds, size)
     return [size] * full + ([rest] if rest else [])

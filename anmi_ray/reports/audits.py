@@ -1,4 +1,4 @@
-"""What the report takes from other stages' JSON and tables: the judges' audit, the fits, the negatives."""
+"""Figures of the report from other stages' JSON and tables: the judges' audit, the fits, the negatives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOUND = {
 # columns of Fit whose quantiles over queries the report shows
 PER_QUERY = ("documents", "comparisons", "iterations", "min_degree", "max_degree", "diameter", "lambda2")
 PER_QUERY += ("never_won", "never_lost", "spread_elo")
-EQUAL_P = 0.05  # above it a query's ratings vary no more than noise would
+EQUAL_P = 0.05  # above it a query's ratings vary no more than noise
 FIRST = "preference for the first shown (share above ½)"
 
 
@@ -36,16 +36,21 @@ def audited(quantity: str, recovered: float | None, low: float | None = None, hi
 
 
 def judge_audits(audit: Json, panel: JudgeConfig | None = None) -> list[Json]:
-    """The judges of {"judges": {name: figures}}; `panel` says which were simulated."""
+    """Audited values of every judge; `panel` tells which were simulated."""
     simulated = {judge.name for judge in panel.simulated} if panel else set[str]()
-    return [
-        {"judge": name, "simulated": name in simulated, "values": _values(figures)}
-        for name, figures in audit.get("judges", {}).items()
-    ]
+    found: list[Json] = []
+    for name, figures in audit.get("judges", {}).items():
+        bias, intervals = figures.get("position_bias", {}), figures.get("intervals", {})
+        values = [(label, figures[key], intervals.get(key)) for key, label in FOUND.items() if key in figures]
+        if bias.get("probability") is not None:
+            values.insert(0, (FIRST, bias["probability"], bias.get("interval")))
+        audit_values = [audited(label, value, *(ends or (None, None))) for label, value, ends in values]
+        found.append({"judge": name, "simulated": name in simulated, "values": audit_values})
+    return found
 
 
 def panel_values(audit: Json) -> list[Json]:
-    """How the judges of {"panel": figures} agree: Krippendorff's α, and the correlation of their errors by pair."""
+    """Agreement of the panel: Krippendorff's α, and the correlation of errors by pair of judges."""
     panel = audit.get("panel", {})
     values = [audited("agreement, Krippendorff's α", panel["alpha"])] if "alpha" in panel else []
     correlations = panel.get("error_correlation", {}).items()
@@ -54,27 +59,23 @@ def panel_values(audit: Json) -> list[Json]:
 
 def distilled_values(summary: Json) -> list[Json]:
     """Figures of a distilled judge on held-out pairs, from the summary of its stage."""
-    names = {
-        "accuracy_consensus": "right where the ensemble agrees",
-        "brier": "Brier score",
-        "calibration_slope": "slope of the calibration",
-    }
-    values = []
-    for key, name in names.items():
-        mean, low, high = summary[key]
-        values.append(audited(name, mean, low=low, high=high))
-    return [*values, audited("expected calibration error", summary["ece"])]
+    return [
+        audited("right where the ensemble agrees", *summary["accuracy_consensus"]),
+        audited("Brier score", *summary["brier"]),
+        audited("slope of the calibration", *summary["calibration_slope"]),
+        audited("expected calibration error", summary["ece"]),
+    ]
 
 
 def confirming(stage: str, audit: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence for each judge that was asked about single documents."""
+    """A sentence per judge that was asked about single documents."""
     for judge, found in audit.get("judges", {}).items():
         said = "no answer" if found["yes_rate"] is None else f"yes to {found['yes_rate']:.0%}"
         yield f"{stage} {judge}: {said} of {found['questions']:,} documents, {found['failure_rate']:.1%} failed"
 
 
 def spent(judges: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
-    """A sentence for each judge that reads texts, on what it took: {"judge": totals of its books}."""
+    """A sentence per judge on its calls, tokens and dollars, from totals by judge."""
     found = []
     for judge, total in judges.items():
         said = f"{judge}: {total['questions']:,.0f} questions in {total['calls']:,.0f} calls"
@@ -89,11 +90,18 @@ def spent(judges: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
 
 
 def mining_facts(summary: Json) -> Json:
-    """The headline numbers of the mining summary, and what rules that ask judges said of documents."""
+    """The headline numbers of the mining summary, and the verdicts of rules that ask judges."""
     rate, verdicts = summary["false_negative_rate"], summary.get("verdicts", {})
-    names = ("examples", "queries", "negatives_per_example", "mean_gap_elo", "mean_gap_se_elo")
+    names = (
+        "examples",
+        "queries",
+        "negatives_per_example",
+        "mean_gap_elo",
+        "mean_gap_se_elo",
+        "false_negative_gap_elo",
+    )
     return {
-        **{name: summary[name] for name in (*names, "false_negative_gap_elo")},
+        **{name: summary[name] for name in names},
         "false_negative_rate": rate["mean"],
         "false_negative_low": rate["low"],
         "false_negative_high": rate["high"],
@@ -104,10 +112,11 @@ def mining_facts(summary: Json) -> Json:
 
 
 def fit_facts(buckets: Iterable[pa.Table], sample: pa.Array, prior: str = "") -> Json:
-    """Counts over Fit rows, read once, a bucket at a time, and quantiles over the queries of `sample`.
+    """Count over Fit rows, a bucket at a time; take quantiles over the queries of `sample`.
 
-    equal: queries whose ratings vary no more than noise would. cycle_rate: share of all triads that run in a circle.
-    prior: which prior and dispersion were used, in words.
+    equal: queries whose ratings vary no more than noise.
+    cycle_rate: share of circular triads.
+    prior: prior and dispersion, in words.
     """
     counts: Counter[str] = Counter()
     kept = [FIT.empty()]
@@ -136,9 +145,9 @@ def fit_facts(buckets: Iterable[pa.Table], sample: pa.Array, prior: str = "") ->
 
 
 def _quantiles(fits: pa.Table) -> dict[str, Json]:
-    """Median, 5 % and 95 % quantile over queries, each the value of some query, of every column in PER_QUERY.
+    """Median, 5 % and 95 % quantile over queries of PER_QUERY and of the deviance per degree of freedom.
 
-    Also of the deviance over comparisons - documents + components, of queries with more comparisons than a tree.
+    Degrees of freedom: comparisons - documents + components; queries without any are left out.
     """
     columns = {name: fits[name].to_numpy().astype(np.float64) for name in PER_QUERY}
     freedom = columns["comparisons"] - columns["documents"] + fits["components"].to_numpy()
@@ -150,16 +159,3 @@ def _quantiles(fits: pa.Table) -> dict[str, Json]:
             low, median, high = np.quantile(values, [0.05, 0.5, 0.95], method="inverted_cdf").tolist()
             found[name] = {"median": median, "low": low, "high": high}
     return found
-
-
-def _values(figures: Json) -> list[Json]:
-    values: list[Json] = []
-    bias = figures.get("position_bias", {})
-    if bias.get("probability") is not None:
-        low, high = bias.get("interval", (None, None))
-        values.append(audited(FIRST, bias["probability"], low, high))
-    for key, label in FOUND.items():
-        if key in figures:
-            low, high = figures.get("intervals", {}).get(key) or (None, None)
-            values.append(audited(label, figures[key], low, high))
-    return values

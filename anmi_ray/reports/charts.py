@@ -1,6 +1,6 @@
-"""The charts of the pages, declared: each function takes plain numbers and returns markup; none reads data or settings.
+"""The charts of the pages: each function takes plain numbers and returns markup.
 
-A chart is layers of marks over rows (Altair); `theme` says how it looks. Tooltips are `description`s of marks.
+A chart is layers of marks over rows (Altair) in the style of `theme`. Tooltips are `description`s of marks.
 """
 
 from __future__ import annotations
@@ -8,42 +8,39 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import accumulate
+from typing import Any
 
 import altair as alt
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from anmi_ray.evaluation.significance import Estimate
-from anmi_ray.reports import theme
+from anmi_ray.evaluation.significance import Estimate, SystemComparison
 from anmi_ray.reports.page import CATEGORIES, category_colour
-from anmi_ray.reports.theme import BASE, CARD, COLOUR, DASH, FAINT, GAIN, INK, LOSS, MAIN, REST, SECOND, Canvas
+from anmi_ray.reports.theme import (
+    BASE,
+    CARD,
+    COLOUR,
+    DASH,
+    FAINT,
+    GAIN,
+    INK,
+    LOSS,
+    MAIN,
+    REST,
+    SECOND,
+    SOFT,
+    THIRD,
+    Canvas,
+    short,
+)
 
-MAX_POINTS = 1_500
+MAX_POINTS = 600
 MAX_BARS = 440
-SHADES = 10
 _BINS = 48
-_NUMBERED = 20  # up to so many names the cells of a matrix hold their number
 Limits = tuple[str, float | None, float | None]  # of a band: its name, from, to; None is open
-
-
-@dataclass(frozen=True)
-class IntervalLine:
-    """A line of a chart of intervals: its place from the top, the estimate with its ends, and what stands beside it.
-
-    name stands to the left, said to the right, in the colour `ink`; tooltip is of the dot. What is None is not drawn.
-    """
-
-    place: float
-    value: float | None
-    low: float | None
-    high: float | None
-    name: str = ""
-    said: str = ""
-    tooltip: str = ""
-    colour: str = MAIN
-    ink: str = INK
+Rows = Sequence[Mapping[str, float | None]]
 
 
 @dataclass(frozen=True)
@@ -55,53 +52,42 @@ class Curve:
     colour: str = MAIN
 
 
-def intervals(
-    rows: Sequence[IntervalLine],
-    label: str,
-    x_label: str,
-    reference: float | None = None,
-    breaks: Sequence[float] = (),
-    title: Sequence[str] = (),
-    step: float = 30.0,
-    width: float = theme.WIDE,
-) -> Markup:
-    """Estimates below one another with their intervals; `reference` is a dashed line across, `breaks` lines between."""
-    places = [row.place for row in rows]
-    low = min(places, default=0.0) - 0.5
-    high = max(places, default=0.0) + 0.5
-    canvas = Canvas(label, step * (high - low), width)
+def by_system(rows: Sequence[SystemComparison], system: str, baseline: str, level: float) -> Markup:
+    """Means of one measure with their intervals, a line per system; a dashed line marks the baseline."""
+    measure = rows[0].measure
+    colours, inks = {baseline: BASE, system: MAIN}, {baseline: INK, system: MAIN}
+    canvas = Canvas(f"{measure} by system", 36.0 * len(rows))
     scale = alt.Scale(zero=False, nice=False, padding=8)
-    x = alt.X("value:Q", scale=scale, axis=alt.Axis(title=x_label, tickCount=6))
-    y = alt.Y("place:Q", scale=alt.Scale(domain=[high, low], nice=False), axis=None)
-    all_rows = [{**vars(row), "name": theme.short(row.name)} for row in rows]
-    base = canvas.rows(all_rows).encode(y=y, color=alt.Color("ink:N", scale=None))
-    valued = canvas.rows([row for row in all_rows if row["value"] is not None])
-    known = valued.encode(x=x, y=y, color=COLOUR)
-    whole = canvas.rows([row for row in all_rows if row["low"] is not None and row["high"] is not None])
-    line = whole.encode(x=alt.X("low:Q", scale=scale), x2="high", y=y, color=COLOUR)
-    across = canvas.rows([] if reference is None else [{"at": reference}])
-    layers = [
-        across.mark_rule(color=FAINT, strokeDash=DASH, strokeWidth=1.2).encode(x="at:Q"),
-        canvas.rows([{"place": at} for at in breaks]).mark_rule(color=FAINT).encode(y=y),
-        line.mark_rule(strokeWidth=2.5, strokeCap="round"),
-        known.mark_circle(size=90, opacity=1, aria=True).encode(description="tooltip:N"),
-        _beside(base, "name", -10.0),
-        _beside(base, "said", 12.0),
-    ]
-    return canvas.draw(*layers, title=title)
-
-
-def _beside(base: alt.Chart, field: str, shift: float) -> alt.Chart:
-    """Texts left of the plot (a negative shift) or right of it."""
-    side = alt.value(0) if shift < 0 else alt.value("width")
-    return base.mark_text(align="right" if shift < 0 else "left", dx=shift, fontSize=13).encode(
-        x=side, text=f"{field}:N"
+    label = f"mean {measure} over queries, {100 * level:.0f} % interval"
+    x = alt.X("mean:Q", scale=scale, axis=alt.Axis(title=label, tickCount=6))
+    y = alt.Y("place:Q", scale=alt.Scale(domain=[len(rows) - 0.5, -0.5], nice=False), axis=None)
+    lines = canvas.rows(
+        [
+            {
+                "place": place, "mean": row.mean, "low": row.low, "high": row.high,
+                "name": short(row.system), "value": f"{row.mean:.3f}",
+                "tooltip": f"{row.system}: {row.mean:.4f} [{row.low:.4f}, {row.high:.4f}], {row.queries} queries",
+                "colour": colours.get(row.system, REST), "ink": inks.get(row.system, SOFT),
+            }
+            for place, row in enumerate(rows)
+        ]
+    )  # fmt: skip
+    reference = canvas.rows([{"at": row.mean} for row in rows if row.system == baseline])
+    texts = lines.encode(y=y, color=alt.Color("ink:N", scale=None))
+    return canvas.draw(
+        reference.mark_rule(color=FAINT, strokeDash=DASH, strokeWidth=1.2).encode(x="at:Q"),
+        lines.mark_rule(strokeWidth=2.5, strokeCap="round").encode(
+            x=alt.X("low:Q", scale=scale), x2="high", y=y, color=COLOUR
+        ),
+        lines.mark_circle(size=90, opacity=1, aria=True).encode(x=x, y=y, color=COLOUR, description="tooltip:N"),
+        texts.mark_text(align="right", dx=-10, fontSize=13).encode(x=alt.value(0), text="name:N"),
+        texts.mark_text(align="left", dx=12, fontSize=13).encode(x=alt.value("width"), text="value:N"),
     )
 
 
 def per_query(difference: NDArray[np.float64], measure: str, system: str, baseline: str) -> Markup:
-    """Differences of all queries, largest first: how many gain, how many lose, and how much."""
-    # Of many queries as many equally spaced order statistics as there are pixels.
+    """Differences of all queries, largest first."""
+    # at most one order statistic per pixel
     ordered = np.sort(difference)[::-1][evenly(len(difference), MAX_BARS)]
     rows = [{"x": i, "to": i + 0.86, "y": v, "colour": GAIN if v > 0 else LOSS} for i, v in enumerate(ordered.tolist())]
     canvas = Canvas(f"difference in {measure} per query", 186.0)
@@ -118,7 +104,7 @@ def per_query(difference: NDArray[np.float64], measure: str, system: str, baseli
 
 
 def evenly(count: int, limit: int) -> NDArray[np.int64]:
-    """At most `limit` of the places 0..count-1, evenly chosen, the first and the last among them.
+    """At most `limit` of the numbers 0..count-1, evenly spaced, the first and the last included.
 
     >>> evenly(9, 3).tolist()
     [0, 4, 8]
@@ -127,7 +113,7 @@ def evenly(count: int, limit: int) -> NDArray[np.int64]:
 
 
 def scatter(x_values: NDArray[np.float64], y_values: NDArray[np.float64], x_label: str, y_label: str) -> Markup:
-    """Points with the line y = x; at most MAX_POINTS of them are drawn, evenly picked."""
+    """Points, at most MAX_POINTS evenly chosen, with the line y = x."""
     picked = evenly(len(x_values), MAX_POINTS)
     xs = x_values[picked].tolist()
     ys = y_values[picked].tolist()
@@ -150,8 +136,8 @@ def histogram(
 ) -> Markup:
     """Stacked counts of each group's values over shaded bands.
 
-    Where some are `chosen`, those stand solid in front of all, which fade. What lies beyond the picture counts in its
-    first or last bar.
+    `chosen` values are solid, in front of all values, which are faded. Values beyond the axis count in the first or
+    last bar.
     """
     everything = np.concatenate([np.asarray(values, dtype=np.float64) for values in groups.values()])
     limits = [bound for _, start, stop in bands for bound in (start, stop) if bound is not None]
@@ -175,7 +161,7 @@ def histogram(
 
 
 def _stack(groups: Mapping[str, NDArray[np.float64]], edges: NDArray[np.float64]) -> list[dict[str, Any]]:
-    """A bar a group and bin, on top of one another, known categories in their order."""
+    """Bars per group and bin, stacked, known categories in their order."""
     base = np.zeros(len(edges) - 1)
     gap = 0.06 * float(edges[1] - edges[0])
     rows: list[dict[str, Any]] = []
@@ -194,7 +180,7 @@ def _stack(groups: Mapping[str, NDArray[np.float64]], edges: NDArray[np.float64]
 
 
 def _bands_behind(canvas: Canvas, bands: Sequence[Limits], x: alt.X, ends: tuple[float, float]) -> list[alt.Chart]:
-    """Shaded ranges of x with their names above the plot; what lies beyond the `ends` of the axis is cut."""
+    """Shaded ranges of x, cut at the `ends` of the axis, with their names above the plot."""
     low, high = ends
     rows: list[dict[str, Any]] = []
     for name, start, stop in bands:
@@ -228,7 +214,8 @@ def lines(
     rows = [{"x": a, "y": b, "name": one.name} for one in curves for a, b in one.points]
     names = [one.name for one in curves]
     colours = [one.colour for one in curves]
-    colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=colours), legend=_legend(names))
+    legend = alt.Legend(columns=max(1, int(62 / (max(map(len, names)) + 5)))) if len(names) > 1 else None
+    colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=colours), legend=legend)
     points = {one.name for one in curves if len(one.points) <= 40}
     few = [{**row, "tooltip": f"{row['x']:,.6g}: {row['y']:.4g}"} for row in rows if row["name"] in points]
     layers = [
@@ -243,17 +230,8 @@ def lines(
     return canvas.draw(*layers, title=y_label)
 
 
-def _legend(names: Sequence[str]) -> alt.Legend | None:
-    if len(names) < 2:
-        return None
-    return alt.Legend(columns=max(1, int(62 / (max(map(len, names)) + 5))))
-
-
 def calibration(named: Mapping[str, Sequence[tuple[float, Estimate]]], predicted: str, observed: str) -> Markup:
-    """Reliability curves: observed over predicted means of buckets; the first one with intervals, at most four.
-
-    predicted, observed: titles of the axes.
-    """
+    """At most four reliability curves, the first with intervals: observed over predicted means of buckets."""
     canvas = Canvas("calibration", 290.0)
     names = list(named)[:4]
     colours = [MAIN, SECOND, BASE, REST]
@@ -285,7 +263,7 @@ def calibration(named: Mapping[str, Sequence[tuple[float, Estimate]]], predicted
 
 
 def smooth(points: Sequence[tuple[float, float]], target: int = 160) -> list[tuple[float, float]]:
-    """At most about `target` points: means of equal runs of neighbours, for a curve of thousands of steps."""
+    """At most about `target` points: means of equal runs of neighbours."""
     run = -(-len(points) // target)
     if run <= 1:
         return list(points)
@@ -294,72 +272,74 @@ def smooth(points: Sequence[tuple[float, float]], target: int = 160) -> list[tup
     return [(float(part[:, 0].mean()), float(part[:, 1].mean())) for part in groups]
 
 
-def matrix(
-    names: Sequence[str],
-    cells: Sequence[Mapping[str, Any]],
-    ends: tuple[float, float],
-    what: str,
-    label: str,
-    title: Sequence[str] = (),
-) -> Markup:
-    """A square of every two names, columns numbered as the rows; darker is more.
-
-    cells: row and column, the value between 0 and 1 and a tooltip; what is left out stays empty. ends: the values that
-    the lightest and the darkest shade stand for; what says below the square what they are.
-    """
-    count = len(names)
-    size = min(46.0, max(14.0, 520.0 / max(count, 1)))
-    side = size * count
-    canvas = Canvas(label, side + 34.0, max(side, 1.0), fitted=False)
-    rows = [_shaded(cell, size, ends) for cell in cells]
-    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, max(side, 1.0)], nice=False))
-    y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[side + 34.0, 0], nice=False))
-    squares = canvas.rows(rows).encode(
-        x=x, x2="to", y=y, y2="bottom", fillOpacity=alt.FillOpacity("shade:Q", scale=None), description="tooltip:N"
-    )
-    number = canvas.rows(rows if count <= _NUMBERED else []).mark_text(fontSize=12)
-    named = [{"y": size * (i + 0.5), "name": theme.short(name), "n": str(i + 1)} for i, name in enumerate(names)]
-    heads = canvas.rows([{"x": size * (i + 0.5), "n": str(i + 1)} for i in range(count)])
-    listed = canvas.rows(named).encode(y=y)
-    return canvas.draw(
-        squares.mark_rect(fill=MAIN, aria=True),
-        number.encode(
-            x=alt.X("cx:Q", axis=None), y=alt.Y("cy:Q", axis=None), text="said:N", color=alt.Color("ink:N", scale=None)
-        ),
-        listed.mark_text(align="right", dx=-32, fontSize=13, color=INK).encode(x=alt.value(0), text="name:N"),
-        listed.mark_text(align="right", dx=-10).encode(x=alt.value(0), text="n:N"),
-        heads.mark_text(fontSize=12 if size > 20 else 10).encode(x=x, y=alt.value(-8), text="n:N"),
-        *_shades(canvas, side + 16.0, ends, what, (x, y)),
-        title=title,
-    )
-
-
-def _shaded(cell: Mapping[str, Any], size: float, ends: tuple[float, float]) -> dict[str, Any]:
-    x = size * cell["column"]
-    y = size * cell["row"]
-    share = (cell["value"] - ends[0]) / (ends[1] - ends[0])
-    place = {"x": x + 0.5, "to": x + size - 0.5, "y": y + 0.5, "bottom": y + size - 0.5}
-    said = {"cx": x + size / 2, "cy": y + size / 2, "said": f"{100 * cell['value']:.0f}", "tooltip": cell["tooltip"]}
-    return {**place, **said, "shade": shade(share), "ink": CARD if share >= 0.62 else INK}
-
-
-def shade(share: float) -> float:
-    """One of SHADES opacities for a share between 0 and 1."""
-    level = min(max(math.floor(SHADES * share), 0), SHADES - 1)
-    return round(0.06 + 0.94 * level / (SHADES - 1), 2)
-
-
-def _shades(
-    canvas: Canvas, top: float, ends: tuple[float, float], what: str, axes: tuple[alt.X, alt.Y]
-) -> list[alt.Chart]:
-    """What the shades stand for."""
-    x, y = axes
-    steps = [
-        {"x": 18.0 * k, "to": 18.0 * k + 18, "y": top, "b": top + 12, "s": shade(k / SHADES)} for k in range(SHADES)
+def history(points: Sequence[tuple[int, float, bool, str]], best: int, measure: str) -> Markup:
+    """Draw dev of each trial in order, and the best complete one so far; points: number, dev, complete, tooltip."""
+    canvas = Canvas("dev of the trials in order", 218.0)
+    rows = [
+        {"x": number, "y": dev, "colour": MAIN if number == best else BASE if complete else REST, "tooltip": tooltip}
+        for number, dev, complete, tooltip in points
     ]
-    words = [{"x": 18.0 * SHADES + 8, "y": top + 6, "said": f"{100 * ends[1]:.0f} % {what}"}]
-    first = [{"x": -6.0, "y": top + 6, "said": f"{100 * ends[0]:.0f} %"}]
-    boxes = canvas.rows(steps).encode(x=x, x2="to", y=y, y2="b", fillOpacity=alt.FillOpacity("s:Q", scale=None))
-    texts: tuple[tuple[list[dict[str, Any]], Literal["left", "right"]], ...] = ((words, "left"), (first, "right"))
-    said = [canvas.rows(rows).mark_text(align=side).encode(x=x, y=y, text="said:N") for rows, side in texts]
-    return [boxes.mark_rect(fill=MAIN), *said]
+    ended = [(number, dev) for number, dev, complete, _ in points if complete]
+    so_far = accumulate((dev for _, dev in ended), max)
+    line = [{"x": number, "y": dev} for (number, _), dev in zip(ended, so_far, strict=True)]
+    x = alt.X("x:Q", axis=alt.Axis(title="trial", tickMinStep=1, format="d", grid=False))
+    y = alt.Y("y:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5))
+    dots = canvas.rows(rows).mark_circle(size=42, opacity=1, aria=True)
+    return canvas.draw(
+        canvas.rows(line).mark_line(color=MAIN, interpolate="step-after").encode(x=x, y=y),
+        dots.encode(x=x, y=y, color=COLOUR, description="tooltip:N"),
+        title=f"dev {measure}",
+    )
+
+
+def training(log: Rows) -> dict[str, Markup]:
+    """Charts of a training log by name, those whose columns it has."""
+    peak = max((value for _, value in _column(log, "learning_rate")), default=0.0)
+    bands = sorted({name for row in log for name in row if name.startswith("band_")}, key=lambda name: int(name[5:]))
+    # chart: label of the y axis, its curves by column of the log, whether the axis begins at 0
+    charts: dict[str, tuple[str, dict[str, tuple[str, str]], bool]] = {
+        "loss": (
+            "training loss",
+            {"loss": ("total", MAIN), "ranking": ("ranking", SECOND), "regression": ("regression", THIRD)},
+            False,
+        ),
+        "gradients": (
+            "gradients, last layer",
+            {"gradient_share": ("ranking term's share", MAIN), "gradient_cosine": ("cosine of both terms", SECOND)},
+            False,
+        ),
+        "temperature": ("learned temperature", {"temperature": ("temperature", MAIN)}, False),
+        "bands": ("probability of bands", _bands(bands), True),
+    }
+    if peak > 0:
+        log = [{**row, "rate": None if (rate := row.get("learning_rate")) is None else rate / peak} for row in log]
+        rates = {"rate": ("learning rate / peak", MAIN), "alpha": ("α, share of the ranking term", SECOND)}
+        charts["schedule"] = ("schedule", rates, True)
+    drawn: dict[str, Markup] = {}
+    for name, (label, columns, zero) in charts.items():
+        curves = [Curve(title, smooth(_column(log, one)), colour) for one, (title, colour) in columns.items()]
+        shown = [curve for curve in curves if len(curve.points) > 1]
+        if shown:
+            drawn[name] = lines(shown, "optimiser step", label, zero=zero)
+    dev = _column(log, "dev")
+    if len(dev) > 1:
+        best = max(dev, key=lambda point: point[1])
+        drawn["dev"] = lines([Curve("dev", dev)], "optimiser step", "dev measure", ring=best)
+    return drawn
+
+
+def _bands(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """At most five columns of bands: the smallest gaps, the largest, evenly chosen between; none of a single band."""
+    if len(names) < 2:
+        return {}
+    colours = [category_colour(name) for name in CATEGORIES[:-1]]
+    chosen: list[int] = evenly(len(names), len(colours)).tolist()
+    shades: list[int] = evenly(len(colours), len(chosen)).tolist()
+    ends = {0: " (smallest gaps)", len(names) - 1: " (largest)"}
+    return {names[i]: (f"{i + 1}{ends.get(i, '')}", colours[k]) for i, k in zip(chosen, shades, strict=True)}
+
+
+def _column(rows: Rows, name: str) -> list[tuple[float, float]]:
+    """(step, value) where both are known and finite."""
+    pairs = [(row.get("step"), row.get(name)) for row in rows]
+    return [(float(x), float(y)) for x, y in pairs if x is not None and y is not None and math.isfinite(x + y)]

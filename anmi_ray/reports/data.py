@@ -1,11 +1,10 @@
-"""What the report of a run is made from, and report.json, which holds all its numbers; `run` makes the page of it.
+"""Data of a run's report, and report.json, which holds all its numbers; `run` renders the page from it.
 
-What is None or empty is said to be missing in its section.
+Sections whose data are None or empty say that they are missing.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,9 +27,10 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class TruthSample:
-    """A sample of whole queries whose latent relevance is known because their judges were simulated, in Elo points.
+    """Latent relevance, known from simulated judges, and ratings of whole queries; N documents.
 
-    Aligned arrays [N]: `query` numbers the query of each document; truth and ratings may have any mean per query.
+    query: int[N], number of each document's query.
+    truth_elo, rating_elo: float[N] in Elo points, of any mean per query.
     """
 
     query: NDArray[np.int64]
@@ -40,12 +40,12 @@ class TruthSample:
 
 @dataclass(frozen=True)
 class GapSample:
-    """Gaps from the anchor in Elo points by category of the negative, and the bands that name them.
+    """Gaps from the anchor in Elo points, by category of the negative.
 
     gaps: of all rated candidates.
-    bands: name, low, high (None is an open end) and weight of the negatives in it.
-    spread_elo: mean over queries of the ratings' standard deviation, without which points mean little.
-    chosen: gaps of the candidates that became negatives with a weight above 0.
+    bands: name, low, high (None: open), and weight of the negatives in each.
+    spread_elo: mean over queries of the ratings' standard deviation.
+    chosen: gaps of the candidates that became negatives with a positive weight.
     """
 
     gaps: Mapping[str, NDArray[np.float64]]
@@ -56,11 +56,13 @@ class GapSample:
 
 @dataclass(frozen=True)
 class DesignRound:
-    """What is known after round `number` (1, 2, ...), from all that was asked so far.
+    """State of an adaptive design after round `number` (1, 2, ...).
 
-    queries: those with pairs chosen in this round. pairs: mean over all queries, of all rounds so far. answers: mean
-    over judges. Standard errors of ratings in Elo points: mean over documents, and over those that are the best of
-    their query; None where nothing was rated. prior_elo: sd of the fit's prior.
+    queries: those with pairs chosen in this round.
+    pairs: mean per query, over rounds 1 to `number`.
+    answers: mean per judge.
+    std_err_elo, top_std_err_elo: mean standard error of all documents and of each query's best, in Elo points.
+    prior_elo: standard deviation of the fit's prior.
     """
 
     number: int
@@ -74,9 +76,10 @@ class DesignRound:
 
 @dataclass(frozen=True)
 class Rounds:
-    """The rounds of an adaptive design, and how many documents count as the best of a query.
+    """Rounds of an adaptive design.
 
-    uniform_pairs: about the pairs a query that a uniform graph would need for the last round's error of the best.
+    top: how many documents count as the best of a query.
+    uniform_pairs: pairs per query that a uniform graph would need for the last round's error of the best.
     """
 
     rounds: tuple[DesignRound, ...]
@@ -85,42 +88,39 @@ class Rounds:
 
 
 def uniform_pairs(rounds: Sequence[DesignRound]) -> float | None:
-    """Pairs a query, extrapolated from the first round, whose graph is uniform.
+    """Extrapolate pairs per query from the first round, whose graph is uniform.
 
-    What answers add to the prior's precision grows about as their pairs: 1/error² = 1/prior² + c pairs.
+    Answers add to the prior's precision about in proportion to their pairs: 1/error² = 1/prior² + c pairs.
 
     >>> uniform_pairs([DesignRound(1, 9, 100.0, 100.0, 180.0, 200.0), DesignRound(2, 9, 150.0, 150.0, 150.0, 100.0)])
     400.0
     """
-    before, after = (_added(one) for one in (rounds[0], rounds[-1]))
+    before, after = (
+        one.top_std_err_elo**-2 - (one.prior_elo**-2 if one.prior_elo else 0.0) if one.top_std_err_elo else 0.0
+        for one in (rounds[0], rounds[-1])
+    )
     return rounds[0].pairs * after / before if before > 0 and after > 0 else None
-
-
-def _added(one: DesignRound) -> float:
-    """The precision of the best documents' ratings, less the prior's."""
-    if not one.top_std_err_elo:
-        return 0.0
-    return one.top_std_err_elo**-2 - (one.prior_elo**-2 if one.prior_elo else 0.0)
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """Everything that the report says; the groups are JSON values as they are in report.json.
+    """Contents of report.json, with its keys.
 
     collection: name, documents, queries by split, qrels, rejects (place, reason, rows), labelled queries by split,
         left_out.
     comparisons: a row per system and measure, by labels.
-    system, baseline, measure: what the headline compares.
+    system, baseline, measure: of the headline.
     simulated: True if any judge behind the ratings was simulated.
-    serving: what reranking takes (`stages.report.serving`).
-    judges, panel: audited values (`audits.judge_audits`, `audits.panel_values`); spent: sentences.
-    distilled: what a distilled judge learned from, saved, and its held-out values and reliability curve.
+    serving: cost of reranking (`stages.report.serving`).
+    judges, panel: audited values (`audits.judge_audits`, `audits.panel_values`).
+    spent: the judges' calls, tokens and dollars, a sentence each.
+    distilled: what a distilled judge learned from and saved, its held-out values, and its reliability curve.
     fits, mining: counts and rates (`audits.fit_facts`, `audits.mining_facts`).
-    example: one train query with some of its candidates in the order in which they are shown.
-    training: rows of the training log: step, loss, ranking, regression, learning_rate, alpha, dev and further numbers.
+    example: a train query with some of its candidates, as shown.
+    training: rows of the training log.
     stages: stage, seconds, reused, flows (rows_in = rows_out + rejected).
     queries: text, measure before and after, and the top documents of both systems.
-    judged: what judges measured, query by query in judged_metrics.
+    judged, judged_metrics: what judges measured, in total and query by query.
     """
 
     run: str
@@ -158,12 +158,12 @@ class ReportData:
 
 
 def judges_alone(data: ReportData) -> bool:
-    """Whether judges measured and no label did."""
+    """True if judges measured and no label did."""
     return not data.metrics.num_rows and data.judged is not None and bool(data.judged.comparisons)
 
 
 def shown(data: ReportData) -> ReportData:
-    """The data as a page shows them: with what judges measured in the place of labels where there are none."""
+    """The data for the page: measured by judges in the absence of labels."""
     if data.judged is None or data.judged_metrics is None or not judges_alone(data):
         return data
     found = data.judged
@@ -173,7 +173,7 @@ def shown(data: ReportData) -> ReportData:
 def extremes(
     metrics: pa.Table, measure: str, system: str, baseline: str, each: int = 3
 ) -> tuple[list[bytes], list[bytes]]:
-    """Query ids with the largest gains and with the largest losses of `system`, at most `each`, ties by id."""
+    """Ids of the queries with the largest gains and the largest losses of `system`, at most `each`; ties by id."""
     values = by_system(metrics, measure)
     ids, after = values[system]
     difference = after - values[baseline][1]
@@ -195,8 +195,8 @@ def centred(sample: TruthSample) -> TruthSample:
 def agreement(sample: TruthSample) -> dict[str, float | None] | None:
     """How well ratings recover the truth; None for an empty sample.
 
-    kendall_tau (τ-b), pearson_r: means over queries; a query with a constant side has none. rmse_elo: pooled, after
-    centring both on each query's mean, in Elo points.
+    kendall_tau (τ-b), pearson_r: means over queries, without those with a constant side.
+    rmse_elo: pooled, in Elo points, after centring both on each query's mean.
     """
     if not len(sample.query):
         return None
@@ -211,7 +211,7 @@ def agreement(sample: TruthSample) -> dict[str, float | None] | None:
         truth = middle.truth_elo[rows]
         rating = middle.rating_elo[rows]
         if np.ptp(truth) > 0 and np.ptp(rating) > 0:
-            tau: Any = kendalltau(truth, rating)  # a result type of its own that scipy leaves untyped
+            tau: Any = kendalltau(truth, rating)  # untyped in scipy
             taus.append(float(tau.statistic))
             pearsons.append(float(truth @ rating / math.sqrt(float((truth @ truth) * (rating @ rating)))))
     error = middle.rating_elo - middle.truth_elo
@@ -225,24 +225,21 @@ def agreement(sample: TruthSample) -> dict[str, float | None] | None:
 
 
 def headline_row(data: ReportData) -> SystemComparison | None:
-    """The headline's comparison, or None if the system or the measure is missing."""
+    """The headline's comparison; None if the system or the measure is missing."""
     wanted = (data.system, data.measure)
     return next((row for row in data.comparisons if (row.system, row.measure) == wanted and row.p is not None), None)
 
 
 def to_json(data: ReportData) -> str:
-    """report.json: every number of the report; NaN is null, ids are hexadecimal, one key of the top a line."""
-    content: dict[str, Any] = {"format": FORMAT}
-    for item in dataclasses.fields(data):
-        content[item.name] = plain(getattr(data, item.name))
-    content["metrics"] = _metrics(data.metrics)
+    """report.json: NaN is null, ids are hexadecimal, one top-level key per line."""
+    content = {"format": FORMAT, **plain(data), "metrics": _metrics(data.metrics)}
     content["judged_metrics"] = None if data.judged_metrics is None else _metrics(data.judged_metrics)
     content["agreement"] = plain(agreement(data.truth)) if data.truth is not None else None
     return a_key_a_line(content)
 
 
 def _metrics(metrics: pa.Table) -> dict[str, Any]:
-    """Columns instead of rows: the queries once, then a list of values per measure and system."""
+    """The query ids once, then a list of values per measure and system."""
     measures = list(dict.fromkeys(metrics["measure"].to_pylist()))
     values = {measure: by_system(metrics, measure) for measure in measures}
     queries = sorted(set(metrics["query_id"].to_pylist()))

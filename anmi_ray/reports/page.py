@@ -1,4 +1,4 @@
-"""What all pages share: the template that they extend, how numbers are written, and JSON with the same numbers.
+"""What all pages share: rendering, the format of numbers, and JSON with the same numbers.
 
 Texts of documents, queries and names are hostile: templates escape every one of them.
 """
@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -25,77 +25,57 @@ SNIPPET = 280  # characters of a document's text that a page shows
 
 
 def render(
-    name: str,
-    data: Any,
-    finding: str,
-    evidence: str,
-    sections: Mapping[str, str],
-    json: str,
-    simulated: bool,
-    notes: Sequence[str] = (),
-    script: str = "",
-    filters: Mapping[str, Callable[..., str]] | None = None,
-    **more: Any,
+    name: str, data: Any, sections: Mapping[str, str], notes: Sequence[str] = (), script: str = "", **more: Any
 ) -> str:
-    """The page `name` as HTML, one file that loads nothing.
+    """Render the page `name` as HTML that loads nothing.
 
-    finding and evidence stand on top; sections: their headings in the navigation, by key; json: the file beside the
-    page with the same numbers; simulated: a badge says so; script: that sorts tables; `more` is what the template
-    reads beside `data`.
+    sections: headings in the navigation, by key.
+    script: JavaScript that sorts tables.
+    more: what the template reads besides `data`: finding, evidence, json (the file with the same numbers), simulated.
     """
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    environment = _environment()
-    if filters:
-        environment = environment.overlay()
-        environment.filters = {**environment.filters, **filters}
-    return environment.get_template(f"{name}.html.j2").render(
-        data=data,
-        finding=finding,
-        evidence=evidence,
-        sections=list(sections.items()),
-        json=json,
-        simulated=simulated,
-        notes=notes,
-        style=Markup(asset("page.css")),
-        script=Markup(script),
-        script_hash=digest,
-        **more,
+    return (
+        _environment()
+        .get_template(f"{name}.html.j2")
+        .render(
+            data=data,
+            sections=list(sections.items()),
+            notes=notes,
+            style=Markup(asset("page.css")),
+            script=Markup(script),
+            script_hash=digest,
+            **more,
+        )
     )
 
 
-def of_pictures(heading: str, note: str, pictures: Sequence[Markup]) -> str:
-    """A page of pictures below one another."""
-    template = _environment().get_template("pictures.html.j2")
-    return template.render(heading=heading, note=note, pictures=pictures, style=Markup(asset("page.css")))
-
-
 def asset(name: str) -> str:
-    """The text of a file beside the templates."""
+    """The text of a file next to the templates."""
     return resources.files("anmi_ray.reports").joinpath(f"templates/{name}").read_text(encoding="utf-8")
 
 
 @cache
 def _environment() -> Environment:
-    """Templates and FILTERS; what is not defined in a template is an error."""
+    """Templates and FILTERS; an undefined name in a template is an error."""
     loader = PackageLoader("anmi_ray.reports", "templates")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= FILTERS
+    made.filters |= {one.__name__: one for one in _FILTERS}
     return made
 
 
 def category_colour(category: str) -> str:
-    """The colour of a negative's category; unknown ones share one."""
+    """The colour of a negative's category; unknown categories share one."""
     return f"var(--k-{category})" if category in CATEGORIES else "var(--k-other)"
 
 
 def a_key_a_line(content: Mapping[str, Any]) -> str:
-    """JSON with one key of the top a line."""
+    """JSON with one top-level key per line."""
     lines = (f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False, allow_nan=False)}" for k, v in content.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON's own types; NaN is null, a table too: those who have one write it themselves."""
+    """Convert a value to JSON types; NaN and tables become null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {item.name: plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -114,7 +94,7 @@ def plain(value: Any) -> Any:
 
 
 def decimal(value: float | None, places: int = 3) -> str:
-    """A number with a true minus sign; a dash where there is none.
+    """A number with a true minus sign; a dash for None.
 
     >>> decimal(-0.5, 2)
     '−0.50'
@@ -134,7 +114,7 @@ def signed(value: float | None, places: int = 3) -> str:
 
 
 def p_value(p: float | None) -> str:
-    """p = 0.032, p < 0.001 below that; a dash where there is no test."""
+    """p = 0.032, or p < 0.001; a dash for None."""
     if p is None:
         return "—"
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
@@ -192,19 +172,16 @@ def capital(name: str) -> str:
     return name[:1].upper() + name[1:]
 
 
-def _width(part: float) -> str:
+def effect(row: Any, level: float) -> str:
+    """CSS class of a comparison's difference: gain or loss if significant, else even."""
+    if row.p is None or row.difference is None or row.p >= 1 - level:
+        return "even"
+    return "gain" if row.difference > 0 else "loss"
+
+
+def width(part: float) -> str:
     """A share as a length in CSS."""
     return f"{100 * part:.1f}%"
 
 
-FILTERS: dict[str, Callable[..., str]] = {
-    "decimal": decimal,
-    "signed": signed,
-    "p_value": p_value,
-    "count": count,
-    "percent": percent,
-    "seconds": seconds,
-    "short": short,
-    "clip": clip,
-    "share": _width,
-}
+_FILTERS = (decimal, signed, p_value, count, percent, seconds, short, clip, capital, effect, width)

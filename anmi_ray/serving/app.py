@@ -18,22 +18,22 @@ from ray.serve.handle import DeploymentHandle
 from anmi_ray.api import reranking
 from anmi_ray.core.errors import AnmiError, ConfigError, DamagedError, DataError, first_line
 from anmi_ray.serving.gate import MAX_INSIDE, Gate
-from anmi_ray.serving.refusals import RefusalError
 from anmi_ray.serving.scorer import ModelScorer
 from anmi_ray.serving.service import BATCHES_EACH, RerankService
 from anmi_ray.serving.settings import ServiceSettings, validated
+from anmi_ray.serving.wire import RefusalError
 
-_TRIES = 3  # of a batch whose process was lost
-_MAX_SEARCHES = 64  # under way and waiting
+_TRIES = 3  # attempts per batch if processes are lost
+_MAX_SEARCHES = 64  # running and waiting
 _UPSCALE_S = 5.0  # of waiting requests, before one more process is started
-_DOWNSCALE_S = 120.0  # without, before one is ended: a start costs more than a pause
+_DOWNSCALE_S = 120.0  # without, before one is stopped
 
 ScoringReplica = serve.deployment(name="ScoringReplica", max_ongoing_requests=8)(ModelScorer)
 
 
 @serve.deployment(max_ongoing_requests=_MAX_SEARCHES // 2, max_queued_requests=_MAX_SEARCHES // 2)
 class SearchReplica:
-    """A process with a run's first stage. Errors are returned: Serve would start a process that raises them again."""
+    """A process with a run's first stage. Errors are returned, or Serve would restart it forever."""
 
     def __init__(self, run: str, root: str, threads: int) -> None:
         from anmi_ray.serving.searcher import RunSearcher  # indexes: for this process alone
@@ -50,7 +50,7 @@ class SearchReplica:
             self._searcher.close()
 
     async def notes(self) -> list[str] | AnmiError:
-        """What was made again at the start."""
+        """Indexes that were rebuilt at the start."""
         return self._searcher if isinstance(self._searcher, AnmiError) else self._searcher.notes
 
     async def systems(self) -> dict[str, Any] | RefusalError:
@@ -63,7 +63,7 @@ class SearchReplica:
         """The answer of POST /v1/search."""
         if isinstance(self._searcher, AnmiError):
             return RefusalError(503, f"the run's first stage cannot be searched: {first_line(self._searcher)}")
-        if self._front is None:  # not there yet when this process starts
+        if self._front is None:  # does not exist yet when this process starts
             self._front = serve.get_deployment_handle("Front", serve.get_replica_context().app_name)
         try:
             return await self._searcher.search(body, partial(_call, self._front.scores))
@@ -86,20 +86,20 @@ class Front:
         return self._service.app
 
     async def scores(self, query: str, texts: list[str]) -> Any:
-        """As RerankService, for the process that searches; a RefusalError is returned."""
+        """Scores for the search process; a RefusalError is returned."""
         try:
             return await self._service.scores(query, texts)
         except RefusalError as refusal:
             return refusal
 
     async def drain(self) -> int:
-        """Take no more requests; return how many have no answer yet."""
+        """Refuse new requests; return the number of unanswered ones."""
         self._service.app.draining = True
         return self._service.app.inside
 
 
 async def _call(method: Any, *given: Any) -> Any:
-    """Call a method of a deployment; if a process is lost, the call is repeated by another. Raises RefusalError."""
+    """Call a method of a deployment, again if a process is lost. Raises RefusalError."""
     for _ in range(_TRIES):
         try:
             found = await method.remote(*given)
@@ -114,7 +114,7 @@ async def _call(method: Any, *given: Any) -> Any:
         if isinstance(found, RefusalError):
             raise found
         return found
-    raise RefusalError(503, "the processes that score or search were lost, and are started again", 5)
+    raise RefusalError(503, "the processes that score or search were lost and are restarting", 5)
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -124,10 +124,10 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def application(settings: ServiceSettings, run: str | None) -> Application:
-    """The application of these settings. `run`: the one under the settings' root whose first stage is searched.
+    """The application of these settings. `run`: under the settings' root, whose first stage is searched.
 
-    When it is deployed over another, Serve starts new processes, and ends old ones once these are ready; on a GPU,
-    whose memory may not hold two models, an old one ends first. If a new one fails to start, the old ones stay.
+    Deployed over another, Serve starts new processes and stops old ones once these are ready; on a GPU, where memory
+    may not hold two models, old ones stop first. If a new one fails to start, the old ones stay.
     """
     settings = settings.model_copy(update={"threads": settings.threads_each})
     version = f"{time.time():.3f}"
@@ -150,7 +150,7 @@ def application(settings: ServiceSettings, run: str | None) -> Application:
 
 
 def _count(settings: ServiceSettings) -> dict[str, Any]:
-    """The number of processes that score: fixed, or between two numbers, by the batches that wait."""
+    """Number of scoring processes: fixed, or a range scaled by the waiting batches."""
     if settings.most == settings.replicas:
         return {"num_replicas": settings.replicas}
     autoscaling = {

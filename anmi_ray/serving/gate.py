@@ -10,23 +10,23 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from anmi_ray.serving.refusals import RefusalError
 from anmi_ray.serving.settings import ServiceSettings
+from anmi_ray.serving.wire import RefusalError
 
 Scope = Any
 Receive = Any
 Send = Any
 
 MAX_INSIDE = 1024
-"""Requests that may be under way at once, whatever they ask for."""
+"""Maximum number of concurrent requests."""
 
 OPEN = ("/", "/health", "/docs", "/openapi.json")  # paths without a key
 _CLIENT_LEFT = 499  # nginx's status of a request whose client left
-_DISCARDED_BODIES = 16  # bodies of the maximal size that are read, and not kept, so that the client reads its answer
+_DISCARDED_BODIES = 16  # bodies of the maximum size to read and discard, so that the client reads its answer
 
 
 class Gate:
-    """An ASGI application around another, which gets whole JSON bodies within the limits."""
+    """An ASGI application around another, which gets complete JSON bodies within the limits."""
 
     def __init__(
         self, app: Any, settings: ServiceSettings, paths: set[str], answered: Callable[[str, int, float], None]
@@ -99,14 +99,14 @@ class Gate:
         return None
 
     async def _body(self, receive: Receive, most: int) -> bytes:
-        """Read the whole body, and keep it if it has at most `most` bytes; RefusalError if more, unless that is 0."""
+        """Read the whole body, at most `most` bytes; 0: discard it. Raises RefusalError if it is longer."""
         parts: list[bytes] = []
         size = 0
         more = True
         while more and size <= _DISCARDED_BODIES * self._settings.max_body:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise RefusalError(400, "the client left before its body was whole")
+                raise RefusalError(400, "the client left before its body was complete")
             more = message.get("more_body", False)
             size += len(message.get("body", b""))
             if size <= most:
@@ -120,7 +120,7 @@ class Gate:
 
 
 def _once(body: bytes, receive: Receive) -> Receive:
-    """Give the application the body at once, then what the server says next."""
+    """Give the application the body at once, then the server's messages."""
     given = False
 
     async def receiving() -> Any:

@@ -1,4 +1,4 @@
-"""Batch texts of concurrent requests, first come, first served, in one bounded queue."""
+"""Batch texts of concurrent requests, first come, first served, in one bounded queue; Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -11,18 +11,54 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from anmi_ray.serving.meters import ServiceMeters
-from anmi_ray.serving.refusals import RefusalError
 from anmi_ray.serving.scorer import Computed, Task
 from anmi_ray.serving.settings import ServiceSettings
+from anmi_ray.serving.wire import RefusalError
 
 _BATCH_CHARACTERS = 1_000_000
 _SMOOTHING = 0.2  # weight of the newest batch in the rate
 _MAX_RETRY_S = 60
-_WAITING_SHARE = 0.65  # of the time limit; the rest is for batches under way and rates that fall
+_WAITING_SHARE = 0.65  # of the time limit; the rest is for running batches and falling rates
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 Compute = Callable[[Task, list[str], list[str]], Awaitable[Computed]]
+
+
+class ServiceMeters:
+    """Counters of one service, in their own registry."""
+
+    def __init__(self, waiting: Callable[[], int], inside: Callable[[], int]) -> None:
+        self._registry = CollectorRegistry()
+        r = self._registry
+        self._requests = Counter("anmi_requests", "Requests answered", ("path", "status"), registry=r)
+        self._seconds = Histogram(
+            "anmi_request_seconds", "Seconds from a request to its answer", ("path",), buckets=_SECONDS, registry=r
+        )
+        self._texts = Counter("anmi_texts", "Texts computed: pairs scored, and texts embedded", registry=r)
+        self._tokens = Counter("anmi_tokens", "Tokens of these texts that the model has read", registry=r)
+        self._batches = Histogram("anmi_batch_texts", "Texts of a batch", buckets=_TEXTS, registry=r)
+        self._batch_seconds = Histogram("anmi_batch_seconds", "Seconds of a batch", buckets=_SECONDS, registry=r)
+        Gauge("anmi_waiting_texts", "Texts that wait for a batch", registry=r).set_function(waiting)
+        Gauge("anmi_requests_inside", "Requests that have no answer yet", registry=r).set_function(inside)
+
+    def request(self, path: str, status: int, seconds: float) -> None:
+        """Count an answered request."""
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def batch(self, texts: int, tokens: int, seconds: float) -> None:
+        """Count a computed batch."""
+        self._texts.inc(texts)
+        self._tokens.inc(tokens)
+        self._batches.observe(texts)
+        self._batch_seconds.observe(seconds)
+
+    def page(self) -> bytes:
+        """Prometheus' text format."""
+        return generate_latest(self._registry)
 
 
 @dataclass(eq=False)
@@ -84,7 +120,7 @@ class BatchQueue:
         loop = asyncio.get_running_loop()
         self._tasks = [one for one in self._tasks if not one.done()]
         while len(self._tasks) < self._workers:
-            # in a context of its own: Ray Serve cancels calls made in the context of a request whose client has left
+            # new context: Ray Serve cancels calls made in the context of a request whose client has left
             self._tasks.append(loop.create_task(self._work(), context=contextvars.Context()))
         parts = [_Part(task, query, part, loop.create_future()) for part in self._split(texts)]
         self._parts.extend(parts)
@@ -136,7 +172,7 @@ class BatchQueue:
         queries = [part.query for part in batch for _ in part.texts]
         try:
             found = await self._compute(batch[0].task, queries, [text for part in batch for text in part.texts])
-        except Exception as error:  # whatever it is, no request may wait for this batch forever
+        except Exception as error:  # no request may wait for this batch forever
             if len(batch) == 1 or isinstance(error, RefusalError):
                 for part in batch:
                     part.fail(error)

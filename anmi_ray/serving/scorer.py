@@ -1,4 +1,4 @@
-"""Score texts in a process of its own: the model of `anmi rerank`, used by one thread.
+"""The scoring process: the model of `anmi rerank`, used by one thread.
 
 Legend: N texts, d dimensions.
 """
@@ -58,8 +58,8 @@ class Computed:
 def model_info(settings: ServiceSettings, version: str = "") -> ModelInfo:
     """Describe the model that the settings name.
 
-    Raises ConfigError if there is none, DamagedError if a run's model is not what was written, DataError if a folder
-    holds no model or its relevance.json is damaged.
+    Raises ConfigError if it is missing, DamagedError if a run's model was changed, DataError if a folder has no model
+    or its relevance.json is damaged.
     """
     name, _ = reranking.model_of(settings.model, settings.root)
     calibrated = reranking.calibration_of(settings.model, settings.root)

@@ -1,4 +1,4 @@
-"""Search a run's documents: the run's first stage, used by one thread, and the ranking of what it finds.
+"""Search a run's documents: the first stage, used by one thread, and the ranking of its results.
 
 Legend: N candidates of a query.
 """
@@ -19,14 +19,12 @@ from anmi_ray.api.runs import Run
 from anmi_ray.config.load import validate_as
 from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.evaluation.fusion import FUSED
-from anmi_ray.evaluation.served_fusion import ServedFusion
+from anmi_ray.evaluation.fusion import FUSED, ServedFusion
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.kinds import reads_apart
 from anmi_ray.models.pairs import document_text
 from anmi_ray.retrieval.merge import HYBRID, STUDENT
-from anmi_ray.serving.refusals import RefusalError
-from anmi_ray.serving.search import SearchBody
+from anmi_ray.serving.wire import RefusalError, SearchBody
 from anmi_ray.stages.ingest import queries_of
 from anmi_ray.stages.rerank.ranking import SYSTEM as RERANKED
 from anmi_ray.stages.retrieve.live import FirstStage, Places, Student
@@ -54,9 +52,9 @@ Score = Callable[[str, list[str]], Awaitable[tuple[NDArray[np.float64], str]]]
 class RunSearcher:
     """The first stage of run `name` under `root`. One query is searched at a time: torch's threads are the process's.
 
-    `systems`: what can be searched, as JSON. `notes`: indexes that were made again at the start.
-    Raises ConfigError if the run has no collection any more, is of a version whose settings are not read, or a model
-    of its retrieval is gone; DamagedError if its documents are not what was written.
+    `systems`: the answer of /v1/systems. `notes`: indexes that were rebuilt at the start.
+    Raises ConfigError if the run's collection or a retrieval model is gone, or its settings are of another version;
+    DamagedError if its documents were changed.
     """
 
     def __init__(self, name: str, root: str, threads: int) -> None:
@@ -80,7 +78,7 @@ class RunSearcher:
             "candidates": self._candidates,
             "examples": _examples(ingest),
         }
-        self.notes = [f"{index} was missing and is made again" for index in self._first.made]
+        self.notes = [f"{index} was missing and is rebuilt" for index in self._first.made]
 
     def close(self) -> None:
         """Close the indexes, after the searches under way."""
@@ -88,7 +86,7 @@ class RunSearcher:
         self._first.close()
 
     async def search(self, body: SearchBody, score: Score) -> dict[str, Any]:
-        """Rankings as JSON. Raises RefusalError for a system, or a depth, that the run has not."""
+        """Rankings as JSON. Raises RefusalError for a system or a depth that the run does not have."""
         names = body.systems or [body.system or RERANKED]
         self._check(body, names)
         top_n = body.top_n or min(_TOP_N, self._depth)
@@ -118,7 +116,7 @@ class RunSearcher:
                 raise RefusalError(422, f"{field}: is {value}, and the run ranks {self._depth} documents of a query")
 
     async def _rerank(self, query: str, places: Places, pool: list[bytes], score: Score, *, fuses: bool) -> None:
-        """Add the places of the model, and of the fusion if wanted, to those of the documents in `pool`."""
+        """Add the model's ranks and scores, and the fusion's if wanted, for the documents in `pool`."""
         if not pool:
             return
         texts = await asyncio.get_running_loop().run_in_executor(self._thread, self._first.texts, pool)
@@ -138,13 +136,13 @@ def _top(places: Places, system: str, count: int) -> list[bytes]:
 
 
 def _add(places: Places, pool: Sequence[bytes], system: str, score_N: NDArray[np.float64]) -> None:
-    """Rank by falling score; ties go to the document that was first before."""
+    """Rank by falling score; ties keep their order."""
     for rank, at in enumerate(np.argsort(-score_N, kind="stable").tolist(), start=1):
         places[pool[at]][system] = (rank, float(score_N[at]))
 
 
 def _scores_of(system: str, pool: Sequence[bytes], places: Places) -> list[float]:
-    """Scores of a partner in a fusion; a document that it did not find gets its lowest score of the query."""
+    """Scores of a partner in a fusion; missing documents get its lowest score of the query."""
     lowest = min((one[system][1] for one in places.values() if system in one), default=0.0)
     return [places[one][system][1] if system in places[one] else lowest for one in pool]
 
@@ -162,7 +160,7 @@ def _result(
 def retrieval_of(run: Run) -> RetrieveConfig:
     """The settings of a run's first stage. Raises ConfigError if this version does not read them."""
     place = f"run {run.name}, retrieve"
-    remedy = "the run is of another version: carry it out again with this one (anmi run CONFIG)"
+    remedy = "the run is of another version: run it again with this one (anmi run CONFIG)"
     return validate_as(RetrieveConfig, run.record["config"]["retrieve"], place, remedy)
 
 
@@ -194,7 +192,7 @@ def _student(run: Run, ingest: Artifact, threads: int) -> Student | None:
 
 
 def _fusion(run: Run, systems: set[str]) -> ServedFusion | None:
-    """The run's fusion, if it has one, and it fuses systems that are here alone."""
+    """The run's fusion, if it has one over the systems available here."""
     try:
         fusion = fusion_of(run.artifact("evaluate"))
     except ConfigError:  # not evaluated

@@ -1,4 +1,4 @@
-"""The HTTP service around whatever computes: routes, checks, answers. It knows no Ray.
+"""The HTTP service: routes, checks, answers; independent of Ray.
 
 Legend: N texts of a request.
 """
@@ -8,46 +8,55 @@ from __future__ import annotations
 import base64
 import math
 import re
+import secrets
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib import resources
 from typing import Any
 
 import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from numpy.typing import NDArray
+from scipy import special
 from starlette.exceptions import HTTPException
 
 from anmi_ray import __version__
 from anmi_ray.serving.gate import Gate
-from anmi_ray.serving.meters import ServiceMeters
-from anmi_ray.serving.queue import BatchQueue, Compute
-from anmi_ray.serving.refusals import RefusalError
+from anmi_ray.serving.queue import BatchQueue, Compute, ServiceMeters
 from anmi_ray.serving.scorer import Computed, Task
-from anmi_ray.serving.search import Search, SearchRoutes
 from anmi_ray.serving.settings import ServiceSettings
-from anmi_ray.serving.wire import EitherBody, EmbeddingsBody, ModelBody, RerankBody
+from anmi_ray.serving.wire import EitherBody, EmbeddingsBody, ModelBody, RefusalError, RerankBody, SearchBody
 
-BATCHES_EACH = 2  # of a process that scores: one is computed, the next is there when it ends
+BATCHES_EACH = 2  # per scoring process: one is computed, the next is ready
 _HALF = re.compile(r"[\ud800-\udfff]")
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+_PAGE_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+Search = tuple[Callable[[], Awaitable[dict[str, Any]]], Callable[[SearchBody], Awaitable[dict[str, Any]]]]
+"""Calls that give the systems, and the rankings of a query."""
 
 
 class RerankService:
-    """The application `app`, an ASGI callable; `compute` says what the model says of a batch.
+    """The ASGI application `app`; `compute` computes a batch.
 
-    `search`: searches the documents of the run that is served; without it search is refused.
+    `search`: searches the documents of the served run; None: search is refused.
     """
 
     def __init__(self, settings: ServiceSettings, compute: Compute, search: Search | None = None) -> None:
         self._settings = settings
         self.name = settings.called
-        """What answers call the model: that which scored last."""
+        """Name of the model in answers: of the one that scored last."""
         self._meters = ServiceMeters(lambda: self._queue.waiting, lambda: self.app.inside)
         self._queue = BatchQueue(compute, settings, BATCHES_EACH * settings.most, self._meters)
+        self._search = search
         routes = self._routes()
-        SearchRoutes(self, search).add_to(routes)
         paths = {str(getattr(route, "path", "")) for route in routes.routes}
         self.app = Gate(routes, settings, paths, self._meters.request)
 
@@ -57,6 +66,9 @@ class RerankService:
             app.add_api_route(path, self._rerank, methods=["POST"], name=f"rerank {path[1:3]}")
         app.add_api_route("/rerank", self._either, methods=["POST"], name="rerank as vLLM or TEI")
         app.add_api_route("/v1/embeddings", self._embeddings, methods=["POST"], name="embeddings")
+        app.add_api_route("/v1/search", self._searched, methods=["POST"], name="search a run's documents")
+        app.add_api_route("/v1/systems", self._systems, methods=["GET"], name="systems that can be searched")
+        app.add_api_route("/", self._page, methods=["GET"], name="page to try queries", response_class=HTMLResponse)
         app.add_api_route("/health", self._health, methods=["GET"], name="health")
         app.add_api_route("/metrics", self._metrics, methods=["GET"], name="metrics", response_class=PlainTextResponse)
         app.add_exception_handler(RefusalError, _refused)
@@ -72,7 +84,7 @@ class RerankService:
     async def _either(self, body: EitherBody) -> JSONResponse:
         """vLLM's and Jina's shape where documents are given, TEI's where texts are."""
         if body.texts is None:
-            # vLLM returns the documents, asked or not
+            # vLLM returns the documents by default
             return await self._ranked(body, body.documents or [], body.return_documents is not False)
         found = await self._scores(body, body.texts, "texts")
         results: list[dict[str, object]] = []
@@ -118,6 +130,33 @@ class RerankService:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return JSONResponse({"object": "list", "data": data, "model": self.name, "usage": usage})
 
+    async def _page(self) -> HTMLResponse:
+        """A page to try queries and compare two systems; browsers run no other script."""
+        self._searcher()
+        nonce = secrets.token_urlsafe(16)
+        policy = (
+            f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src data:; "
+            "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+        page = resources.files("anmi_ray.serving").joinpath("page", "search.html").read_text("utf-8")
+        return HTMLResponse(page.replace("NONCE", nonce), headers={"Content-Security-Policy": policy, **_PAGE_HEADERS})
+
+    async def _systems(self) -> JSONResponse:
+        """The systems, and how deep they rank."""
+        systems, _ = self._searcher()
+        return JSONResponse({"model": self.name, **await systems()})
+
+    async def _searched(self, body: SearchBody) -> JSONResponse:
+        """Rankings of the run's documents, with each document's rank and score in every stage."""
+        _, search = self._searcher()
+        self._check_query(body.query)
+        return JSONResponse({"id": str(uuid.uuid4()), "model": self.name, **await search(body)})
+
+    def _searcher(self) -> Search:
+        if self._search is None:
+            raise RefusalError(404, "only a run has documents to search: start the service with anmi serve RUN")
+        return self._search
+
     async def _health(self) -> JSONResponse:
         """200 while requests are taken."""
         status = "stopping" if self.app.draining else "ok"
@@ -129,7 +168,7 @@ class RerankService:
         return PlainTextResponse(self._meters.page(), media_type=_PROMETHEUS)
 
     async def _scores(self, body: RerankBody, texts: Sequence[str], place: str) -> Computed:
-        self.check(body.query)
+        self._check_query(body.query)
         self._check_texts(texts, place)
         found = await self._scored(body.query, texts)
         _check_limits(body, found.max_tokens)
@@ -145,28 +184,28 @@ class RerankService:
     async def _scored(self, query: str, texts: Sequence[str]) -> Computed:
         found = await self._computed("score", query, texts)
         if found.values is None or not np.isfinite(found.values).all():
-            raise RefusalError(500, "the model's scores are no numbers: its weights are damaged")
+            raise RefusalError(500, "the model's scores are not finite: its weights are damaged")
         return found
 
     def _ranking(self, found: Computed, body: RerankBody) -> list[tuple[int, float]]:
-        """(index, score) by falling score of the model; of equal ones the earlier text stands first."""
+        """(index, score) by falling score; ties go to the earlier text."""
         assert found.values is not None
         score_N = found.values.astype(np.float64)
         curve = found.model.curve
-        relevance_N = _sigmoid(score_N) if curve is None else curve.of(score_N)
+        relevance_N = special.expit(score_N) if curve is None else curve.of(score_N)
         order = np.argsort(-score_N, kind="stable")
         order = order[relevance_N[order] >= (body.min_relevance or 0.0)]
         shown_N = score_N if body.raw_scores else relevance_N
         return [(int(index), float(shown_N[index])) for index in order]
 
-    def check(self, query: str) -> None:
-        """Raise RefusalError for a query that is empty, too long, or no text."""
+    def _check_query(self, query: str) -> None:
+        """Raise RefusalError for a query that is empty, too long, or invalid."""
         if not query.strip():
             raise RefusalError(422, "query: is empty")
         self._check_texts([query], "query")
 
     async def scores(self, query: str, texts: Sequence[str]) -> tuple[NDArray[np.float64], str]:
-        """Of texts, cut where a client's would be refused, scores float64[N], and the fingerprint of their model."""
+        """Scores float64[N] of texts, truncated to the limit of clients, and the fingerprint of the model."""
         found = await self._scored(query, [text[: self._settings.max_characters] for text in texts])
         assert found.values is not None
         return found.values.astype(np.float64), found.model.fingerprint
@@ -180,26 +219,21 @@ class RerankService:
         for index, text in enumerate(texts):
             at = place if place == "query" else f"{place}.{index}"
             if not text.isascii() and _HALF.search(text):
-                raise RefusalError(422, f"{at}: holds half of a surrogate pair, which is no character")
+                raise RefusalError(422, f"{at}: contains half of a surrogate pair")
             if len(text) > longest:
                 raise RefusalError(413, f"{at}: has {len(text):,} characters, and a text may have {longest:,}")
 
 
 def _check_limits(body: ModelBody, max_tokens: int) -> None:
-    """Raise RefusalError if the client wants texts cut to fewer tokens than the model reads."""
+    """Raise RefusalError if the client wants texts truncated to fewer tokens than the model reads."""
     for name, limit in body.limits.items():
         if limit is not None and 0 < limit < max_tokens:
             what = f"{name}: is {limit:,}; texts are cut to the model's {max_tokens:,} tokens, and no further"
             raise RefusalError(422, f"{what}: leave it out")
 
 
-def _sigmoid(score_N: NDArray[np.float64]) -> NDArray[np.float64]:
-    with np.errstate(over="ignore"):
-        return 1.0 / (1.0 + np.exp(-score_N))
-
-
 def _written(vector: NDArray[np.float32], how: str) -> list[float] | str:
-    """A vector as a list, or as OpenAI's clients ask for it: little-endian float32 in base 64."""
+    """A vector as a list, or little-endian float32 in base 64, as OpenAI's clients request."""
     if how == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
     return vector.astype(np.float64).tolist()
@@ -233,5 +267,5 @@ async def _not_served(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
-    """A defect of ours: Serve's log has it, the client a message."""
+    """A bug: Serve's log has the traceback."""
     return await _refused(request, RefusalError(500, f"the service failed: {type(error).__name__}"))

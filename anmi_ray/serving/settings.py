@@ -1,4 +1,4 @@
-"""What a service is started with: the flags of `anmi serve`, and the args of a Serve config file."""
+"""Settings of a service: the flags of `anmi serve`, and the args of a Serve config file."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ class ServiceSettings(Settings):
 
     model: str = Field(min_length=1, description="folder of a trained model, a run's name, or org/model of the hub")
     root: str = Field(default="results", description="folder or URI that holds the run")
-    name: str = Field(default="", description="what answers call the model; empty: the folder's or the run's name")
+    name: str = Field(default="", description="name of the model in answers; empty: the folder's or the run's name")
     replicas: int = Field(default=1, ge=1, le=1024, description="processes that score, each with the model in memory")
-    most_replicas: int = Field(default=0, ge=0, le=1024, description="as many while requests wait; 0: no more")
+    most_replicas: int = Field(default=0, ge=0, le=1024, description="maximum while requests wait; 0: replicas")
     threads: int = Field(
         default=0,
         ge=0,
-        description="threads of each of them; 0: this machine's cores, shared out; if not given in a file for Serve: 1",
+        description="threads of each; 0: this machine's cores, divided; default in a Serve config file: 1",
     )
-    gpus: Gpus = Field(
-        default=0.0, le=1, description="share of a GPU that each of them takes, and computes on; 0: the CPU"
-    )
+    gpus: Gpus = Field(default=0.0, le=1, description="share of a GPU for each; 0: CPU")
     precision: Precision = Field(
         default="float32", description="arithmetic of the model; auto: bfloat16 where it is computed natively"
     )
@@ -37,13 +35,13 @@ class ServiceSettings(Settings):
     max_characters: int = Field(default=100_000, ge=1, description="characters of a query or of a document")
     max_body_mb: float = Field(default=8.0, gt=0, description="MB of a request's body")
     timeout_s: float = Field(default=60.0, gt=0, description="seconds from a request's first byte to its answer")
-    max_waiting: int = Field(default=10_000, ge=1, description="texts that may wait; requests beyond are told 429")
+    max_waiting: int = Field(default=10_000, ge=1, description="texts that may wait; more are refused (429)")
     batch_texts: int = Field(default=128, ge=1, description="texts of a batch, of one request or of several")
     key_env: str = Field(default="", description="environment variable with the key that clients send; empty: none")
 
     @property
     def called(self) -> str:
-        """What answers call the model; of a folder its last part: where it lies is nobody's business."""
+        """Name of the model in answers; for a folder its last part, not its path."""
         is_path = self.model.startswith(("/", ".", "~")) or Path(self.model).is_dir()
         return self.name or (Path(self.model).resolve().name if is_path else self.model)
 
@@ -59,7 +57,7 @@ class ServiceSettings(Settings):
 
     @property
     def device(self) -> Literal["cpu", "cuda"]:
-        """Where a process that scores computes."""
+        """Device of the scoring processes."""
         return "cuda" if self.gpus else "cpu"
 
     @property
@@ -68,7 +66,7 @@ class ServiceSettings(Settings):
         return int(self.max_body_mb * 1e6)
 
     def key(self) -> bytes | None:
-        """The key that clients must send, None where none is asked for. ConfigError where its variable has none."""
+        """The key that clients must send, or None. Raises ConfigError if its variable is not set."""
         if not self.key_env:
             return None
         key = os.environ.get(self.key_env, "").strip()

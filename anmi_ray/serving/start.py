@@ -17,18 +17,18 @@ from anmi_ray.core.errors import AnmiError, ConfigError, LostError, first_line, 
 from anmi_ray.serving.settings import ServiceSettings
 
 _APP = "anmi"
-_LOOK_S = 5.0  # between two looks at whether the service is still there
+_LOOK_S = 5.0  # between two checks of the service
 _POLL_S = 0.1
-_REMEDY = "run the same command again; Ray Serve's own words are in logs/serve below Ray's folder of the session"
+_REMEDY = "run the same command again; Ray Serve's logs are in logs/serve of Ray's session folder"
 
 
 def serve(settings: ServiceSettings, host: str, port: int, say: Callable[[str], None]) -> None:
-    """Serve a model until Ctrl-C or SIGTERM, then answer what is under way and return. `port` 0: any that is free.
+    """Serve a model until Ctrl-C or SIGTERM, then answer pending requests and return. `port` 0: any free port.
 
-    SIGHUP reloads the model while requests go on. `say` is told the address once requests are answered, and of
-    every loading. A second Ctrl-C ends at once (KeyboardInterrupt). Raises ConfigError where Ray Serve is not
-    installed, the port is taken, the key's variable is not set, or GPUs are asked for that are not here; the errors of
-    `rerank` where there is no model; LostError where Ray, or the service, does not start or was lost.
+    SIGHUP reloads the model while requests continue. `say` gets the address once requests are answered, and a message
+    per reload. A second Ctrl-C ends at once (KeyboardInterrupt). Raises ConfigError if Ray Serve is not installed, the
+    port is taken, the key's variable is not set, or GPUs are missing; the errors of `rerank` without a model; LostError
+    if Ray or the service does not start or is lost.
     """
     need_serve()
     settings.key()
@@ -39,7 +39,7 @@ def serve(settings: ServiceSettings, host: str, port: int, say: Callable[[str], 
 
 
 def need_serve() -> None:
-    """Raise ConfigError where Ray Serve, or what it needs, is not installed."""
+    """Raise ConfigError if Ray Serve or its dependencies are not installed."""
     needed = ("fastapi", "prometheus_client", "uvicorn")
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         what = f"Ray Serve is not installed ({', '.join(missing)} missing)"
@@ -47,7 +47,7 @@ def need_serve() -> None:
 
 
 def _check_gpus(settings: ServiceSettings) -> None:
-    """Raise ConfigError where this machine has not the GPUs that are asked for: Ray would wait for them for ever."""
+    """Raise ConfigError if this machine lacks the requested GPUs: Ray would wait for them forever."""
     import torch
 
     from anmi_ray.models.reranker import resolve_device
@@ -61,10 +61,7 @@ def _check_gpus(settings: ServiceSettings) -> None:
 
 @contextmanager
 def _held(host: str, port: int) -> Iterator[int]:
-    """The port, bound but not listened at while inside, so that no other service takes it before Ray has started.
-
-    Ray Serve binds it beside us (SO_REUSEPORT), which whoever asks for it alone cannot.
-    """
+    """Hold the port, bound but not listening, until Ray has started; Ray Serve binds it too (SO_REUSEPORT)."""
     place = f"{host}:{port}"
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -73,14 +70,16 @@ def _held(host: str, port: int) -> Iterator[int]:
     try:
         with socket.socket(family, kind) as alone:
             if port:
-                alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else one that has just ended holds it
+                alone.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+                )  # else a service that has just ended blocks it
             alone.bind(address)
             taken = alone.getsockname()
     except PermissionError:
-        raise ConfigError("may not be listened at", place, "choose a port above 1023") from None
+        raise ConfigError("permission denied for this port", place, "choose a port above 1023") from None
     except OSError as error:
-        remedy = "end what listens there, choose another --port, or 0 for any that is free"
-        raise ConfigError(f"cannot be listened at: {error.strerror}", place, remedy) from None
+        remedy = "stop the process that listens there, choose another --port, or 0 for any free one"
+        raise ConfigError(f"cannot listen: {error.strerror}", place, remedy) from None
     with socket.socket(family, kind) as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -92,14 +91,14 @@ def _held(host: str, port: int) -> Iterator[int]:
 
 
 def _resolved(settings: ServiceSettings) -> ServiceSettings:
-    """The settings as every process reads them, whatever folder it is in; links are followed once for all of them."""
+    """The settings with absolute paths, for processes in other folders; links are resolved once for all of them."""
     model = os.path.realpath(settings.model) if os.path.isdir(settings.model) else settings.model
     root = settings.root if "://" in settings.root else os.path.abspath(settings.root)
     return settings.model_copy(update={"model": model, "root": root, "threads": settings.threads_each})
 
 
 def _check_model(settings: ServiceSettings) -> str:
-    """Load the model once, on the CPU, since replicas would only try again; return its name."""
+    """Load the model once on the CPU, as replicas would only retry; return its name."""
     from anmi_ray.api import reranking
     from anmi_ray.serving.scorer import model_info
 
@@ -108,7 +107,7 @@ def _check_model(settings: ServiceSettings) -> str:
 
 
 def _run_of(settings: ServiceSettings) -> str | None:
-    """The run whose documents are searched, if they can be; None for a folder or a model of the hub."""
+    """The run whose documents are searched; None for a folder or a model of the hub."""
     from anmi_ray.api import reranking
     from anmi_ray.api.runs import Run
     from anmi_ray.serving import searcher
@@ -129,7 +128,7 @@ def _run(settings: ServiceSettings, host: str, port: int, say: Callable[[str], N
     run = _run_of(settings)
     name = _check_model(_resolved(settings))
     logging.getLogger(ray.serve.__name__).setLevel(logging.ERROR)
-    # twice the CPUs: another model is loaded next to the present one
+    # twice the CPUs: a new model is loaded next to the old one
     with ray_session(ExecutionConfig(logical_cpus=max(1, 2 * settings.threads_each * settings.most))):
         try:
             logs = {"enable_access_log": False, "log_level": "WARNING"}
@@ -152,7 +151,7 @@ def _run(settings: ServiceSettings, host: str, port: int, say: Callable[[str], N
 
 
 def _deploy(settings: ServiceSettings, run: str | None) -> Any:
-    """Deploy the application, over one that is there, and wait until it answers; return its handle.
+    """Deploy the application, or replace it, and wait until it answers; return its handle.
 
     Raises RuntimeError or a RayError if it does not start.
     """
@@ -164,7 +163,7 @@ def _deploy(settings: ServiceSettings, run: str | None) -> Any:
 
 
 def _say_notes(run: str | None, say: Callable[[str], None]) -> None:
-    """Say which indexes were made again. Raises an AnmiError if the run's documents cannot be searched."""
+    """Report rebuilt indexes. Raises an AnmiError if the run's documents cannot be searched."""
     from ray import serve
 
     if run is None:
@@ -188,7 +187,7 @@ def _hang_ups() -> Iterator[list[int]]:
 
 
 def _update(settings: ServiceSettings, run: str | None, say: Callable[[str], None]) -> None:
-    """Deploy the model that is there now; if it does not load, the former one continues."""
+    """Deploy the current model; if it does not load, the old one continues."""
     from ray.exceptions import RayError
 
     try:
@@ -207,7 +206,7 @@ def _update(settings: ServiceSettings, run: str | None, say: Callable[[str], Non
 
 
 def _watch(hang_ups: list[int]) -> None:
-    """Wait for a SIGHUP, and take it from the list. Raises LostError if the service is gone."""
+    """Wait for a SIGHUP and remove it from the list. Raises LostError if the service is gone."""
     from ray import serve
     from ray.exceptions import RayError
 
@@ -227,7 +226,7 @@ def _watch(hang_ups: list[int]) -> None:
 
 
 def _drain(handle: Any, timeout_s: float) -> None:
-    """Take no more requests, wait for the answers under way, and end the application."""
+    """Refuse new requests, wait for pending answers, and delete the application."""
     from ray import serve
     from ray.exceptions import RayError
 
@@ -235,6 +234,6 @@ def _drain(handle: Any, timeout_s: float) -> None:
     try:
         while handle.drain.remote().result(timeout_s=timeout_s) and time.monotonic() < end:
             time.sleep(_POLL_S)
-        serve.delete(_APP)  # not serve.shutdown(): what still listens to its controller says so on the screen
+        serve.delete(_APP)  # not serve.shutdown(), whose clients would print errors
     except (RayError, RuntimeError, TimeoutError):
-        return  # what is lost answers nobody
+        return  # the service is lost

@@ -1,4 +1,4 @@
-"""Bodies of requests, in the shapes of Cohere's, Jina's, Voyage's, vLLM's, TEI's and OpenAI's clients.
+"""Bodies of requests and refusals, in the shapes of Cohere's, Jina's, Voyage's, vLLM's, TEI's and OpenAI's clients.
 
 A field that would change an answer is honored or refused. Ignored are only the fields listed here that cannot.
 """
@@ -19,25 +19,58 @@ from pydantic import (
     model_validator,
 )
 
+from anmi_ray.core.errors import visible
+
+_MOST = 400  # characters of a message: quoted texts may be of any length
+_TYPES = {401: "authentication_error", 413: "request_too_large", 429: "overloaded"}
+
+
+class RefusalError(Exception):
+    """A refused request: HTTP status, message, and seconds until it may be sent again."""
+
+    def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
+        super().__init__(status, message, retry_after_s)
+        self.status = status
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+    @property
+    def content(self) -> dict[str, object]:
+        """Cohere's clients read message, Jina's and LangChain's detail, OpenAI's and vLLM's the error."""
+        text = visible(self.message)
+        text = text if len(text) <= _MOST else f"{text[: _MOST - 1]}…"
+        kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"message": text, "detail": text, "error": {"message": text, "type": kind, "code": self.status}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the answer."""
+        found: dict[str, str] = {}
+        if self.retry_after_s is not None:
+            found["Retry-After"] = str(self.retry_after_s)
+        if self.status == 401:
+            found["WWW-Authenticate"] = "Bearer"
+        return found
+
 
 def _text(value: Any) -> Any:
     """A document: a text, or an object that has one."""
     if isinstance(value, dict):
         value = value.get("text")
     if not isinstance(value, str):
-        raise ValueError('is neither a text nor {"text": a text}')
+        raise ValueError('expected a string or {"text": a string}')
     return value
 
 
 def _of_texts_alone(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str) and any(not isinstance(one, str) for one in value):
-        raise ValueError("must be a text or a list of texts; lists of token ids are not read")
+        raise ValueError("expected a string or a list of strings; token ids are not supported")
     return [value] if isinstance(value, str) else value
 
 
 def _only_true(value: bool) -> bool:
     if not value:
-        raise ValueError("longer texts are always cut to what the model reads; leave it out")
+        raise ValueError("longer texts are always truncated to what the model reads; leave it out")
     return value
 
 
@@ -47,10 +80,11 @@ Document = Annotated[str, BeforeValidator(_text), WithJsonSchema({"anyOf": [{"ty
 
 OnlyTrue = Annotated[bool, AfterValidator(_only_true), WithJsonSchema({"const": True})]
 IGNORED = "ignored: it does not change the answer"
+_MAX_SYSTEMS = 4  # of a search
 
 
 class Body(BaseModel):
-    """A request without unknown fields. Clients send null for what nobody set."""
+    """A request without unknown fields. Clients send null for unset fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,9 +95,9 @@ class Body(BaseModel):
 
 
 class ModelBody(Body):
-    """What requests to the model share: how texts are cut, and fields that only name or schedule a request.
+    """Common fields of requests to the model: truncation, and fields that only name or schedule a request.
 
-    `limits` are the fields that would cut texts further than the model does.
+    `limits`: fields that would truncate texts further than the model does.
     """
 
     model: str | None = Field(default=None, description="ignored: the service has one model")
@@ -119,7 +153,7 @@ class RerankBody(ModelBody):
     @model_validator(mode="after")
     def _ranks_by_text(self) -> Self:
         if self.rank_fields not in (None, [], ["text"]):
-            raise ValueError('rank_fields: text is the only one that is read; put the fields together in "text"')
+            raise ValueError('rank_fields: only text is supported; put the fields together in "text"')
         return self
 
 
@@ -158,5 +192,26 @@ class EmbeddingsBody(ModelBody):
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(default=None, description="the model's own number, if given")
     input_type: Literal["document", "query", "search_document", "search_query"] = Field(
-        default="document", description="which of the model's prompts stands before the texts"
+        default="document", description="which of the model's prompts precedes the texts"
     )
+
+
+class SearchBody(Body):
+    """A query over the run's documents, for one system or for several that are to be compared."""
+
+    query: str
+    system: str | None = Field(default=None, description="system to search, see GET /v1/systems; default: reranked")
+    systems: list[str] | None = Field(
+        default=None, min_length=1, max_length=_MAX_SYSTEMS, description="several, answered together"
+    )
+    top_n: int | None = Field(default=None, ge=1, description="documents of each ranking; else ten")
+    candidates: int | None = Field(
+        default=None, ge=1, description="the hybrid's first documents that are reranked; else as many as in the run"
+    )
+    return_documents: bool = Field(default=True, description="whether results hold title and text")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if self.system is not None and self.systems is not None:
+            raise ValueError("give either system or systems")
+        return self

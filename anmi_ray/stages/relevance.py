@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.core.records import find_rows
-from anmi_ray.evaluation import relevance, relevance_fit
+from anmi_ray.evaluation import relevance
 from anmi_ray.evaluation.judged import GRADES
-from anmi_ray.evaluation.relevance import Relevance, Truth
-from anmi_ray.evaluation.relevance_fit import ScoredPairs
+from anmi_ray.evaluation.relevance import Relevance, ScoredPairs, Truth
 from anmi_ray.store import Artifact
 
 _PAIR = ("query_id", "doc_id")
@@ -74,17 +73,17 @@ def publish(
     dev, test: what is known (None: nothing), and the reranked Run of these queries.
     """
     known, pairs = dev[0], dev[0].pairs(_top(dev[1], depth))
-    fitted = relevance_fit.fit(pairs, seed)
+    fitted = relevance.fit(pairs, seed)
     if fitted.curve is None:
         artifact.publish_json(relevance.FILE, None)
         return fitted.why_not
-    at = relevance_fit.thresholds(pairs, fitted.out_of_fold)
-    of_dev = relevance_fit.check(pairs, fitted.out_of_fold, at, known.by)
+    at = relevance.thresholds(pairs, fitted.out_of_fold)
+    of_dev = relevance.check(pairs, fitted.out_of_fold, at, known.by)
     of_test = None
     told, run = test
     held = None if told is None else told.pairs(_top(run, depth))
     if told is not None and held:
-        of_test = relevance_fit.check(held, fitted.curve.of(held.score), at, told.by)
+        of_test = relevance.check(held, fitted.curve.of(held.score), at, told.by)
     artifact.publish_json(relevance.FILE, asdict(Relevance(fitted.curve, depth, of_dev, of_test)))
     return ""
 

@@ -61,10 +61,7 @@ def check_outputs(
     for option, path in outputs.items():
         if path is None:
             continue
-        if option == "plot":
-            if path.suffix not in (".svg", ".html"):
-                raise ConfigError("a picture is .svg or .html", str(path), "name it so")
-        elif option not in any_name and path != STANDARD:
+        if option not in any_name and path != STANDARD:
             format_of(path)
         if path.resolve() in seen:
             raise ConfigError(

@@ -22,7 +22,7 @@ from anmi_ray.pipeline.stages import FIRST, MINE, TRAIN
 from anmi_ray.reports.campaign import Trial
 from anmi_ray.store import Artifact, Store, fingerprint
 
-VERSION = 1  # of what a campaign's fingerprint stands for
+VERSION = 1  # of the contents of a campaign's fingerprint
 MEASURE = "nDCG@10"  # on dev queries, by which trials are compared
 
 
@@ -30,10 +30,10 @@ MEASURE = "nDCG@10"  # on dev queries, by which trials are compared
 class Campaign:
     """A campaign over one root.
 
-    config, place: its settings, and where they were read.
-    working_folder: what relative paths in its settings are relative to.
+    config, place: its settings, and the file they come from.
+    working_folder: base of relative paths in the settings.
     base, resolved: the experiment that it varies, and its stages.
-    fingerprint: of all that decides which trials it has.
+    fingerprint: of everything that determines its trials.
     """
 
     config: CampaignConfig
@@ -66,18 +66,18 @@ class Campaign:
         return validate(self.written(given, run), f"{self.place}, {_settings_text(settings)}", self.working_folder)
 
     def written(self, settings: Mapping[str, Any], run: str) -> dict[str, Any]:
-        """The experiment with `settings`, as a file would have it: what its own file says, and these."""
+        """The experiment with `settings`, in the form of a file."""
         content = deepcopy(self.config.experiment)
         for name, value in settings.items():
             put(content, name, deepcopy(value))
         return {**content, "name": run}
 
     def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """What a point of the space puts into the experiment, by dotted name, in the order in which it does."""
+        """Settings of a point of the space, by dotted name, in the order of their application."""
         return self.config.drawn(lambda name, _: params[name])[1]
 
     def run_name(self, what: str) -> str:
-        """The name of one of its runs, which no other campaign's has."""
+        """The name of one of its runs, unique to this campaign."""
         return f"{self.config.name}-{self.fingerprint[:8]}-{what}"
 
     def trained(self, train: str) -> Artifact:
@@ -91,12 +91,12 @@ class Campaign:
         return [(row["step"] / steps, row["dev"]) for row in rows if row["dev"] is not None]
 
     def repeat_seeds(self) -> list[int]:
-        """Training seeds of the repeats: fresh ones, the same for the best and for the default."""
+        """Fresh training seeds of the repeats, the same for the best and the default."""
         return [derived_seed("repeat", self.config.seed, k) % 2**31 for k in range(self.config.repeats)]
 
 
 def open_campaign(loaded: Loaded) -> Campaign:
-    """The campaign of a file: its experiment validated, its space checked against it. Raises ConfigError."""
+    """The campaign of a file, with its experiment validated. Raises ConfigError."""
     config = loaded.config
     place = loaded.place
     folder = os.getcwd()
@@ -115,9 +115,9 @@ def open_campaign(loaded: Loaded) -> Campaign:
 
 @contextmanager
 def alone(store: Store, name: str) -> Iterator[None]:
-    """Hold the lock `name` of a local store, which the system frees when this process ends, however. Raises StoreError.
+    """Hold the lock `name` of a local store until this process ends. Raises StoreError if another process holds it.
 
-    Two processes that train the same run at once would disturb each other's checkpoints. Object storage has no locks.
+    Two processes that train the same run would overwrite each other's checkpoints. Object storage has no locks.
     """
     if store.local is None:
         yield
@@ -129,7 +129,7 @@ def alone(store: Store, name: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreError(
-                "another process is at work here", store.where(name), "wait for it, or give another root"
+                "another process is running this campaign", store.where(name), "wait for it, or give another root"
             ) from None
         except OSError as error:
             raise from_os_error(error, str(store.local)) from None
@@ -137,23 +137,22 @@ def alone(store: Store, name: str) -> Iterator[None]:
 
 
 def best(trials: Iterable[Trial]) -> Trial | None:
-    """Return the complete trial with the highest dev; of equal ones the first."""
+    """The complete trial with the highest dev; ties go to the first."""
     finished = [trial for trial in trials if trial.dev is not None]
     return max(finished, key=lambda trial: (trial.dev, -trial.number), default=None)
 
 
 def check_shared(campaign: Campaign, experiment: Experiment, settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError where a trial with these settings would not share all stages before mine."""
+    """Raise ConfigError if a trial with these settings would not share all stages before mine."""
     for stage, resolved in resolve(experiment, campaign.content).items():
         if stage == MINE:
             return
         shared = campaign.resolved.get(stage)
         if shared is None or shared.fingerprint != resolved.fingerprint:
             raise ConfigError(
-                f"{_settings_text(settings)} needs a stage {stage} of its own, and all that comes before mine is made "
-                "once for all trials",
+                f"{_settings_text(settings)} changes stage {stage}, but trials share all stages before mine",
                 f"{campaign.place}, space",
-                "leave it out, or fix it for all in settings: each value is then a campaign",
+                "leave it out, or set it for all trials in settings",
             )
 
 

@@ -1,7 +1,7 @@
-"""The search of a campaign: Ray Tune runs a process per trial, Ray Train inside, and its ASHA stops trials.
+"""The search of a campaign: Ray Tune runs a process per trial, with Ray Train inside, and its ASHA stops trials.
 
-A trial is a run of the main path up to train, through the same store: what trials share is made once. Tune's own state
-is removed at the end: it has none of the scheduler's, and is pickled code. Optuna's storage (`study`) has the trials.
+A trial is a run of the main path up to train, through the same store, so shared stages are computed once. Tune's own
+state is removed at the end: it lacks the scheduler's, and is pickled code. Optuna's storage (`study`) has the trials.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from anmi_ray.tuning.campaign import Campaign
 from anmi_ray.tuning.study import Trials
 
 _LOG = logging.getLogger(__name__)
-_ENDS_S = 60.0  # that a trial's process may take to end
+_ENDS_S = 60.0  # time limit for a trial's process to end
 METRIC = "dev"
 TIME = "completed_share"
-_CLOSE = 1e-6  # shares of the steps that are the same point
-# What a trial's driver takes: no CPU, or a stage that wants all of them would wait for it for ever.
+_CLOSE = 1e-6  # tolerance between shares of the steps
+# Resources of a trial's driver: no CPU, or a stage that needs all of them would wait forever.
 _DRIVER: dict[str, float] = {"CPU": 0.0, "memory": 64 * 2**20}
 
 
@@ -55,9 +55,9 @@ Ended = Callable[[Trial], None]
 
 
 def share(campaign: Campaign, reporter: Reporter) -> None:
-    """Make what all trials read, all stages before mine, as a run of its own name: the experiment's own run stays.
+    """Run the stages before mine, which all trials share, under a separate run name.
 
-    Raises DataError, before anything is asked about the collection, if trials cannot be compared on its dev queries.
+    Raises DataError, before any judge is asked, if trials cannot be compared on the collection's dev queries.
     """
     base = campaign.base.model_copy(update={"name": campaign.run_name("shared")})
     path.run(base, Everyone(reporter, _Splits(campaign)), last=campaign.shared[-1], content=campaign.content)
@@ -81,10 +81,10 @@ def without_labels(campaign: Campaign, counts: CollectionCounts) -> Iterator[Anm
 
 
 def search(campaign: Campaign, trials: Trials, reporter: Reporter, ended: Ended) -> list[Trial]:
-    """Run the trials that are missing, and return all. Needs a started Ray; `ended` gets each as it ends.
+    """Run the missing trials, and return all. Needs a started Ray; `ended` gets each as it ends.
 
-    A trial that fails is counted, and the others go on. Raises ConfigError if a trial's training has no room on the
-    cluster or no point of the space fits together.
+    Failed trials do not stop the others. Raises ConfigError if a trial's training does not fit on the cluster, or no
+    point of the space is valid.
     """
     config = campaign.config
     known = trials.read()
@@ -96,7 +96,7 @@ def search(campaign: Campaign, trials: Trials, reporter: Reporter, ended: Ended)
     for trial in known:
         if trial.status in ("complete", "stopped"):
             tell(asha, f"before-{trial.number}", trial)
-    # Ctrl-C ends the command, as everywhere; our reporter says what Tune would print
+    # Ctrl-C ends the command; our reporter replaces Tune's output
     os.environ |= {"TUNE_DISABLE_SIGINT_HANDLER": "1", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
@@ -127,9 +127,9 @@ def search(campaign: Campaign, trials: Trials, reporter: Reporter, ended: Ended)
 
 
 def carry_out(config: Mapping[str, Any], campaign: Campaign) -> None:
-    """Run one trial in a process of its own: the main path up to train; every dev point goes to Tune.
+    """Run one trial: the main path up to train; every dev point goes to Tune.
 
-    The last point is told when the model is there: a trial that early stopping ends after it has ended anyway.
+    The last point is reported once the model is published, so that a trial stopped by it is complete.
     """
     logs.set_up()
     with logs.bound(campaign=campaign.config.name, trial=config["number"]):
@@ -141,14 +141,14 @@ def carry_out(config: Mapping[str, Any], campaign: Campaign) -> None:
 
 
 class _DevPoints(Reporter):
-    """Reports dev points to Tune, each once; early stopping has decided about those up to the share `last`."""
+    """Reports dev points to Tune, once each; early stopping has already decided on those up to the share `last`."""
 
     def __init__(self, last: float) -> None:
         self._last = last
         self._notices = list[str]()
 
     def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
-        """Called by a thread of training; Tune may end this process in the call."""
+        """Report a point from a training thread; Tune may end this process in the call."""
         if share < 1.0:
             self.tell(share, dev, group)
 
@@ -165,7 +165,7 @@ class _DevPoints(Reporter):
 
 
 def scheduler(config: AshaConfig | None) -> TrialScheduler:
-    """Return early stopping. A trial's clock is the share of its own steps, whose number depends on mining."""
+    """Return early stopping by the share of a trial's steps, whose number depends on mining."""
     if config is None:
         return FIFOScheduler()
     grace = cast(int, config.grace)  # any number will do
@@ -173,9 +173,9 @@ def scheduler(config: AshaConfig | None) -> TrialScheduler:
 
 
 def tell(asha: TrialScheduler, trial_id: str, trial: Trial) -> None:
-    """Tell early stopping a trial's dev points so far; Ray saves no scheduler's state.
+    """Pass a trial's earlier dev points to early stopping, as Ray does not save the scheduler's state.
 
-    What it decided on them stays: a trial that goes on is not compared with those that came after it.
+    Its decisions on them stay: a resumed trial is not compared with later ones.
     """
     known = cast(TuneTrial, SimpleNamespace(trial_id=trial_id))
     asha.on_trial_add(cast(Any, None), known)
@@ -194,7 +194,7 @@ class _Points(Searcher):
         self._interrupted = [trial for trial in trials.read() if trial.status == "running"]
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """Return what `carry_out` needs to know of a trial."""
+        """Return the arguments of `carry_out`."""
         trial = self._interrupted.pop(0) if self._interrupted else self._new()
         if trial is None:
             return cast(Any, Searcher.FINISHED)  # a string, which Tune's annotation leaves out
@@ -213,7 +213,7 @@ class _Points(Searcher):
         """Do nothing: the callback keeps the end of a trial."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune pickles what it is given; nobody reads it
+        return {}  # pickled by Tune, never read
 
     def save(self, checkpoint_path: str) -> None:
         """Do nothing: Optuna's storage has the trials."""
@@ -222,7 +222,7 @@ class _Points(Searcher):
 
 
 class _Log(tune.Callback):
-    """Writes what becomes of trials into Optuna's storage, and tells the reporter."""
+    """Writes the state of trials into Optuna's storage, and reports it."""
 
     def __init__(
         self, campaign: Campaign, trials: Trials, reporter: Reporter, ended: Ended, releasing: ThreadPoolExecutor
@@ -247,7 +247,7 @@ class _Log(tune.Callback):
         self._trials.measured(number, result[TIME], result[METRIC], self._seconds(number))
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        """Keep the end of a trial that ran to its end or was stopped."""
+        """Record a complete or stopped trial."""
         number, train = trial.config["number"], trial.config["trained"]
         manifest = self._campaign.trained(train).manifest()
         if manifest is None:
@@ -260,11 +260,11 @@ class _Log(tune.Callback):
             self._end(number, "complete", manifest["dev"])
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        """Keep why a trial failed."""
+        """Record why a trial failed."""
         self._end(trial.config["number"], "failed", message=_message(trial))
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        """Start its clock, or go on with that of an earlier call."""
+        """Start its clock, or continue that of an earlier call."""
         number = trial.config["number"]
         before = next(one.seconds for one in self._trials.read() if one.number == number)
         self._begun[number] = time.monotonic() - before
@@ -283,15 +283,14 @@ class _Log(tune.Callback):
         self._ended(trial)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # as of the points
+        return {}  # pickled by Tune, never read
 
 
 def _release(group: str, process: int) -> None:
-    """Give back what the workers of a trial held, once it and all that it started are gone.
+    """Release the workers' placement group of a trial, once it and its actors are gone.
 
-    Its controller outlives it by moments, and takes workers that it lost for failed: it would take room for others.
-    Ray Train leaves that to an actor that asks the dashboard whether the training is gone, and a Ray on one machine has
-    none: without this every trial that is stopped would keep its CPUs to the campaign's end.
+    Its controller outlives it briefly, and would restart lost workers. Ray Train leaves the release to an actor that
+    asks the dashboard; a local Ray has none, so every stopped trial would keep its CPUs to the campaign's end.
     """
     deadline = time.monotonic() + _ENDS_S
     while any(actor["State"] != "DEAD" for actor in _family(process)):
@@ -302,7 +301,7 @@ def _release(group: str, process: int) -> None:
 
 
 def _family(process: int) -> list[dict[str, Any]]:
-    """What Ray knows of the actors of a process and, generation after generation, of those that end with them."""
+    """Ray's records of the actors of a process, and recursively of the actors that they own."""
     known: list[dict[str, Any]] = [actor for actor in actors().values() if not actor["IsDetached"]]
     generation = [actor for actor in known if actor["Pid"] == process]
     found = list(generation)
@@ -314,16 +313,16 @@ def _family(process: int) -> list[dict[str, Any]]:
 
 
 def forget_checkpoints(campaign: Campaign, trials: Iterable[Trial]) -> None:
-    """Remove what stopped trials would resume from: none of them will."""
+    """Remove the checkpoints of stopped trials, which are not resumed."""
     for trial in trials:
         if trial.status == "stopped":
             trainer.clear_checkpoints(campaign.trained(trial.train), campaign.base.execution.training)
 
 
 def _message(trial: TuneTrial) -> str:
-    """Return why a trial failed: of an error for the user all that it says, of others the last line."""
+    """Return why a trial failed: the whole message of a user error, else the last line."""
     if trial.pickled_error_file is not None and Path(trial.pickled_error_file).exists():
-        # what this process has just written; Tune's own getters look where it has not been copied to yet
+        # written by this process; Tune's own getters read a copy that does not exist yet
         error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
         cause = error.cause if isinstance(error, RayTaskError) else error
         return str(cause) if isinstance(cause, AnmiError) else f"{type(cause).__name__}: {trainer.last_line(cause)}"

@@ -1,7 +1,7 @@
-"""A tuning campaign from its file to its report: what trials share, the search, the repeats on test, the page.
+"""A tuning campaign: the shared stages, the search, the repeats on test, and the page.
 
-The best of many on dev is partly the luckiest on dev, so the best and the default settings are trained again with fresh
-seeds and compared on test queries, which the search never saw.
+The best of many on dev is partly the luckiest, so the best and the default settings are trained again with fresh seeds
+and compared on test queries, which the search did not use.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PAIRS = ((BEST, DEFAULT), (BEST, START), (DEFAULT, START))
 
 @dataclass(frozen=True)
 class Finished:
-    """A campaign that is done: its trials, the best on dev, the repeats on test, and files by name."""
+    """A finished campaign: its trials, the best on dev, the repeats on test, and files by name."""
 
     trials: Sequence[Trial]
     best: Trial
@@ -49,9 +49,9 @@ class Finished:
 
 
 def run(campaign: Campaign, reporter: Reporter, ended: driver.Ended, retry_failed: bool = False) -> Finished:
-    """Carry out what is missing of a campaign and write its report; `ended` sees each trial as it ends.
+    """Run or continue a campaign (also after kill -9) and write its report; `ended` gets each trial as it ends.
 
-    Running again goes on, after Ctrl-C and after kill -9. Raises AnmiError for whatever a user can mend.
+    Raises AnmiError for user mistakes.
     """
     _check(campaign)
     study.check_space(campaign)
@@ -75,7 +75,7 @@ def run(campaign: Campaign, reporter: Reporter, ended: driver.Ended, retry_faile
 
 
 def _check(campaign: Campaign) -> None:
-    """Raise before Ray starts, and before anything is paid, what keeps a campaign from ending well."""
+    """Check requirements before Ray starts and before anything is paid."""
     stages = [item.stage for item in todo(campaign.store, campaign.resolved)]
     found = [*caught(study.check_installed), *requirements.of_machine(campaign.base, stages)]
     if any(stage.name == FIRST for stage in stages):
@@ -90,15 +90,12 @@ def _no_model(campaign: Campaign, trials: Sequence[Trial]) -> ConfigError:
     return ConfigError(
         f"none of {len(trials)} trials has trained a model, {len(failed)} failed{first}",
         f"campaign {campaign.config.name}",
-        "mend what they say, then run again with --retry-failed",
+        "fix the causes, then run again with --retry-failed",
     )
 
 
 def repeat(campaign: Campaign, best: Trial, reporter: Reporter) -> RepeatData | None:
-    """Train, rerank and measure on test; None where the campaign wants no repeats. Needs a started Ray.
-
-    What was trained before is reused, so a call after a crash goes on.
-    """
+    """Train, rerank and measure on test, reusing earlier trainings; None without repeats. Needs a started Ray."""
     seeds = campaign.repeat_seeds()
     if not seeds:
         return None
@@ -123,7 +120,7 @@ def repeat(campaign: Campaign, best: Trial, reporter: Reporter) -> RepeatData | 
 def _carried_out(
     campaign: Campaign, wanted: Mapping[tuple[str, int], Experiment], reporter: Reporter
 ) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return the records of all runs, `max_concurrent` at once; of equal ones one is run."""
+    """Return the records of all runs, `max_concurrent` at once; equal ones are run once."""
     reporter.stage("repeats", f"train the best and the default with {len(wanted) // 2} fresh seeds, measure on test")
     execution = campaign.base.execution.model_copy(update={"window": campaign.config.max_concurrent})
     context = Context(
@@ -142,7 +139,7 @@ def _carried_out(
 
 
 def _run(experiment: Experiment, content: str) -> dict[str, Any]:
-    """Run it up to rerank, in a process of its own."""
+    """Run it up to rerank."""
     return path.run(experiment, last=RERANK, content=content)
 
 

@@ -1,7 +1,7 @@
-"""A campaign's trials as Optuna keeps them, the next point by its sampler, and the importances of parameters.
+"""A campaign's trials in Optuna's storage, the next point by its sampler, and the importances of parameters.
 
-The next point follows from the seed, the trial's number, and the trials so far, so a campaign that was killed chooses
-what it would have chosen anyway. The only module that imports optuna, inside functions: it comes with the extra `tune`.
+The next point depends on the seed, the trial's number, and the earlier trials, so a killed campaign continues as it
+would have. Only this module imports optuna (extra `tune`), inside functions.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from anmi_ray.tuning.campaign import Campaign, check_shared
 if TYPE_CHECKING:
     import optuna
 
-_TRIES = 100  # points drawn for a trial, until one is new and its settings fit together
-_DRAWS = 100  # random points in which a value must fit once
+_TRIES = 100  # points drawn for a trial, until one is new and valid
+_DRAWS = 100  # random points, at least one of which must be valid with a value
 _STEPS = 1_000_000  # of Optuna's intermediate values: millionths of a trial's steps
 _FEWEST = 4  # complete trials for importances
 _STATUS: dict[str, Status] = {"COMPLETE": "complete", "PRUNED": "stopped", "FAIL": "failed", "RUNNING": "running"}
@@ -37,7 +37,7 @@ def check_installed() -> None:
 
 
 class Trials:
-    """The trials of a campaign, in Optuna's storage below its root; one process writes them (`campaign.alone`)."""
+    """The trials of a campaign, in Optuna's storage below its root; written by one process (`campaign.alone`)."""
 
     def __init__(self, campaign: Campaign) -> None:
         self._campaign = campaign
@@ -58,16 +58,16 @@ class Trials:
         )
 
     def read(self) -> list[Trial]:
-        """Return all trials, by number. Of a trial that was retried, the last attempt."""
+        """Return all trials by number, the last attempt of retried ones."""
         if not self._journal.logs:
             return []
         found = {one.user_attrs["run"]: one for one in self._study.get_trials(deepcopy=False)}
         return sorted(map(_trial, found.values()), key=lambda trial: trial.number)
 
     def next(self) -> Trial | None:
-        """Begin a trial at a new point of the space, whose settings fit together; None if all were tried.
+        """Begin a trial at a new valid point of the space; None if all were tried.
 
-        Raises ConfigError if none fits.
+        Raises ConfigError if no point is valid.
         """
         campaign = self._campaign
         known = self._study.get_trials()
@@ -91,7 +91,7 @@ class Trials:
         return None
 
     def _ask(self, attempt: int, known: Sequence[optuna.trial.FrozenTrial]) -> optuna.Trial:
-        """Ask a sampler of its own seed, in a study in memory, so that the point does not depend on restarts."""
+        """Ask a sampler seeded by the trial's number, so that the point does not depend on restarts."""
         import optuna
 
         config = self._campaign.config
@@ -123,14 +123,14 @@ class Trials:
         return _trial(self._study.get_trials(deepcopy=False)[-1])
 
     def measured(self, number: int, share: float, dev: float, seconds: float) -> None:
-        """Keep a dev point of a trial, each once, and the time that it has run."""
+        """Record a dev point of a trial, once each, and its run time."""
         step = round(_STEPS * share)
         if step not in self._study.get_trials(deepcopy=False)[number].intermediate_values:
             self._handle(number).report(dev, step)
         self._handle(number).set_user_attr("seconds", seconds)
 
     def end(self, number: int, status: Status, dev: float | None, message: str | None, seconds: float) -> Trial:
-        """End a trial: it is not run again."""
+        """Record the end of a trial."""
         from optuna.trial import TrialState
 
         self._handle(number).set_user_attr("seconds", seconds)
@@ -145,7 +145,7 @@ class Trials:
         return optuna.Trial(self._study, number)  # a journal of one study: its trials' ids are their numbers
 
     def retry_failed(self) -> None:
-        """Begin the trials that failed once more, with the same settings."""
+        """Begin failed trials again with the same settings."""
         for trial in self.read():
             if trial.status == "failed":
                 known = self._study.get_trials(deepcopy=False)[trial.number]
@@ -200,9 +200,9 @@ def _trial(frozen: optuna.trial.FrozenTrial) -> Trial:
 
 
 def check_space(campaign: Campaign) -> None:
-    """Raise ConfigError if an end or a value of the space fits nowhere in it, or needs another stage before mine.
+    """Raise ConfigError if a bound or a value of the space is never valid, or changes a stage before mine.
 
-    A value may need others (debiased needs a bound), so it is put into random points of the space until it fits.
+    A value may need others (debiased needs a bound), so it is tried in random points of the space.
     """
     check_installed()
     import optuna
@@ -224,8 +224,10 @@ def check_space(campaign: Campaign) -> None:
         else:
             assert problem is not None
             name, value = list(point.items())[-1]
-            message = f"{name} = {value!r} fits nowhere in the space: {problem.message}"
-            raise ConfigError(message, f"{campaign.place}, space", "leave it out, or search what it needs too")
+            message = f"{name} = {value!r} is valid nowhere in the space: {problem.message}"
+            raise ConfigError(
+                message, f"{campaign.place}, space", "leave it out, or search the settings that it needs too"
+            )
 
 
 def _suggest(trial: optuna.Trial, name: str, domain: Domain) -> Any:

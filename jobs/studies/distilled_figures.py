@@ -34,16 +34,19 @@ from anmi_ray.core.arrays import Flags, Ints, Reals
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import PREDICTION
 from anmi_ray.evaluation import pairwise
-from anmi_ray.evaluation.pairwise import JUDGE, Pairs, buckets
-from anmi_ray.evaluation.pairwise_measures import (
+from anmi_ray.evaluation.pairwise import (
     BUCKETS,
-    Draws,
+    JUDGE,
+    Pairs,
     Predictor,
     accuracy,
     bootstrap,
     brier,
+    buckets,
     calibration,
     compare,
+    hits,
+    mean,
     ratio,
 )
 from anmi_ray.evaluation.significance import Estimate
@@ -134,16 +137,16 @@ def strip(fold: Pairs) -> tuple[Flags, Flags]:
     return low, high
 
 
-def mean_within(pairs: Pairs, values_P: Reals, inside: Flags, draws: Draws) -> Estimate:
+def mean_within(pairs: Pairs, values_P: Reals, inside: Flags) -> Estimate:
     """The mean of `values_P` over the pairs `inside`, with its interval over queries."""
-    return bootstrap(pairs, np.stack([inside * values_P, inside.astype(np.float64)], axis=1), ratio, draws)
+    return bootstrap(pairs, np.stack([inside * values_P, inside.astype(np.float64)], axis=1), ratio)
 
 
 def figures(predictions: pa.Table, model: str, others: Sequence[str] = ()) -> Iterator[tuple[str, Figure]]:
     """Draw the figures 1 to 10; 8 to 10 only if E|C| varies. predictions: a Prediction table."""
     steps = pairwise.steps_of(predictions, model)
     last = pairwise.read(predictions, model)
-    fold, draws = folded(last), Draws(last.queries)
+    fold = folded(last)
     beside = {name: pairwise.read(predictions, name) for name in others}
     yield "1", learning({step: pairwise.read(predictions, model, step) for step in steps}, beside)
     shown = [steps[k] for k in np.unique(np.linspace(0, len(steps) - 1, STEPS).round().astype(int))]
@@ -152,11 +155,11 @@ def figures(predictions: pa.Table, model: str, others: Sequence[str] = ()) -> It
     yield "4", circles(fold)
     yield "5", grown(fold, by_rank=False)
     yield "6", grown(fold, by_rank=True)
-    yield "7", ranked(fold, draws)
+    yield "7", ranked(fold)
     if np.ptp(decided(last)) > 1e-6:
         yield "8", strips(fold)
         yield "9", confidence(fold)
-        yield "10", segmented(fold, draws)
+        yield "10", segmented(fold)
 
 
 def axes(columns: int = 1, height: float = 3.6, width: float = 4.8) -> tuple[Figure, list[Axes]]:
@@ -260,7 +263,7 @@ def grown(fold: Pairs, by_rank: bool) -> Figure:
     return figure
 
 
-def ranked(fold: Pairs, draws: Draws) -> Figure:
+def ranked(fold: Pairs) -> Figure:
     """Figure 7: kinds in equal buckets by rank of r; lines: predicted and observed mean for the preferred document."""
     figure, (axis,) = axes()
     count = min(BUCKETS, len(fold))
@@ -275,7 +278,7 @@ def ranked(fold: Pairs, draws: Draws) -> Figure:
         x, [1 - fold.mean_P[bucket == b].mean() for b in range(count)], color=LINE, linewidth=2, label="predicted"
     )
     for_preferred = 1.0 - fold.score_P
-    found = [mean_within(fold, for_preferred, bucket == b, draws) for b in range(count)]
+    found = [mean_within(fold, for_preferred, bucket == b) for b in range(count)]
     mean, low, high = (np.array([getattr(one, end) for one in found], dtype=float) for end in ("mean", "low", "high"))
     axis.vlines(x, low, high, color="black")
     axis.plot(x, mean, color="black", marker="o", markersize=3, label="observed")
@@ -321,7 +324,7 @@ def confidence(fold: Pairs) -> Figure:
     return figure
 
 
-def segmented(fold: Pairs, draws: Draws) -> Figure:
+def segmented(fold: Pairs) -> Figure:
     """Figure 10: observed means in segments of equal population: for the preferred document, and of |2C − 1|."""
     figure, panels = axes(2)
     segment = segments(fold)
@@ -331,7 +334,7 @@ def segmented(fold: Pairs, draws: Draws) -> Figure:
         for number in np.unique(segment):
             inside = segment == number
             x, y = fold.mean_P[inside], decided(fold)[inside]
-            mean = mean_within(fold, value, inside, draws).mean or 0.0
+            mean = mean_within(fold, value, inside).mean or 0.0
             shade = mpl.colormaps["BuGn"](float(np.clip((mean - least) / (1 - least), 0, 1)))
             corner, size = (x.min(), y.min()), (np.ptp(x), np.ptp(y))
             area = Rectangle(corner, *size, transform=TO_TRIANGLE + axis.transData, facecolor=shade, edgecolor="white")
@@ -368,15 +371,25 @@ def steps_table(predictions: pa.Table, model: str) -> Table:
     )
 
 
+def differences(pairs: Pairs, model: Pairs) -> tuple[Estimate, Estimate]:
+    """Accuracy on consensus and Brier score of `pairs` minus those of the model's predictions of the same pairs."""
+    right, consensus = hits(pairs)
+    change = np.stack([(right - hits(model)[0]) * consensus, consensus], axis=1).astype(np.float64)
+    squares = (pairs.mean_P - pairs.score_P) ** 2 - (model.mean_P - model.score_P) ** 2
+    return bootstrap(pairs, change, ratio), mean(squares, pairs)
+
+
 def predictors_table(compared: Sequence[Predictor]) -> Table:
     """A predictor a row; differences are to the judge, paired over queries."""
-    rows = [
-        (
-            one.name, shown(one.accuracy), shown(one.accuracy_difference), shown(one.brier, 4),
-            shown(one.brier_difference, 4), f"{one.calibration.ece:.3f}", shown(one.calibration.rms),
-        )
-        for one in compared
-    ]  # fmt: skip
+    rows = []
+    for one in compared:
+        by_accuracy, by_brier = (None, None) if one is compared[0] else differences(one.pairs, compared[0].pairs)
+        rows.append(
+            (
+                one.name, shown(one.accuracy), shown(by_accuracy), shown(one.brier, 4), shown(by_brier, 4),
+                f"{one.calibration.ece:.3f}", shown(one.calibration.rms),
+            )
+        )  # fmt: skip
     columns = ("predictor", "accuracy on consensus", "difference", "Brier", "difference", "ECE", "calibration rms")
     return Table("At the last step", columns, rows)
 

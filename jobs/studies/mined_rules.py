@@ -27,7 +27,7 @@ from anmi_ray.core.arrays import Reals
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import id_matrix
 from anmi_ray.core.records import EXAMPLE, GAP, QREL, TRUTH, find_rows
-from anmi_ray.evaluation.pairwise_measures import wilson
+from anmi_ray.evaluation.pairwise import wilson
 from anmi_ray.store import Artifact, Store
 from anmi_ray.store.runs import find_run
 from jobs.studies import harness

@@ -217,7 +217,7 @@ def test_a_fusion_is_served_as_it_was_measured(run: anmi_ray.Run, tmp_path: Path
     expected = [served[query, docs[at]] for at in ranking["index"].to_pylist()]
     np.testing.assert_allclose(ranking["score"].to_pylist(), expected, atol=1e-4)
     assert anmi_ray.rerank(run, asked, ["a", "b"], scores={"bm25": [1, 2], "dense": [2, 1]}).num_rows == 2
-    with pytest.raises(ConfigError, match="weights are of bm25, dense"):
+    with pytest.raises(ConfigError, match="expected scores of bm25, dense"):
         anmi_ray.rerank(folder, asked, ["a"], scores={"bm25": [1.0]})
     with pytest.raises(DataError, match="each of 2 texts"):
         anmi_ray.rerank(folder, asked, ["a", "b"], scores={"bm25": [1.0], "dense": [1.0, 2.0]})
@@ -225,7 +225,7 @@ def test_a_fusion_is_served_as_it_was_measured(run: anmi_ray.Run, tmp_path: Path
     with pytest.raises(DataError, match=r"fusion\.json"):
         rerank_run(folder, collection, there / "hybrid.trec", tmp_path / "again.trec", 10, 1, files)
     (folder / "fusion.json").unlink()
-    with pytest.raises(ConfigError, match="no weights of a fusion"):
+    with pytest.raises(ConfigError, match="no fusion weights"):
         anmi_ray.rerank(folder, asked, ["a"], scores={"bm25": [1.0], "dense": [1.0]})
 
 

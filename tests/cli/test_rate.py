@@ -43,12 +43,12 @@ def test_as_a_process(file: Path, tmp_path: Path) -> None:
 
 def test_everything_it_writes(file: Path, tmp_path: Path) -> None:
     out, fits, gaps = tmp_path / "o.parquet", tmp_path / "f.csv", tmp_path / "g.jsonl"
-    plot, rejects, anchors = tmp_path / "p.html", tmp_path / "r.csv.gz", tmp_path / "anchors.jsonl"
+    rejects, anchors = tmp_path / "r.csv.gz", tmp_path / "anchors.jsonl"
     anchors.write_text('{"query_id": "q1", "doc_id": "b"}\n{"query_id": "q1", "doc_id": "nowhere"}\n')
     file.write_text(HEAD + GOOD + "q1,a,b,2\n")
     said = rate(
         file, "--model", "bradley-terry", "--prior", "1.5", "--dispersion", "1", "--out", out, "--fits", fits,
-        "--gaps", gaps, "--plot", plot, "--rejects", rejects, "--anchors", anchors, "--max-reject-fraction", "0.2",
+        "--gaps", gaps, "--rejects", rejects, "--anchors", anchors, "--max-reject-fraction", "0.2",
     )  # fmt: skip
     ratings = pq.read_table(out)
     names = ["query_id", "doc_id", "rating_elo", "std_err_elo", "latent", "games", "component"]
@@ -60,7 +60,6 @@ def test_everything_it_writes(file: Path, tmp_path: Path) -> None:
     assert [(row["query_id"], row["anchor_id"], row["anchor_kind"]) for row in lines[:2]] == [("q1", "b", "known")] * 2
     assert lines[2]["anchor_kind"] == "top-rated"
     assert pacsv.read_csv(rejects).to_pylist()[0]["place"] == f"{file}:8"
-    assert "known positive" in plot.read_text()
     for line in (
         "rows           7 read, 6 accepted, 1 rejected",
         f"               1 preference outside [0, 1] ({file}:8: 2)",
@@ -75,7 +74,7 @@ def test_everything_it_writes(file: Path, tmp_path: Path) -> None:
         assert line in said
     assert "1 of their rows name no rated document" in said
     assert {path.name for path in tmp_path.iterdir()} == {
-        path.name for path in (file, out, fits, gaps, plot, rejects, anchors)
+        path.name for path in (file, out, fits, gaps, rejects, anchors)
     }
 
 
@@ -87,69 +86,6 @@ def test_output_formats_agree(file: Path, tmp_path: Path, suffix: str) -> None:
     read = pajson.read_json if ".jsonl" in suffix else pacsv.read_csv
     with pa.input_stream(str(paths[1])) as stream:  # unpacks by the suffix
         assert read(stream).to_pylist() == pq.read_table(paths[0]).to_pylist()
-
-
-def test_the_picture(file: Path, tmp_path: Path) -> None:
-    file.write_text(HEAD + "".join(f"q{i},<a&b>,b,1\nq{i},c,d,0.5\n" for i in range(5)))
-    said = rate(file, "--prior", 1, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg")
-    assert "(queries q0, q1, q2 of 5; another with --plot-query)" in said
-    assert "connected      5 of 5 queries disconnected (q0, q1, q2, ...)" in said
-    drawn = (tmp_path / "p.svg").read_text()
-    assert "query q2" in drawn
-    assert "query q3" not in drawn
-    assert "&lt;a&amp;b&gt;" in drawn
-    assert "var(" not in drawn
-    rate(file, "--prior", 1, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg", "--plot-query", "q3")
-    assert "query q3" in (tmp_path / "p.svg").read_text()
-    file.write_text(f"{HEAD}q,var(--x),b,1\nq,var(--card),d,1\n")
-    rate(file, "--prior", 1, "--out", tmp_path / "o.csv", "--plot", tmp_path / "q.svg")
-    drawn = (tmp_path / "q.svg").read_text()
-    assert {"var(--x)", "var(--card)"} == set(re.findall(r"var\([^)]*\)", drawn))
-    file.write_text(f"{HEAD}q3,a,b,1\n")
-    said = refused("rate", file, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg", "--plot-query", "q33")
-    assert "did you mean q3?" in said
-
-
-def test_ties_and_leanings(tmp_path: Path) -> None:
-    """Every option of the model reaches the fit, and the summary says what was found."""
-    rows = [(a, b, judge) for a in range(6) for b in range(6) if a != b for judge in ("x", "y")]
-    lines = [
-        f"q,d{a},d{b},{1 if a < b + 2 * (judge == 'x') else 0.5 if a == b + 1 else 0},{judge}" for a, b, judge in rows
-    ]
-    file, out = tmp_path / "judged.csv", tmp_path / "o.csv"
-    file.write_text("query_id,doc_a,doc_b,preference,judge\n" + "\n".join(lines) + "\n")
-    said = rate(file, "--out", out, "--prior", 1, "--model", "bradley-terry", "--ties", "davidson", "--tie-width", 0.5)
-    assert "davidson, width 0.5" in said
-    said = rate(file, "--out", out, "--prior", 1, "--judge-offsets")
-    leaning = {line.split()[2]: int(line.split()[3]) for line in said.splitlines() if line.startswith("leaning")}
-    assert leaning["x:"] > leaning["y:"]
-    said = refused("rate", file, "--out", out, "--ties", "davidson")
-    assert "ties: davidson needs model: bradley-terry" in said
-
-
-def test_what_did_not_converge_is_said(file: Path, tmp_path: Path) -> None:
-    file.write_text("query_id,doc_a,doc_b,preference,games\nq,a,b,1,1e300\nq,b,c,1,1\nq,c,a,1,1\n")
-    said = rate(file, "--prior", 1, "--dispersion", 1, "--out", tmp_path / "o.csv", "--fits", tmp_path / "f.csv")
-    converged = pacsv.read_csv(tmp_path / "f.csv")["converged"][0].as_py()
-    assert ("1 of 1 queries not converged (q)" in said) == (not converged)
-
-
-def test_ratings_are_printed_without_out(file: Path) -> None:
-    said = rate(file)
-    rows = [line.split() for line in said.splitlines() if re.match("q[12] ", line)]
-    assert sorted(row[:2] for row in rows) == [[query, doc] for query in ("q1", "q2") for doc in "abc"]
-    for row in rows:
-        rating, low, high = (float(cell.strip("[],")) for cell in row[2:])
-        assert low < rating < high
-        assert high - low > 100
-    assert "too few comparisons" in said
-
-
-def test_many_ratings_are_printed_in_part(file: Path) -> None:
-    file.write_text(HEAD + "".join(f"q,d{number:02},d{number + 1:02},1\n" for number in range(59)))
-    said = rate(file)
-    assert len([line for line in said.splitlines() if line.startswith("q ")]) == 50
-    assert "10 more documents" in said
 
 
 @pytest.mark.parametrize("orders", [("AB", "BA"), ("ab ", "ba"), ("first", "second"), ("original", "swapped")])
@@ -180,7 +116,6 @@ def test_leanings_are_fitted_whatever_the_orders_are_called(tmp_path: Path, orde
         (["--out", "nowhere/o.csv"], "mkdir -p"),
         (["--out", "preferences.csv"], "would overwrite it; it is read"),
         (["--out", "o.csv", "--fits", "o.csv"], "it is written by --out"),
-        (["--out", "o.csv", "--plot", "p.png"], "a picture is .svg or .html"),
         (["--out", "o.csv", "--prior", "empirical"], "did you mean --prior empirical-bayes?"),
         (["--out", "o.csv", "--prior", "0"], "--prior 0"),
         (["--out", "o.csv", "--dispersion", "nan"], "not 'nan'"),

@@ -105,8 +105,6 @@ def test_columns_may_be_called_otherwise(suffix: str) -> None:
         ("-", b"\x1f\x8b\x08", [], "standard input: cannot be unpacked"),
         ("-", content(".csv"), ["--anchors", "-"], "standard input can be read once"),
         ("f.csv", content(".csv"), ["--gaps", "-"], "it is written by --out"),
-        ("f.csv", content(".csv"), ["--plot", "-"], "a picture is .svg or .html"),
-        ("f.csv", content(".csv"), ["--plot-query", "q"], "--plot-query chooses what --plot draws"),
         ("f.csv", content(".csv"), ["--tie-width", "1"], "--tie-width is for a model of ties"),
         ("f.csv", content(".csv"), ["--prior", "1_0"], "not '1_0'"),
         ("f.csv", content(".csv"), ["--fits", "dir.csv"], "--fits: is a folder"),

@@ -8,21 +8,21 @@ from typing import Any
 
 import yaml
 
-from tests.cluster import kuberay, kubernetes, kueue
-from tests.cluster.kubernetes import Fields
+from tests.cluster import schema
+from tests.cluster.schema import Fields
 
 ROOT = Path(__file__).parents[2]
 KINDS: dict[str, type[Fields]] = {
     model.__name__: model
     for model in (
-        kubernetes.Namespace,
-        kubernetes.PodMonitor,
-        kuberay.RayCluster,
-        kuberay.RayJob,
-        kuberay.RayService,
-        kueue.ResourceFlavor,
-        kueue.ClusterQueue,
-        kueue.LocalQueue,
+        schema.Namespace,
+        schema.PodMonitor,
+        schema.RayCluster,
+        schema.RayJob,
+        schema.RayService,
+        schema.ResourceFlavor,
+        schema.ClusterQueue,
+        schema.LocalQueue,
     )
 }
 Place = tuple[str | int, ...]  # keys and positions from a document's top

@@ -20,8 +20,8 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.pipeline.stages import names_of, stage_name
 from cluster import render
 from cluster.description import POOL, ROOT, SIZES, USER, Description, Grown, load
-from tests.cluster.kubernetes import amount
 from tests.cluster.manifests import documents, of, validate
+from tests.cluster.schema import amount
 from tests.shipped import EXPERIMENTS
 
 DESCRIPTION = load()

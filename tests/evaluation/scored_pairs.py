@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from anmi_ray.core.identity import rng
-from anmi_ray.evaluation import relevance_fit
-from anmi_ray.evaluation.relevance import Relevance
-from anmi_ray.evaluation.relevance_fit import ScoredPairs
+from anmi_ray.evaluation import relevance as fitting
+from anmi_ray.evaluation.relevance import Relevance, ScoredPairs
 
 WORLDS = {
     "logistic": lambda score: expit(2.5 * score - 5.0),
@@ -33,11 +32,11 @@ def drawn(world: str, number: int, queries: int = 120, depth: int = 100) -> Scor
 def relevance(world: str = "logistic") -> Relevance:
     """A curve with both checks."""
     dev, test = drawn(world, 0), drawn(world, 1)
-    found = relevance_fit.fit(dev)
+    found = fitting.fit(dev)
     assert found.curve is not None
-    at = relevance_fit.thresholds(dev, found.out_of_fold)
+    at = fitting.thresholds(dev, found.out_of_fold)
     checks = (
-        relevance_fit.check(dev, found.out_of_fold, at, "labels"),
-        relevance_fit.check(test, found.curve.of(test.score), at, "labels"),
+        fitting.check(dev, found.out_of_fold, at, "labels"),
+        fitting.check(test, found.curve.of(test.score), at, "labels"),
     )
     return Relevance(found.curve, 100, *checks)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import RUN
-from anmi_ray.evaluation import fusion, measures, served_fusion
+from anmi_ray.evaluation import fusion, measures
 
 from .conftest import make_qrels, make_run, order
 
@@ -215,7 +215,7 @@ def test_errors():
     with pytest.raises(DataError, match="1 reranked documents are not in the hybrid run"):
         fusion.fuse(reranked, hybrid, (0.5, 0.5), 1)
     for weights in ((1.5, -0.5), (0.5, 0.4), (1.0,), (0.5, 0.3, 0.2)):
-        with pytest.raises(ConfigError, match="are not 2 numbers of at least 0 with sum 1"):
+        with pytest.raises(ConfigError, match="expected 2 weights"):
             fusion.fuse(hybrid, hybrid, weights, 1)
     assert fusion.fuse(RUN.empty(), RUN.empty(), (0.5, 0.5), 1).num_rows == 0
 
@@ -223,10 +223,10 @@ def test_errors():
 @pytest.mark.parametrize(
     ("weights", "said"),
     [
-        ('{"reranked": NaN, "x": 1}', "weights reranked nan, x 1 are not numbers of at least 0 with sum 1"),
-        ('{"reranked": 1, "x": NaN}', "weights reranked 1, x nan"),
-        ('{"reranked": 0, "x": Infinity}', "weights reranked 0, x inf"),
-        ('{"reranked": -0.5, "x": 1.5}', "weights reranked -0.5, x 1.5"),
+        ('{"reranked": NaN, "x": 1}', "nan"),
+        ('{"reranked": 1, "x": NaN}', "nan"),
+        ('{"reranked": 0, "x": Infinity}', "inf"),
+        ('{"reranked": -0.5, "x": 1.5}', "-0.5"),
         ('{"reranked": 0.5, "x": "half"}', "weights.x Input should be a valid number"),
     ],
 )
@@ -234,12 +234,12 @@ def test_weights_of_a_folder_that_are_none_are_refused(tmp_path: Path, weights: 
     """A score that such a weight enters would be NaN, and its order none."""
     (tmp_path / "fusion.json").write_text(f'{{"weights": {weights}, "measure": "nDCG@10", "queries": 20}}')
     with pytest.raises(DataError, match=said) as raised:
-        served_fusion.read(tmp_path)
+        fusion.read_served(tmp_path)
     assert raised.value.place == str(tmp_path / "fusion.json")
     assert raised.value.remedy == "export the model anew"
 
 
 def test_a_weight_that_is_no_number_fuses_nothing():
     run = make_run("r", {"q": [("a", 1.0), ("b", 0.0)]})
-    with pytest.raises(ConfigError, match="numbers of at least 0 with sum 1"):
+    with pytest.raises(ConfigError, match="expected 2 weights"):
         fusion.fuse(run, run, (1.0, math.nan), 2)

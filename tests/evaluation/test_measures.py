@@ -81,7 +81,7 @@ def test_order_of_rows_does_not_matter():
 def test_a_measure_whose_queries_must_be_numbers():
     metrics = measures.evaluate(RUN, make_qrels(GRADES), ("ERR@10",))
     assert value(metrics, "q1", "ERR@10") == pytest.approx(1 / 16 / 2 + 15 / 16 * 3 / 16 / 3, abs=1e-5)
-    with pytest.raises(DataError, match="a program that measures them failed"):
+    with pytest.raises(DataError, match="an external program failed"):
         measures.evaluate(RUN, make_qrels({"q1": {"a": 99}}), ("ERR@10",))  # it knows no grade above 4
 
 

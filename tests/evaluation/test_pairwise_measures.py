@@ -11,9 +11,8 @@ import pytest
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
-from anmi_ray.evaluation.pairwise import Pairs
-from anmi_ray.evaluation.pairwise_measures import (
-    Draws,
+from anmi_ray.evaluation.pairwise import (
+    Pairs,
     accuracy,
     brier,
     bucket_values,
@@ -21,8 +20,8 @@ from anmi_ray.evaluation.pairwise_measures import (
     compare,
     constant,
     line,
-    mean_buckets,
-    predictor,
+    reliability,
+    resample,
     wilson,
 )
 
@@ -75,14 +74,12 @@ def test_pairs_of_a_query_that_go_alike_count_less() -> None:
 # --- resampling --------------------------------------------------------------------------------------------------
 
 
-def test_draws_are_of_whole_queries_and_repeat() -> None:
-    draws = Draws(7, rounds=400)
-    counts = np.concatenate(list(draws.blocks()))
+def test_samples_are_of_whole_queries_and_repeat() -> None:
+    counts = resample(np.eye(7), rounds=400)
     assert counts.shape == (400, 7)
     assert np.all(counts.sum(axis=1) == 7)
-    np.testing.assert_array_equal(counts, np.concatenate(list(Draws(7, rounds=400).blocks())))
-    assert not np.array_equal(counts, np.concatenate(list(Draws(7, rounds=400, seed=1).blocks())))
-    np.testing.assert_allclose(draws.sums(np.eye(7)), counts)
+    np.testing.assert_array_equal(counts, resample(np.eye(7), rounds=400))
+    assert not np.array_equal(counts, resample(np.eye(7), rounds=400, seed=1))
     assert counts.mean() == 1.0
     assert counts.var() == pytest.approx(6 / 7, abs=0.1)
 
@@ -114,8 +111,8 @@ def test_calibration_by_hand() -> None:
     squared = ((0.05**2 - 0.045 / 2) + (0.3**2 - 0.72 / 2)) / 2
     assert squared < 0
     assert found.rms.mean == 0.0
-    rows = mean_buckets(pairs, 2)
-    assert [(row.n, round(row.predicted, 9), row.observed.mean) for row in rows] == [(2, 0.2, 0.25), (2, 0.8, 0.5)]
+    rows = reliability(pairs, 2)
+    assert [(one.n, round(predicted, 9), one.mean) for predicted, one in rows] == [(2, 0.2, 0.25), (2, 0.8, 0.5)]
 
 
 @pytest.mark.parametrize("shrink", [0.5, 1.0, 1.25])
@@ -155,10 +152,9 @@ def test_the_interval_of_the_error_covers() -> None:
     for _ in range(100):
         true = random.uniform(0.2, 0.8, 400)
         score = random.binomial(3, true) / 3
-        draws = Draws(400, rounds=300)
-        found = calibration(of_means(true - 0.08, score), 10, draws).rms
+        found = calibration(of_means(true - 0.08, score), 10).rms
         held += found.low <= 0.08 <= found.high  # type: ignore[operator]
-        zero += calibration(of_means(true, score), 10, draws).rms.low == 0
+        zero += calibration(of_means(true, score), 10).rms.low == 0
     assert held >= 87
     assert zero >= 90
 
@@ -167,7 +163,7 @@ def test_the_expected_error_of_a_calibrated_model_is_what_one_shows() -> None:
     random, shown, said = rng("chance"), [], []
     for _ in range(100):
         true = random.uniform(0.1, 0.9, 300)
-        found = calibration(of_means(true, random.binomial(3, true) / 3), 10, Draws(300, rounds=2))
+        found = calibration(of_means(true, random.binomial(3, true) / 3), 10)
         shown.append(found.ece)
         said.append(found.ece_if_calibrated)
     assert np.mean(shown) == pytest.approx(np.mean(said), rel=0.1)
@@ -186,17 +182,10 @@ def test_swapping_the_documents_changes_nothing_but_the_side() -> None:
 
 def test_a_constant_has_no_line() -> None:
     pairs = of_world(world(100))
-    half = predictor("half", constant(pairs, 0.5), pairs)
-    assert half.accuracy.mean == 0.5
-    assert half.calibration.slope.mean is None
-    assert half.brier.mean == pytest.approx(float(np.mean((pairs.score_P - 0.5) ** 2)))
-    assert half.brier_difference is not None
-    assert half.brier_difference.low is not None
-    assert half.brier_difference.low > 0
-    same = predictor("itself", pairs, pairs)
-    for difference in (same.brier_difference, same.accuracy_difference):
-        assert difference is not None
-        assert (difference.mean, difference.low, difference.high) == (0, 0, 0)
+    half = constant(pairs, 0.5)
+    assert accuracy(half).mean == 0.5
+    assert calibration(half).slope.mean is None
+    assert brier(half).mean == pytest.approx(float(np.mean((pairs.score_P - 0.5) ** 2)))
 
 
 def test_one_query_has_no_interval_over_queries() -> None:
@@ -205,16 +194,6 @@ def test_one_query_has_no_interval_over_queries() -> None:
     for one in (alone.rms, alone.slope, alone.at_half, alone.intercept):
         assert one.mean is not None
         assert (one.low, one.high) == (None, None)
-
-
-def test_paired_differences_are_narrower_than_unpaired() -> None:
-    one = world(600, seed=5)
-    model = of_world(one)
-    other = of_means(np.clip(one.mean_P + 0.02, 0, 1), one.score_P, 300)
-    found = predictor("other", replace(other, query_P=model.query_P), model)
-    assert found.brier_difference is not None
-    width = [(part.high or 0) - (part.low or 0) for part in (found.brier_difference, found.brier)]
-    assert width[0] < 0.3 * width[1]
 
 
 def test_a_line_without_spread_is_none() -> None:
@@ -229,8 +208,6 @@ def test_predictors_are_compared_with_the_last_step() -> None:
     assert [one.name for one in found][:2] == ["ternary", "other"]
     assert len(found) == 4  # two constants
     assert found[0].brier.mean == pytest.approx(found[1].brier.mean, abs=1e-4)
-    assert found[0].brier_difference is None
-    assert all(one.brier_difference is not None for one in found[1:])
     with pytest.raises(DataError):
         compare(stored, "ternary", ["absent"])
     with pytest.raises(DataError):

@@ -15,9 +15,8 @@ from scipy.special import expit, logit
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
-from anmi_ray.evaluation import relevance, relevance_fit
-from anmi_ray.evaluation.relevance import RelevanceCurve
-from anmi_ray.evaluation.relevance_fit import PRECISIONS, ScoredPairs
+from anmi_ray.evaluation import relevance
+from anmi_ray.evaluation.relevance import PRECISIONS, RelevanceCurve, ScoredPairs
 from tests.evaluation.scored_pairs import WORLDS, drawn, truth
 from tests.evaluation.scored_pairs import relevance as made
 
@@ -32,7 +31,7 @@ SCORES = st.floats(-50.0, 50.0, width=32)
 @settings(max_examples=60, deadline=None)
 def test_a_curve_gives_probabilities_and_changes_no_order(score: np.ndarray, truth: np.ndarray) -> None:
     """Judges' gains are fractions; equal scores and any outlier among them."""
-    found = relevance_fit.fit(ScoredPairs(np.repeat(np.arange(QUERIES), DEPTH), score, truth))
+    found = relevance.fit(ScoredPairs(np.repeat(np.arange(QUERIES), DEPTH), score, truth))
     assert (found.curve is None) == bool(found.why_not)
     if found.curve is None:
         return
@@ -46,13 +45,13 @@ def test_a_curve_gives_probabilities_and_changes_no_order(score: np.ndarray, tru
 @pytest.mark.parametrize("world", WORLDS)
 def test_it_is_right_on_queries_that_it_did_not_see(world: str) -> None:
     known, fresh = drawn(world, 0), drawn(world, 1)
-    found = relevance_fit.fit(known)
+    found = relevance.fit(known)
     assert found.curve is not None
     assert found.curve.kind == ("logistic" if world == "logistic" else "isotonic")
     assert np.abs(found.curve.of(fresh.score) - truth(world, fresh.score)).mean() < 0.015
-    at = relevance_fit.thresholds(known, found.out_of_fold)
+    at = relevance.thresholds(known, found.out_of_fold)
     for pairs, probability in ((known, found.out_of_fold), (fresh, found.curve.of(fresh.score))):
-        seen = relevance_fit.check(pairs, probability, at, "labels")
+        seen = relevance.check(pairs, probability, at, "labels")
         assert seen.expected == pytest.approx(seen.relevant, rel=0.15)
         assert seen.likely is not None
         assert seen.likely.rms.low == 0.0
@@ -69,7 +68,7 @@ def test_it_is_right_on_queries_that_it_did_not_see(world: str) -> None:
 def test_scores_that_are_too_sure_are_told() -> None:
     fresh = drawn("logistic", 2)
     sure = expit(2.0 * logit(truth("logistic", fresh.score)))
-    seen = relevance_fit.check(fresh, sure, [None] * len(PRECISIONS), "labels")
+    seen = relevance.check(fresh, sure, [None] * len(PRECISIONS), "labels")
     assert seen.likely is not None
     assert seen.likely.rms.low is not None
     assert seen.likely.rms.low > 0.05
@@ -81,7 +80,7 @@ def test_the_least_threshold_by_hand() -> None:
     """Every hundredth is tried, one by one, with what it keeps counted."""
     known = drawn("logistic", 3, queries=40)
     probability = truth("logistic", known.score)
-    for wanted, found in zip(PRECISIONS, relevance_fit.thresholds(known, probability), strict=True):
+    for wanted, found in zip(PRECISIONS, relevance.thresholds(known, probability), strict=True):
         reached = []
         for at in range(1, 100):
             kept = probability >= at / 100
@@ -93,7 +92,7 @@ def test_the_least_threshold_by_hand() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda known: _first(known, 19), "of 19 dev queries it is known"),
+        (lambda known: _first(known, 19), "cover 19 dev queries"),
         (lambda known: replace(known, truth=np.zeros(len(known))), "0 of the 4,000 candidates .* are relevant"),
         (lambda known: replace(known, truth=np.ones(len(known))), "4,000 of the 4,000 candidates .* are relevant"),
         (lambda known: replace(known, score=np.full(len(known), 0.3)), "do not rise with relevance"),
@@ -102,7 +101,7 @@ def test_the_least_threshold_by_hand() -> None:
     ids=["few queries", "none relevant", "all relevant", "constant", "falling"],
 )
 def test_where_there_is_none_it_says_why(change: Callable[[ScoredPairs], ScoredPairs], says: str) -> None:
-    found = relevance_fit.fit(change(drawn("logistic", 0, queries=40)))
+    found = relevance.fit(change(drawn("logistic", 0, queries=40)))
     assert found.curve is None
     with pytest.raises(AssertionError, match=says):
         raise AssertionError(found.why_not)
@@ -115,16 +114,16 @@ def _first(known: ScoredPairs, queries: int) -> ScoredPairs:
 
 def test_nothing_at_all_is_too_few() -> None:
     nothing = np.zeros(0)
-    assert relevance_fit.fit(ScoredPairs(nothing.astype(np.int64), nothing, nothing)).curve is None
+    assert relevance.fit(ScoredPairs(nothing.astype(np.int64), nothing, nothing)).curve is None
 
 
 def test_queries_stay_in_one_fold() -> None:
     """Each query's probabilities are those of a curve that was fitted without it."""
     known = drawn("logistic", 4, queries=40)
-    before = relevance_fit.fit(known)
+    before = relevance.fit(known)
     mine = known.query == 7
     best = mine & (known.score == known.score[mine].max())
-    turned = relevance_fit.fit(replace(known, truth=np.where(best, 1.0 - known.truth, known.truth)))
+    turned = relevance.fit(replace(known, truth=np.where(best, 1.0 - known.truth, known.truth)))
     np.testing.assert_array_equal(before.out_of_fold[mine], turned.out_of_fold[mine])
     assert (before.out_of_fold[~mine] != turned.out_of_fold[~mine]).any()
 

@@ -91,7 +91,7 @@ def test_verdicts_need_both_corrected_values() -> None:
     base = contrast("a", "b", worlds(0.0, 0.1, 0.1, 1, 1)[0], rounds=100)
     assert replace(base, p_holm=0.01, wide_p_holm=0.01).verdict() == "real"
     assert replace(base, p_holm=0.01, wide_p_holm=0.06).verdict() == "these models"
-    assert replace(base, p_holm=0.06, wide_p_holm=0.01).verdict() == "not told apart"
+    assert replace(base, p_holm=0.06, wide_p_holm=0.01).verdict() == "not significant"
 
 
 def test_holm_runs_over_the_family() -> None:

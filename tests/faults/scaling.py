@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,8 @@ from anmi_ray.config.load import load
 from anmi_ray.core.records import COMPARISON, JUDGMENT
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.reports import charts
-from anmi_ray.reports.theme import SECOND, to_svg
+from anmi_ray.reports.page import asset
+from anmi_ray.reports.theme import SECOND
 from anmi_ray.store import Artifact, Store
 from tests.heads import Head, environment, head
 from tests.judging.serving import Chat, serving
@@ -205,17 +207,21 @@ def _asked(run: list[str], watch: Watch, made: Head) -> tuple[int, str, float, f
 
 
 def picture(outcome: Outcome) -> str:
-    """Questions that wait, above; nodes for judges, below; over the same seconds."""
+    """SVG: waiting questions above, nodes for judges below, over the same seconds."""
     counts = [(one.seconds, float(one.nodes.get("annotate", 0))) for one in outcome.seen]
     steps = [point for (a, b), (c, d) in itertools.pairwise(counts) for point in ((a, b), (c, b), (c, d))]
     waiting = charts.Curve("waiting", [(one.seconds, float(one.backlog)) for one in outcome.seen])
     x_label = f"seconds; a node is killed at {outcome.taken_s:.0f}, the run ends at {outcome.ended_s:.0f}"
-    return to_svg(
-        [
-            charts.lines([waiting], "seconds", "questions that wait", zero=True),
-            charts.lines([charts.Curve("nodes", steps, SECOND)], x_label, "nodes for judges", zero=True),
-        ]
+    questions = charts.lines([waiting], "seconds", "questions that wait", zero=True)
+    nodes = charts.lines([charts.Curve("nodes", steps, SECOND)], x_label, "nodes for judges", zero=True)
+    colours = dict(re.findall(r"--([\w-]+): (#\w+)", asset("page.css").split("}", 1)[0]))
+    placed = (
+        str(chart).replace("<svg ", f'<svg x="20" y="{20 + 300 * k}" width="480" height="290" ', 1)
+        for k, chart in enumerate((questions, nodes))
     )
+    shapes = re.sub(r"var\(--([\w-]+)\)", lambda match: colours[match[1]], "".join(placed))
+    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 520 620" font-family="Arial, sans-serif">'
+    return f'{head}<rect width="520" height="620" fill="{colours["card"]}"/>{shapes}</svg>\n'
 
 
 def main(path: str) -> None:

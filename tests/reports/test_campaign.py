@@ -84,7 +84,8 @@ def test_equal_data_give_equal_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gain", "said"), [(0.05, "beat the default"), (-0.05, "fall behind the default"), (0.0, "cannot be told apart")]
+    ("gain", "said"),
+    [(0.05, "beat the default"), (-0.05, "fall behind the default"), (0.0, "No significant difference")],
 )
 def test_the_finding_is_the_repeats_not_the_search(gain: float, said: str) -> None:
     found = data(gain)
@@ -94,18 +95,15 @@ def test_the_finding_is_the_repeats_not_the_search(gain: float, said: str) -> No
 
 def test_without_repeats_nothing_is_claimed() -> None:
     html = campaign.to_html(replace(data(), repeats=None, importances={}))
-    assert "on test nothing was measured" in html
-    assert "what the best is worth is not known" in html
-    assert "Unknown: fewer than four" in html
+    assert html.count('class="missing"') == 2
 
 
 def test_every_trial_is_in_the_table_and_its_end_is_marked() -> None:
     found = data()
     html = campaign.to_html(found)
     assert html.count('<td class="unit status') == len(found.trials)
-    history = campaign.history(found.trials, found.best, found.measure)
     for one in found.trials:
-        assert (f"trial {one.number}, {one.status}: dev" in history) == (one.last is not None)
+        assert (f"trial {one.number}, {one.status}: dev" in html) == (one.last is not None)
 
 
 def test_the_page_says_the_numbers_of_the_json() -> None:

@@ -244,9 +244,7 @@ def test_mistakes_are_told_before_ray_starts(tmp_path: Path, monkeypatch: pytest
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert f"127.0.0.1:{port}: cannot be listened at: Address already in use" in refused(
-            "serve", model, "--port", port
-        )
+        assert f"127.0.0.1:{port}: cannot listen: Address already in use" in refused("serve", model, "--port", port)
     assert "no.such.host" in refused("serve", model, "--host", "no.such.host")
     monkeypatch.delenv("NOBODYS_KEY", raising=False)
     assert "key NOBODYS_KEY: the environment variable is not set" in refused("serve", model, "--key-env", "NOBODYS_KEY")

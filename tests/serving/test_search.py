@@ -28,12 +28,11 @@ from anmi_ray.core.errors import DamagedError
 from anmi_ray.core.records import DOCUMENT
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.serving import app
-from anmi_ray.serving.refusals import RefusalError
 from anmi_ray.serving.scorer import Computed, ModelScorer, Task
-from anmi_ray.serving.search import SearchBody
 from anmi_ray.serving.searcher import RunSearcher
 from anmi_ray.serving.service import RerankService
 from anmi_ray.serving.settings import ServiceSettings, validated
+from anmi_ray.serving.wire import RefusalError, SearchBody
 from anmi_ray.stages.rerank.ranking import document_texts
 from tests.commands import refused
 from tests.serving.searched import DEPTH, HOSTILE, RERANKED, RETRIEVERS, wanted
@@ -202,7 +201,7 @@ def made(**given: Any) -> RerankService:
         (413, "query: has 31 characters", {"query": "x" * 31}),
         (422, "system: bm52 is not one of bm25, hybrid, reranked", {"query": "q", "system": "bm52"}),
         (422, "system: x is not one of", {"query": "q", "systems": ["bm25", "x"]}),
-        (422, "one of both", {"query": "q", "system": "bm25", "systems": ["bm25"]}),
+        (422, "either system or systems", {"query": "q", "system": "bm25", "systems": ["bm25"]}),
         (422, "systems", {"query": "q", "systems": []}),
         (422, "systems", {"query": "q", "systems": ["bm25"] * 5}),
         (422, "top_n", {"query": "q", "top_n": 0}),

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.evaluation.relevance import RelevanceCurve
 from anmi_ray.serving import queue
-from anmi_ray.serving.meters import ServiceMeters
-from anmi_ray.serving.refusals import RefusalError
+from anmi_ray.serving.queue import ServiceMeters
 from anmi_ray.serving.scorer import Computed, ModelInfo, Task
 from anmi_ray.serving.service import RerankService
 from anmi_ray.serving.settings import ServiceSettings, validated
+from anmi_ray.serving.wire import RefusalError
 
 T = TypeVar("T")
 Client = httpx2.AsyncClient
@@ -172,14 +172,14 @@ LIMITS = {"max_documents": 5, "max_characters": 20, "max_body_mb": 0.001}
         (413, "query: has 21 characters", {"json": {"query": "x" * 21, "documents": ["a"]}}),
         (422, "query: is empty", {"json": {"query": " \n", "documents": ["a"]}}),
         (422, "documents: is empty", {"json": {"query": "q", "documents": []}}),
-        (422, "documents.1: is neither a text", {"json": {"query": "q", "documents": ["a", 5]}}),
-        (422, "documents.0: is neither a text", {"json": {"query": "q", "documents": [{"title": "a"}]}}),
+        (422, "documents.1: expected a string", {"json": {"query": "q", "documents": ["a", 5]}}),
+        (422, "documents.0: expected a string", {"json": {"query": "q", "documents": [{"title": "a"}]}}),
         (422, "documents", {"json": {"query": "q"}}),
         (422, "query", {"json": {"documents": ["a"], "query": None}}),
         (422, "top_n", {"json": {**RERANK, "top_n": 0}}),
         (422, "rank_fields", {"json": {**RERANK, "rank_fields": ["title"]}}),
-        (422, "documents.0: holds half", {"content": b'{"query": "q", "documents": ["\\ud800"]}'}),
-        (422, "query: holds half", {"content": b'{"query": "\\udc00", "documents": ["a"]}'}),
+        (422, "documents.0: contains half", {"content": b'{"query": "q", "documents": ["\\ud800"]}'}),
+        (422, "query: contains half", {"content": b'{"query": "\\udc00", "documents": ["a"]}'}),
     ],
 )
 def test_a_mistake_is_one_message_with_its_place(status: int, says: str, sent: dict[str, Any]) -> None:
@@ -254,7 +254,7 @@ def test_texts_and_documents_together_or_neither_are_refused() -> None:
     for sent in ({"query": "q"}, {"query": "q", "texts": ["a"], "documents": ["a"]}):
         found = post(service(), "/rerank", sent)
         assert found.status_code == 422
-        assert "one of both" in found.json()["message"]
+        assert "documents or texts" in found.json()["message"]
 
 
 def test_other_paths_and_methods_are_told_what_there_is() -> None:

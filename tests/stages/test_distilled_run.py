@@ -85,7 +85,7 @@ def test_the_report_says_what_was_bought_and_saved(done: Done) -> None:
         summary["ece"],
     ]
     assert sum(observed["n"] for _, observed in found["curve"]) == found["test_pairs"]
-    assert "small learned from sim-large, sim-medium, sim-small" in page
+    assert "small learned from answers of sim-large, sim-medium, sim-small" in page
     assert content["truth"] is not None  # what the simulated ensemble was told
     assert content["simulated"] is True
     assert {judge["judge"] for judge in content["judges"]} >= {"small", "sim-large (ensemble)"}

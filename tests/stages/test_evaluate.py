@@ -16,8 +16,8 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import ID, doc_id, query_id, rng
 from anmi_ray.core.records import METRIC, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.evaluation import fusion
+from anmi_ray.evaluation.fusion import of_sweep
 from anmi_ray.evaluation.headline import Headline
-from anmi_ray.evaluation.served_fusion import of_sweep
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import by_judges, evaluate, relevance
 from anmi_ray.store import Artifact, Flow, Store

@@ -93,7 +93,7 @@ def check_page(found: Rounds) -> None:
         for one in found.rounds
     ]
     assert f"about <b>{page.decimal(found.uniform_pairs, 1)} pairs a query</b>" in section
-    assert "an extrapolation" in section
+    assert "Extrapolated" in section
 
 
 def test_what_was_not_rated_is_not_extrapolated() -> None:
@@ -101,7 +101,7 @@ def test_what_was_not_rated_is_not_extrapolated() -> None:
     assert uniform_pairs(rounds) is None
     html = to_html(replace(synthetic.report_data(), rounds=Rounds(rounds, 10, None)))
     assert "<td>18</td><td>—</td><td>—</td>" in html
-    assert "an extrapolation" not in html
+    assert "Extrapolated" not in html
     assert 'id="rounds"' not in to_html(synthetic.report_data())  # a design that asks once
 
 

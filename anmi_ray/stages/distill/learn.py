@@ -20,8 +20,7 @@ from anmi_ray.config.distill import DEV_SHARE, TEST_SHARE, DistillConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import id_matrix, uniforms
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, PREDICTION, REJECT, find_rows, rejects
-from anmi_ray.evaluation.pairwise import JUDGE
-from anmi_ray.evaluation.pairwise_measures import Predictor, compare
+from anmi_ray.evaluation.pairwise import JUDGE, Predictor, compare
 from anmi_ray.evaluation.significance import Estimate
 from anmi_ray.judging import ensemble, order_averaging
 from anmi_ray.judging.calibration import fit_temperature

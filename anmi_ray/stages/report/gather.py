@@ -39,8 +39,7 @@ from anmi_ray.core.records import (
 from anmi_ray.corpus.counts import of_manifest
 from anmi_ray.evaluation import fusion
 from anmi_ray.evaluation.headline import Headline
-from anmi_ray.evaluation.pairwise import JUDGE, read
-from anmi_ray.evaluation.pairwise_measures import mean_buckets
+from anmi_ray.evaluation.pairwise import JUDGE, read, reliability
 from anmi_ray.evaluation.significance import LEVEL, SystemComparison
 from anmi_ray.reports import audits
 from anmi_ray.reports import data as report
@@ -298,7 +297,7 @@ def _distilled(run: _Run, experiment: Experiment) -> dict[str, Any] | None:
     pairs = _judged(run, "label") // len(judges)
     asked = sum(_judged(run, stage) for stage in rounds) // len(experiment.judge.judges)
     summary = made.read_json("summary.json")
-    held_out = mean_buckets(read(made.read_part("predictions", 0, PREDICTION), JUDGE))
+    held_out = read(made.read_part("predictions", 0, PREDICTION), JUDGE)
     return {
         "judges": [judge.name for judge in experiment.judge.distilled],
         "ensemble": [judge.name for judge in judges],
@@ -308,7 +307,7 @@ def _distilled(run: _Run, experiment: Experiment) -> dict[str, Any] | None:
         "saved": 1 - pairs / asked if asked else None,
         "test_pairs": summary["test_pairs"],
         "values": audits.distilled_values(summary),
-        "curve": [(bucket.predicted, bucket.observed) for bucket in held_out],
+        "curve": reliability(held_out),
     }
 
 
