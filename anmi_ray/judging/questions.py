@@ -29,7 +29,7 @@ Rows = NDArray[np.int64]
 _NO_TEXT = digest("nothing")  # no document's text has it
 Admit = Callable[[list[Rows], bool], tuple[int, bool]]  # of a group and whether it may be patient: a budget's Admission
 _WAIT_S = 0.25
-_PATIENCE_S = 30.0
+PATIENCE_S = 30.0
 AT_ONCE = 256  # questions whose answers are published together: no more are lost when a process dies
 
 
@@ -127,7 +127,7 @@ def slices(
     queries: list[Rows],
     size: int,
     admit: Admit,
-    patience_s: float = _PATIENCE_S,
+    patience_s: float = PATIENCE_S,
     lacking: Callable[[Rows], Rows] = lambda rows: rows,
 ) -> Iterator[Rows]:
     """Whole queries, at least `size` questions at a time, as long as `admit` lets a group through.

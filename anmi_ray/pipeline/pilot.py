@@ -138,8 +138,10 @@ def pilot_run(
     lenient = config.model_copy(update={"max_failures": 1.0})
     asked = dispatch.ask(made[JUDGE], sources, lenient, context) if config.reading else {}
     chosen = sorted(sources.chosen)
-    brought = importing.judges(config, made[INGEST], context)
-    parts: list[_Judged] = over_buckets(context, chosen, _judged, context.store, sources, config, context.seed, brought)
+    imported_answers = importing.judges(config, made[INGEST], context)
+    parts: list[_Judged] = over_buckets(
+        context, chosen, _judged, context.store, sources, config, context.seed, imported_answers
+    )
     judgments = pa.concat_tables([JUDGMENT.empty(), *(part.judgments for part in parts)])
     judgments = judgments.filter(pc.fill_null(pc.not_equal(judgments["error"], dispatch.NO_BUDGET_LEFT), True))
     if not judgments.num_rows:
@@ -185,12 +187,12 @@ def _judged(
     sources: Sampled,
     config: JudgeConfig,
     seed: int,
-    brought: Mapping[str, importing.Brought],
+    imported_answers: Mapping[str, importing.ImportedAnswers],
 ) -> _Judged:
     comparisons = sources.chosen[bucket]
     candidates = sources.retrieve.read_part("candidates", bucket, CANDIDATE)
-    given = dict(dispatch.bought(store, sources, config, bucket))
-    given |= {name: one.answers(bucket) for name, one in brought.items()}
+    given = dispatch.bought(store, sources, config, bucket)
+    given |= {name: one.answers(bucket) for name, one in imported_answers.items()}
     judgments = judging.judge(comparisons, candidates, config, seed, given)
     queries = pc.is_in(candidates["query_id"], value_set=comparisons["query_id"].combine_chunks())
     known = candidates.filter(pc.and_(queries, pc.not_equal(candidates["source"], "random")))

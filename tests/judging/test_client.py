@@ -13,7 +13,7 @@ from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.core.errors import AnmiError, JudgeError
 from anmi_ray.judging.http.client import ChatClient, Failed, Reply
 from anmi_ray.judging.http.completion import Completion, TokenCounts
-from anmi_ray.judging.spend import Spend
+from anmi_ray.store.spend_log import Spend
 from tests.judging.serving import Chat, ask, serving
 
 

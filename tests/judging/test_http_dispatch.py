@@ -18,7 +18,7 @@ import pytest
 from anmi_ray.core.errors import JudgeError
 from anmi_ray.judging.http.client import ChatClient, Failed, Reply
 from anmi_ray.judging.http.dispatch import Question, Result, ask_all
-from anmi_ray.judging.spend import Spend
+from anmi_ray.store.spend_log import Spend
 from tests.interrupts import heeding
 from tests.judging.serving import Chat, ask, one_by_one
 

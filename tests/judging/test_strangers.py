@@ -25,7 +25,7 @@ from anmi_ray.judging.http.client import ChatClient, Failed, Reply
 from anmi_ray.judging.http.completion import TokenCounts
 from anmi_ray.judging.http.reranking import RerankClient
 from anmi_ray.judging.kinds.api import ApiEngine
-from anmi_ray.judging.spend import Spend
+from anmi_ray.store.spend_log import Spend
 from tests.judging.serving import Chat, ask
 from tests.judging.strange_server import GOOD, Answer, Stranger, page, stranger
 from tests.judging.test_questions import world

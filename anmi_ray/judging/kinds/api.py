@@ -25,7 +25,7 @@ from anmi_ray.judging import spend
 from anmi_ray.judging.http.client import ChatClient, Failed, Reply
 from anmi_ray.judging.http.completion import Completion, TokenCounts
 from anmi_ray.judging.http.dispatch import Question, Result, ask_all
-from anmi_ray.judging.http.limits import Leased, Leases
+from anmi_ray.judging.http.limits import Leases
 from anmi_ray.judging.kinds.base import (
     DEFAULTS,
     Price,
@@ -194,9 +194,8 @@ class ApiEngine:
 
         self._past = self.spend
         by_logprobs = self.config.prompt.readout == "logprob"
-        limiter = Leased(self._lease) if self._lease else None
         past = self._client
-        self._client = ChatClient(self.config.endpoint, limiter, by_logprobs, past.answered, past.merges_system)
+        self._client = ChatClient(self.config.endpoint, self._lease, by_logprobs, past.answered, past.merges_system)
         try:
             async with self._client as client:
                 await ask_all(client, asked(), publish_results, self.at_once)

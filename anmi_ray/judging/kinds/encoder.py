@@ -25,6 +25,7 @@ from anmi_ray.config.encoder_judge import NO_LABELS, EncoderJudgeConfig
 from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.scale import log_sigmoid
+from anmi_ray.judging.calibration import log_probabilities
 from anmi_ray.judging.http.limits import Leases
 from anmi_ray.judging.kinds import distilled
 from anmi_ray.judging.kinds.base import ModelInputs, Publish, Reals, Slices, TextJudge, actor_need, answer_rows
@@ -292,7 +293,7 @@ class Pairwise:
         """Log probabilities of logits float64[N, L]."""
         finite = np.where(np.isfinite(logits).all(axis=1, keepdims=True), logits, np.nan)
         if self.form is not None:
-            return distilled.log_probabilities(self.form, finite)
+            return log_probabilities(finite, self.form.target, self.form.calibration)
         logs = log_softmax(finite, axis=1)
         return {name: logs[:, column] for name, column in self.columns.items()}
 

@@ -70,7 +70,7 @@ def rejects_of(artifact: Artifact, bucket: int) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class Brought:
+class ImportedAnswers:
     """A judge's rows: the artifact that holds them, and what the file calls the judge."""
 
     artifact: Artifact
@@ -81,12 +81,12 @@ class Brought:
         return imported.judge_of(self.artifact.read_part("preferences", bucket, IMPORTED), self.judge)
 
 
-def judges(config: JudgeConfig, ingest: Artifact, context: Context) -> dict[str, Brought]:
+def judges(config: JudgeConfig, ingest: Artifact, context: Context) -> dict[str, ImportedAnswers]:
     """By name, the imported judges of a panel. ConfigError where a file names several judges and none is chosen."""
     return {one.name: _chosen(one, bring_in(one, ingest, context)) for one in config.imported}
 
 
-def _chosen(config: ImportedJudgeConfig, artifact: Artifact) -> Brought:
+def _chosen(config: ImportedJudgeConfig, artifact: Artifact) -> ImportedAnswers:
     names: list[str] = sorted((artifact.manifest() or {})["judges"])
     listed = ", ".join(name or "(unnamed)" for name in names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
     wanted = None if config.judge is None else normalize_id(config.judge)
@@ -95,7 +95,7 @@ def _chosen(config: ImportedJudgeConfig, artifact: Artifact) -> Brought:
         raise ConfigError(f"holds answers of {len(names)} judges ({listed})", config.path, remedy)
     if wanted is not None and wanted not in names:
         raise ConfigError(f"has no answers of judge {config.judge}; its judges are {listed}", config.path, "name one")
-    return Brought(artifact, names[0] if wanted is None else wanted)
+    return ImportedAnswers(artifact, names[0] if wanted is None else wanted)
 
 
 @dataclass
