@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.core import identity
 from anmi_ray.core.records import COMPARISON, IMPORTED, JUDGMENT, REJECT, find_rows
-from anmi_ray.judging.audit.agreement import Reals
+from anmi_ray.judging.audit.intervals import Reals
 from anmi_ray.judging.protocol import ORDERS, Answers, AnswerSource, Order, Questions
 from anmi_ray.tables.preferences import ANSWERS, PreferenceRows, check_preferences
 from anmi_ray.tables.rows import Flags, Longs, Refusals, Rows

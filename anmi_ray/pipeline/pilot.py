@@ -25,7 +25,7 @@ from anmi_ray.core import logs
 from anmi_ray.core.errors import JudgeError, refuse
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, QREL, QUERY, TEXT_OF
 from anmi_ray.judging import kinds
-from anmi_ray.judging.audit import pilot, pilot_pairs
+from anmi_ray.judging.audit import pilot
 from anmi_ray.judging.audit.pilot import QuestionCosts, Verdict
 from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.judging.questions import TextQuestions, text_questions
@@ -165,8 +165,8 @@ def _sample(
         found = over_buckets(context, buckets, _ranked, compare, retrieve, pairs, design)
         of += sum(count for _, count, _ in found)
         in_all += sum(count for _, _, count in found)
-        kept = [pilot_pairs.merge([*kept, *(table for table, _, _ in found)], pairs)]
-    return Sampled(compare, retrieve, made[INGEST], chosen=pilot_pairs.pick(kept[0], pairs)), of, in_all
+        kept = [pilot.merge([*kept, *(table for table, _, _ in found)], pairs)]
+    return Sampled(compare, retrieve, made[INGEST], chosen=pilot.pick(kept[0], pairs)), of, in_all
 
 
 def _ranked(
@@ -178,7 +178,7 @@ def _ranked(
     in_all = comparisons.num_rows
     if design is not None and design.design == "adaptive":
         in_all = pairs_in_all(comparisons, design)
-    return pilot_pairs.ranked(bucket, comparisons, candidates, pairs), comparisons.num_rows, in_all
+    return pilot.ranked(bucket, comparisons, candidates, pairs), comparisons.num_rows, in_all
 
 
 def _judged(

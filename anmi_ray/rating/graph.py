@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.scale import Floats
 from anmi_ray.rating.games import Games, Longs
-from anmi_ray.rating.links import compiled
+from anmi_ray.rating.likelihood import compiled
 from anmi_ray.rating.solver import over_queries
 from anmi_ray.rating.spectrum import lambda2
 

@@ -15,7 +15,7 @@ from anmi_ray.core.scale import Floats
 from anmi_ray.rating.conjugate_gradient import dot
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.links import compiled
+from anmi_ray.rating.likelihood import compiled
 from anmi_ray.rating.solver import over_queries
 
 _WINDOW = 8  # steps from one look at the eigenvalue to the next

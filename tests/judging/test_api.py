@@ -13,7 +13,7 @@ import pytest
 from anmi_ray.config.judge import ApiJudgeConfig, BudgetConfig
 from anmi_ray.core.errors import JudgeError
 from anmi_ray.judging.asking import LocalAsker
-from anmi_ray.judging.budget_session import BudgetSession
+from anmi_ray.judging.budget import BudgetSession
 from anmi_ray.judging.http.completion import NOT_ALIGNED
 from anmi_ray.judging.kinds.api import ApiEngine, ApiJudge
 from anmi_ray.judging.questions import TextQuestions

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.core.scale import Z95, normal_quantile, sigmoid
-from anmi_ray.judging.audit.agreement import Reals, pair_means
-from anmi_ray.judging.audit.intervals import MIN_QUERIES, Queries, Share
+from anmi_ray.judging.audit.intervals import MIN_QUERIES, Queries, Reals, Share, pair_means
 
 Longs = NDArray[np.int64]
 # query[P] in 0..Q-1, first[P] and second[P] documents, preference for first[P] -> triads and those in a circle, [≤ Q]

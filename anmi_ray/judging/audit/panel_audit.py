@@ -16,9 +16,18 @@ import pyarrow.compute as pc
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import find_rows
-from anmi_ray.judging.audit import agreement, judge_metrics
-from anmi_ray.judging.audit.agreement import Reals
-from anmi_ray.judging.audit.intervals import MIN_QUERIES, ROUNDS, Queries
+from anmi_ray.judging.audit import judge_metrics
+from anmi_ray.judging.audit.intervals import (
+    MIN_QUERIES,
+    ROUNDS,
+    Queries,
+    Reals,
+    alpha_of,
+    alpha_terms,
+    correlation,
+    krippendorff,
+    pair_means,
+)
 from anmi_ray.judging.audit.judge_metrics import Longs, Triads, World
 from anmi_ray.judging.protocol import ORDERS, PLACE, document_rows
 
@@ -123,7 +132,7 @@ def _counts(mine: pa.Table) -> dict[str, object]:
 
 def _errors(p_a: Reals, difference: Reals) -> Reals:
     """How far each preference is from the better document: 0 right, 1 wrong; NaN where they are equally good."""
-    mean = agreement.pair_means(p_a)
+    mean = pair_means(p_a)
     return np.where(difference > 0, 1 - mean, np.where(difference < 0, mean, np.nan))
 
 
@@ -131,7 +140,7 @@ def _residuals(p_a: Reals, difference: Reals) -> Reals:
     """Each mean preference minus what the true difference predicts, by isotonic regression; NaN without an answer."""
     from scipy import optimize
 
-    mean = agreement.pair_means(p_a)
+    mean = pair_means(p_a)
     answered = np.flatnonzero(~np.isnan(mean))
     rising = answered[np.argsort(difference[answered], kind="stable")]
     residual = np.full(len(mean), np.nan)
@@ -146,27 +155,27 @@ def _panel(answers: _Answers, queries: Queries, errors: list[Reals]) -> dict[str
     agreement_pairs counts the comparisons in which both judges of a pair took a side: on how many was it the same?
     """
     judges = answers.judges
-    means = agreement.pair_means(answers.p_a)
+    means = pair_means(answers.p_a)
     panel: dict[str, object] = {
         "comparisons": len(means),
         "queries": queries.count,
-        "alpha": agreement.krippendorff(means),
+        "alpha": krippendorff(means),
         "alpha_interval": _alpha_interval(means, queries),
-        "alpha_pairs": _pairs(judges, lambda i, j: agreement.krippendorff(means[:, [i, j]])),
+        "alpha_pairs": _pairs(judges, lambda i, j: krippendorff(means[:, [i, j]])),
         "agreement_pairs": _agreement(judges, np.sign(means - 0.5), queries),
     }
     if len(errors) == len(judges) > 1:
-        panel["error_correlation"] = _pairs(judges, lambda i, j: agreement.correlation(errors[i], errors[j]))
+        panel["error_correlation"] = _pairs(judges, lambda i, j: correlation(errors[i], errors[j]))
     return panel
 
 
 def _alpha_interval(means: Reals, queries: Queries) -> list[float] | None:
     """Bootstrap over queries of α, None below MIN_QUERIES of them."""
-    terms = agreement.alpha_terms(means)
+    terms = alpha_terms(means)
     sums = np.stack([queries.sums(column) for column in terms.T], axis=1)
     if np.count_nonzero(sums[:, 1]) < MIN_QUERIES:
         return None
-    drawn = agreement.alpha_of(queries.resampled(sums))
+    drawn = alpha_of(queries.resampled(sums))
     return None if np.isnan(drawn).all() else np.nanquantile(drawn, [0.025, 0.975]).tolist()
 
 

@@ -26,15 +26,15 @@ from anmi_ray.core.identity import digest
 from anmi_ray.core.records import JUDGMENT
 from anmi_ray.judging import autoscale, kinds
 from anmi_ray.judging.autoscale import Limits, Target
-from anmi_ray.judging.budget_session import BudgetReport
+from anmi_ray.judging.budget import BudgetReport
 from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.judging.kinds.base import ACTOR_CPUS, by_frequency
 from anmi_ray.judging.preferences import answer_source
 from anmi_ray.judging.protocol import AnswerSource
 from anmi_ray.runtime.capacity import cpus
 from anmi_ray.runtime.tasks import Context, data_settings, our_errors, over_buckets, rows_of, watched
-from anmi_ray.stages.judge import budget_actor, vllm
-from anmi_ray.stages.judge.actor import JudgeActor
+from anmi_ray.stages.judge import vllm
+from anmi_ray.stages.judge.actor import JudgeActor, start_budget
 from anmi_ray.stages.judge.sources import Asking, Chunk, QuestionSources
 from anmi_ray.store import Artifact, Store
 from anmi_ray.store.answer_log import AnswerLog
@@ -125,7 +125,7 @@ def _ask_judge(
     limits = autoscale.limits_of(judge, execution)
     clients = min(limits.most, len(plan.chunks))
     # never killed: it ends and sends its metrics when no references are left
-    actor = budget_actor.start(spend_log, config, judge, clients, plan.missing)
+    actor = start_budget(spend_log, config, judge, clients, plan.missing)
     asking = Asking(judge, log, sources, actor, {**logs.context(), "judge": judge.name})
     for _ in range(1 + config.retry_passes):
         failed_before = _report(actor).spent.failed

@@ -27,7 +27,7 @@ from anmi_ray.runtime.costs import BEGUN
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.stages.ingest import HIDDEN, of_queries, sample_queries, stacked
 from anmi_ray.stages.judge import dispatch, importing
-from anmi_ray.stages.judge.budget_actor import REMEDY
+from anmi_ray.stages.judge.actor import REMEDY
 from anmi_ray.stages.judge.sources import ASSESS, CONFIRM, FIRST, VALIDATE, QuestionSources
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.store.folders import local_folder
@@ -37,7 +37,7 @@ _AUDIT_QUERIES = 1000
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
-    """Ask which document of each pair is better. Raises JudgeError or BudgetError if a first round has too few answers."""
+    """Ask which document of each pair is better. Raises JudgeError or BudgetError if a first round lacks answers."""
     config = bound(config, inputs.get("distill"))
     later = "first" in inputs
     sources = _sources(inputs, orders=config.orders, round=VALIDATE if later else FIRST)
