@@ -56,10 +56,10 @@ class CallTokens:
 
 @dataclass(frozen=True)
 class CallCost:
-    """What a judge would still cost: `calls` of which `bought` are in the log (None: not looked up).
+    """Expected cost of a judge: `calls`, of which `bought` are in the log (None: not looked up).
 
-    dollars and at_most are None without prices; hours None without rate limits. Where the judge runs on the cluster's
-    own GPUs, `gpu_hours` is how long they take (None: not known), and `gpus` says so in words.
+    dollars and at_most are None without prices, hours without rate limits. gpu_hours, gpus: GPU hours on the cluster
+    (None: unknown) and their description.
     """
 
     judge: str
@@ -75,31 +75,31 @@ class CallCost:
 
     @property
     def missing(self) -> int:
-        """Calls that are still to be made."""
+        """Calls not made yet."""
         return self.calls - (self.bought or 0)
 
     @property
     def missing_tokens(self) -> float:
-        """Tokens of these calls, prompts and answers."""
+        """Tokens of these calls, including answers."""
         return self.missing * (self.tokens.prompt + self.tokens.answer)
 
     def said(self) -> Iterator[str]:
-        """Lines to print."""
-        bought = "" if self.bought is None else f", {self.bought:,} of them bought already"
+        """Yield lines to print."""
+        bought = "" if self.bought is None else f", {self.bought:,} already bought"
         if self.bought is None:
-            bought = "; those bought already were not counted"
+            bought = "; the answer log was not read"
         tokens = self.tokens
         yield f"{self.judge}: {self.calls:,} calls{bought}"
         slack = f" ± {tokens.slack:,.0f}" if tokens.slack else ""
         yield f"  tokens   {tokens.prompt:,.0f}{slack} of a prompt and {tokens.answer:,.3g} of an answer, {tokens.how}"
-        yield f"           {self.missing_tokens / MILLION:,.2f} million to come"
+        yield f"           {self.missing_tokens / MILLION:,.2f} million missing"
         if self.gpus:
             yield f"  GPUs     {self.gpus}"
             return
         if self.dollars is None or self.at_most is None:
-            yield "  dollars  prices not given (endpoint.input_price, endpoint.output_price)"
+            yield "  dollars  unknown: set endpoint.input_price and endpoint.output_price"
         else:
             cost = f"about {self.dollars:,.2f}, at most {self.at_most:,.2f}"
-            yield f"  dollars  {cost}, without retries and the server's cache"
-        limits = "no rate limit given" if self.hours is None else f"{self.hours:,.1f} at {self.limit}"
+            yield f"  dollars  {cost}, excluding retries and the server's cache"
+        limits = "no rate limit set" if self.hours is None else f"{self.hours:,.1f} at {self.limit}"
         yield f"  hours    {limits}"

@@ -163,7 +163,7 @@ def test_a_server_that_is_not_there_and_answers_that_are_no_lists(config: str, c
     outside = "queries.writer.endpoint.base_url=http://8.8.8.8/v1"
     assert "allow_external" in refused("queries", config, outside, "--to", "out")
     chat.setup(faults={"wrong": 1.0})
-    assert "answer is no list of queries" in refused("queries", config, "--to", "out")
+    assert "not a list of queries" in refused("queries", config, "--to", "out")
     assert not Path("out").exists()
 
 

@@ -193,7 +193,7 @@ def test_the_identity_covers_the_file_and_not_how_it_is_named(folders: dict[Targ
         ("ternary", {"text_pair": "{second} {sep} {first}"}, "`text_pair` is "),
         ("ternary", {"text": "{query} {first}", "text_pair": "{second}"}, "`text` is "),
         ("ternary", {"max_tokens": 64}, "`max_tokens` is 64, and its judge.json says 48"),
-        ("ternary", {"form": "pointwise"}, "holds judge.json: it reads both documents"),
+        ("ternary", {"form": "pointwise"}, "judge.json"),
     ],
 )
 def test_settings_that_contradict_the_file_are_refused_before_anything_runs(
