@@ -3,8 +3,9 @@
 Questions in flight are reserved at an estimated cost, which is corrected by actual costs. An admitted query is always
 completed, so a budget is exceeded at most by retries beyond the estimate. If a run is killed, reservations count as
 spent, so at most a quarter of the remaining budget is reserved at a time.
-Pure bookkeeping, without clock or store: `stages/judge/budget_actor.py` is the one actor of a run that keeps the budget
-and writes its record.
+`Budget` is bookkeeping without clock or store. `BudgetSession` adds both: admissions are written to the spend log
+before questions are sent, concurrent runs of a campaign see them within seconds, and asking stops if the log cannot be
+written. A run has one session, in the actor of `stages/judge/actor.py`; `judging/asking.py` has one in its process.
 """
 
 from __future__ import annotations

@@ -121,10 +121,10 @@ ASKED = 4  # documents of a query: a fifth one is its relevant document once in 
 
 
 def shortlist(gaps: pa.Table, documents: pa.Table, score: Reals) -> pa.Table:
-    """Comparisons with nothing of one bucket, sorted by (query_id, doc_a): of queries without a known positive.
+    """Return Comparisons with nothing of one bucket, sorted by (query_id, doc_a), for queries without known positives.
 
-    Of the anchors that their Gaps have, the top-rated documents, the ASKED of largest `score`, float64[N] of the N rows
-    (query_id, doc_id) of `documents`; of equal scores those of smaller ids.
+    They ask about the ASKED top-rated anchors of Gaps with the largest `score`, float64[N] for the rows (query_id,
+    doc_id) of `documents`; ties go to smaller ids.
     """
     pairs = ["query_id", "anchor_id"]
     found = gaps.filter(pc.equal(gaps["anchor_kind"], "top-rated")).select(pairs).group_by(pairs).aggregate([])

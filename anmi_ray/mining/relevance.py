@@ -33,12 +33,14 @@ from anmi_ray.core.records import find_rows
 from anmi_ray.mining.categories import PLACE
 
 FEWEST = 200  # documents below which nothing is fitted: five queries of forty
-WEAKEST = 1.0  # sds between the classes: on pure noise EM ends near .6, and is calibrated from about 1 on
+WEAKEST = (
+    1.0  # minimum separation of the classes in standard deviations: EM ends near .6 on noise, and is calibrated from 1
+)
 _RISES = 0.25  # of P(relevant) from rank 1 to rank 10: no chance does that, the classes are two kinds of document
 STEPS = 500
 _TOLERANCE = 1e-7  # nats per document that a step must still gain
 _PRIOR = 3  # powers of log rank that the prior has
-_NARROWEST = 0.05  # least sd of a class, in sds of all ratings
+_NARROWEST = 0.05  # minimum sd of a class, as a share of the sd of all ratings
 _LEAST_KEPT = 0.02  # of the prior's variance that answers took away: with less a document was hardly asked about
 _LOOSE = 1e3  # variance of a coefficient that nothing is known of: finite where answers are told apart whole
 # Normal priors of what follows L = log rank: means and variances of 1, L, L² in the log odds of relevance; sds of
@@ -90,12 +92,12 @@ class RelevanceModel:
 
     @property
     def apart(self) -> float:
-        """Sds between the ratings of the two classes."""
+        """Separation of the class means, in standard deviations."""
         return self.gain / self.sd
 
     @property
     def tells(self) -> bool:
-        """Whether the classes stand apart: below WEAKEST sds two are found where ratings are noise alone.
+        """Return whether the classes are separated: below WEAKEST, EM finds two classes in noise.
 
         And whether they are relevance: a first stage may tell nothing of it, but is not upside down.
         """

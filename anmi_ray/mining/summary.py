@@ -1,4 +1,11 @@
-"""What was mined, in numbers: categories, weights, and the estimated share of false negatives among the chosen."""
+"""Statistics of mined examples: categories, weights, and the estimated share of false negatives, with an interval.
+
+Given the judgments, the true share varies around its estimate for three reasons. Each document is a false negative (its
+true gap is below δ₀) with probability p = P(Δ < δ₀). Gaps to one anchor share the anchor's error: errors are modeled
+as normal, with correlation WITHIN in a query and independent between queries. And all p depend on the same estimated
+prior and dispersion: the odds p / (1 - p) of all documents are off by a common factor, log-normal with sd SHARED.
+Letters: N selected documents, Q queries.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +29,7 @@ def summary(examples: pa.Table, gaps: pa.Table, config: MineConfig | None = None
 
     `rated_share` is the share of all negatives' weight that rated ones have, random ones the rest.
     `false_negative_rate` is ρ̂ = Σ w·P(Δ < δ₀) / Σ w over the chosen rated negatives (weight > 0), with a 95 % interval
-    of the true share among them (see `false_negatives`); `false_negative_rate_unweighted` gives every chosen negative
+    of the true share among them (see `share`); `false_negative_rate_unweighted` gives every chosen negative
     weight 1.
     """
     config = config or MineConfig()

@@ -27,9 +27,8 @@ MODEL_CODES: dict[Model, int] = {"thurstone": 0, "bradley-terry": 1}  # how the 
 THURSTONE = 0
 BRADLEY_TERRY = 1
 
-# How every kernel is compiled: cached on disk, without the GIL, division as in numpy, a·b + c in one instruction; no C
-# wrapper, nobody calls one. `inlined` is for what the solver's inner loops call: a call would keep them from being
-# vectorised.
+# Options of all kernels: cached on disk, without the GIL, division as in numpy, fused multiply-add, no C wrapper.
+# `inlined` is for functions in the solver's inner loops, where calls would prevent vectorization.
 compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"}, no_cfunc_wrapper=True)
 inlined = njit(
     cache=True, nogil=True, error_model="numpy", fastmath={"contract"}, no_cfunc_wrapper=True, inline="always"

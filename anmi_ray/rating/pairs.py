@@ -31,11 +31,11 @@ _PAIR = ("query_id", "doc_a", "doc_b")
 def combine_orders(
     p_CJ2: Floats, inconsistent_strength: float, weight_J: Floats | None = None
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """(w, answers, inconsistent) per comparison from p_a[C, J, order], NaN where there is no answer.
+    """Return (w, answers, inconsistent) per comparison from p_a[C, J, order], NaN without an answer.
 
     methods 3: w = mean over orders, then over judges weighted by their strength: 1 for both orders, 1/2 for one,
     times `inconsistent_strength` where the orders lie on different sides of 1/2, times the judge's own weight. w is NaN
-    where nobody answered.
+    if there are no answers.
     """
     ab = p_CJ2[:, :, 0]
     ba = p_CJ2[:, :, 1]
@@ -63,7 +63,7 @@ def preferences(
     inconsistent_strength: float,
     weights: Mapping[str, float] | None = None,
 ) -> pa.Table:
-    """What the judges said of every pair: query_id, doc_a, doc_b, preference (of doc_a, 0 to 1), sorted by the ids.
+    """Return the preference of every pair: query_id, doc_a, doc_b, preference (of doc_a, 0 to 1), sorted by the ids.
 
     The preference is the w of `combine_orders`, as a fit reads it with these settings; of a pair that was compared in
     several rounds the mean of their w by strength. Pairs without an answer, or whose judges all weigh 0, are left out.

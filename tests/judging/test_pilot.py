@@ -191,7 +191,7 @@ def test_few_pairs_cannot_tell_and_say_how_many_would(make_world: World) -> None
     assert bias.outcome == "cannot tell"
     assert bias.more is not None
     assert bias.more > 0
-    assert "more pairs would tell" in list(pilot.said([found]))[1]
+    assert "more pairs would decide" in list(pilot.said([found]))[1]
 
 
 def test_without_known_positives_agreement_stands_in_nobodys_way(make_world: World) -> None:
