@@ -55,23 +55,32 @@ class CallTokens:
 
 
 @dataclass(frozen=True)
-class CallCost:
-    """Expected cost of a judge: `calls`, of which `bought` are in the log (None: not looked up).
+class Price:
+    """Predicted cost of asking; None: unknown.
 
-    dollars and at_most are None without prices, hours without rate limits. gpu_hours, gpus: GPU hours on the cluster
-    (None: unknown) and their description.
+    dollars: estimate.
+    at_most: upper bound in dollars.
+    hours: time by the rate limit that `limit` names.
+    gpus: description of the use of the cluster's GPUs, if any.
+    gpu_hours: GPU hours of that use.
     """
+
+    dollars: float | None = None
+    at_most: float | None = None
+    hours: float | None = None
+    limit: str = ""
+    gpus: str = ""
+    gpu_hours: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallCost(Price):
+    """Expected cost of a judge's `calls`, of which `bought` are in the log (None: not looked up)."""
 
     judge: str
     calls: int
     bought: int | None
     tokens: CallTokens
-    dollars: float | None
-    at_most: float | None
-    hours: float | None
-    limit: str
-    gpus: str = ""
-    gpu_hours: float | None = None
 
     @property
     def missing(self) -> int:

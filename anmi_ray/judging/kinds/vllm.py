@@ -31,7 +31,7 @@ from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import ANSWER
 from anmi_ray.judging import spend
 from anmi_ray.judging.http.limits import Leases
-from anmi_ray.judging.kinds.base import DEFAULTS, JUDGE_LABELS, JudgeEngine, Price, PromptJudge
+from anmi_ray.judging.kinds.base import DEFAULTS, JUDGE_LABELS, JudgeEngine, PromptJudge
 from anmi_ray.judging.parse_reply import letter_columns, text_columns
 from anmi_ray.judging.prompt import Message, without_system
 from anmi_ray.judging.prompt_builder import EMPTY, PromptBuilder
@@ -116,22 +116,24 @@ class VllmJudge(PromptJudge):
         """See PromptJudge."""
         return load_prompt_builder(self.config, loading.resolve(self.config.model, self.config.trust_remote_code))
 
-    def price(self, calls: int, prompt: float, answer: float, plan: PlanConfig) -> Price:
+    def price(self, calls: int, prompt: float, answer: float, plan: PlanConfig) -> spend.Price:
         """Predict GPU hours, by the model's size in `plan` or of local weights at two bytes per parameter."""
         execution = self.config.execution
         gpu = execution.accelerator_type or plan.gpu
         billions = plan.parameters.get(as_written(self.config.model))
         size = _parameters(Path(self.config.model).expanduser()) if billions is None else billions * 1e9
         if execution.device == "cpu":
-            return Price(gpus="none: runs on CPUs, whose speed is unknown")
+            return spend.Price(gpus="none: runs on CPUs, whose speed is unknown")
         if not size:
             why = "set plan.parameters: the size of a model that is not in a folder is unknown"
-            return Price(gpus=f"hours unknown: {why}")
+            return spend.Price(gpus=f"hours unknown: {why}")
         hours = spend.gpu_hours(prompt + answer, size, gpu)
         if hours is None:
             known = ", ".join(spend.GPU_TFLOPS)
-            return Price(gpus=f"hours unknown: set execution.accelerator_type to one of {known}")
-        return Price(gpus=f"about {hours:,.2f} hours of one {gpu} at {spend.USED:.0%} utilization", gpu_hours=hours)
+            return spend.Price(gpus=f"hours unknown: set execution.accelerator_type to one of {known}")
+        return spend.Price(
+            gpus=f"about {hours:,.2f} hours of one {gpu} at {spend.USED:.0%} utilization", gpu_hours=hours
+        )
 
 
 def _parameters(folder: Path) -> float:
