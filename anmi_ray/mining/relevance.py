@@ -44,7 +44,7 @@ _LOOSE = 1e3  # variance of an uninformative prior; finite for separable answers
 _BY_RANK = (np.array([0.0, -1.5, 0.0]), np.array([1.0**2, 0.5**2, 0.1**2]))
 _LEVEL_SD = np.array([math.inf, 0.15, 0.1, 0.05])
 _UNKNOWN = (np.zeros(3), np.full(3, _LOOSE))
-# Start of EM: P(relevant) of a query sums to _FOUND, in proportion to exp(_SHARP · standardized residual rating) / rank.
+# Start of EM: P(relevant) of a query sums to _FOUND, as exp(_SHARP · standardized residual rating) / rank.
 # A start by rank alone may end with "the first ten" as a class.
 _FOUND = 0.9
 _SHARP = 1.5
