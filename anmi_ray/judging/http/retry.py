@@ -127,7 +127,7 @@ def _redirect(headers: Mapping[str, str]) -> str:
     scheme, slashes, rest = leads.rpartition("://")
     host, slash, path = rest.partition("/")
     leads = completion.shown(f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}", 120)
-    return f", to {leads}" if leads else ""
+    return f" to {leads}" if leads else ""
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
