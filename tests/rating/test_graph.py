@@ -99,14 +99,6 @@ def test_against_networkx(seed: int, n: int, density: float) -> None:
     assert (found.min_degree[0], found.max_degree[0]) == (min(degrees), max(degrees))
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
-@given(seed=st.integers(0, 10_000), n=st.integers(2, 40), k=st.integers(1, 8))
-def test_lambda2_against_dense_eigenvalues(seed: int, n: int, k: int) -> None:
-    games, _ = planted(n, k, 1, "thurstone", seed)
-    laplacian = nx.laplacian_matrix(as_networkx(games)).toarray().astype(np.float64)
-    assert lambda2(games)[0] == pytest.approx(max(np.linalg.eigvalsh(laplacian)[1], 0.0), abs=1e-6)
-
-
 def test_lambda2_of_a_large_graph_stops_in_time() -> None:
     n = 4000
     generator = identity.rng("large graph", 0)
