@@ -17,7 +17,7 @@ from anmi_ray.rating.games import Games
 from anmi_ray.rating.graph import GraphFacts, graph_facts
 from anmi_ray.rating.pairs import read_games
 from anmi_ray.rating.spectrum import lambda2
-from tests.rating.single import of_edges, planted, single
+from tests.rating.single import of_edges, single
 from tests.rating.tournaments import tournament
 
 
