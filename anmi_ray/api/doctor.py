@@ -146,7 +146,7 @@ def _machine() -> Iterator[Check]:
 
 def _servers(config: str) -> Iterator[Check]:
     from anmi_ray.config.load import load
-    from anmi_ray.judging.http.access import place
+    from anmi_ray.judging.http.connections import place
     from anmi_ray.pipeline import requirements, stages
 
     experiment = load(config)

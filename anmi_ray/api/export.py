@@ -90,7 +90,7 @@ def _card(
     ensemble = config["distill"]["judge"]["judges"] if any(one["kind"] == "distilled" for one in judges) else ()
     evaluate = artifacts.get("evaluate")
     rows = evaluate.read_json("comparisons.json") if evaluate is not None and evaluate.manifest() is not None else None
-    judged = by_judges.of(evaluate) if evaluate is not None and evaluate.manifest() is not None else None
+    judged = by_judges.measurements(evaluate) if evaluate is not None and evaluate.manifest() is not None else None
     alone = judged if not rows else None
     collection = collection_of(record)
     return Card(

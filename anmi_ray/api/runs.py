@@ -126,7 +126,7 @@ class Run:
         """
         from anmi_ray.stages import by_judges
 
-        return by_judges.of(self.artifact("evaluate", "measures by judges"))
+        return by_judges.measurements(self.artifact("evaluate", "measures by judges"))
 
     def elsewhere(self) -> list[Elsewhere]:
         """What the model achieves on other collections (evaluate.also), beside the first stage and the start there."""

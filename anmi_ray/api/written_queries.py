@@ -22,7 +22,7 @@ from anmi_ray.core.records import COMPARISON, QUERY, TEXT_OF
 from anmi_ray.judging import kinds
 from anmi_ray.judging import writer as writing
 from anmi_ray.judging.asking import LocalAsker, known
-from anmi_ray.judging.budget_session import BudgetSession
+from anmi_ray.judging.budget import BudgetSession
 from anmi_ray.judging.kinds.base import TextJudge
 from anmi_ray.judging.preferences import of_answers
 from anmi_ray.judging.prompt_builder import preview

@@ -83,7 +83,7 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
     if "anchor" in artifacts:
         yield f"anchor: {(artifacts['anchor'].read_json('relevance.json') or {}).get('said', 'not made yet')}"
     evaluated = artifacts["evaluate"].manifest() if "evaluate" in artifacts else None
-    judged = by_judges.of(artifacts["evaluate"]) if evaluated is not None else None
+    judged = by_judges.measurements(artifacts["evaluate"]) if evaluated is not None else None
     if evaluated is not None and (evaluated.get("measured", True) or judged is not None):
         yield f"baseline: {baseline_of(artifacts['evaluate'])}"
     if judged is not None:

@@ -1,7 +1,7 @@
 """Scales and links, each formula once: Φ, log Φ, σ, log σ, the inverse Mills ratio, Elo points, win probabilities.
 
 A latent rating is in probits (Thurstone, F = Φ) or logits (Bradley-Terry, F = σ); Elo points are what is shown.
-All is vectorised numpy; `rating/links.py` holds the links compiled, for the solver.
+All is vectorised numpy; `rating/likelihood.py` holds the links compiled, for the solver.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from anmi_ray.core.errors import ConfigError, JudgeError, rebuild
 from anmi_ray.core.identity import bucket_of
-from anmi_ray.judging.budget import Admission
-from anmi_ray.judging.budget_session import BudgetReport, BudgetSession
+from anmi_ray.judging.budget import Admission, BudgetReport, BudgetSession
 from anmi_ray.judging.kinds.base import JudgeEngine, TextJudge, by_frequency, failures_of
 from anmi_ray.judging.questions import Rows, TextQuestions, slices
 from anmi_ray.store.answer_log import AnswerLog, Held, hold

@@ -1,146 +1,224 @@
-"""Held-out calibration of a pairwise model: one temperature for its logit, or a monotone curve for its preferences.
+"""Answers of pairwise models, averaged over both orders, and calibration on held-out pairs.
 
-Fitted on pairs that the model was not trained on, applied where it judges. Both keep what a preference must keep:
-exchanging the two documents exchanges the answer, p(a, b) + p(b, a) = 1. There is no bias term for that reason.
-A preference is for the second document here, as in the ensemble's score C. Letters: P pairs.
+A calibration must keep p(a, b) + p(b, a) = 1, so it has no bias term. Preferences are for the second document here, as
+in the ensemble's score C. The logits of pair p are in rows 2p (a shown first) and 2p + 1 (b shown first); a temperature
+is fitted to the averaged answer, not to each order. Letters: P pairs, R = 2P rows, L labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+import pydantic
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import isotonic_regression, root_scalar
-from scipy.special import expit
+from pydantic import ConfigDict, Field, model_validator
+from scipy.optimize import isotonic_regression, minimize_scalar, root_scalar
+from scipy.special import expit, log_softmax
 
-from anmi_ray.core.errors import DataError, FitError
+from anmi_ray.config.distill import LABELS, Target
+from anmi_ray.core.errors import DataError
 
 Reals = NDArray[np.float64]
-_SHARPEST = 1e30  # inverse temperature at which a search ends
+Logits = NDArray[np.floating[Any]]
+SHARPEST = 100.0  # largest factor on logits; with pairs that are all correct the optimum is unbounded
+_GRID = 41
+_TINY = np.finfo(np.float64).tiny  # for the logarithm of a probability of 0
+Knots = tuple[Annotated[float, Field(ge=0.5, le=1.0)], ...]
 
 
-@dataclass(frozen=True)
-class Temperature:
-    """Logits are multiplied by `beta` = 1/T >= 0; 0 says that they know nothing."""
+@pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
+class Isotonic:
+    """A monotone curve through the knots (x, y) in [½, 1], mirrored below ½: f(1 − x) = 1 − f(x).
 
-    beta: float
-
-    def __call__(self, logits: ArrayLike) -> Reals:
-        """Probabilities float[P] of the second document, of its logits float[P]."""
-        return expit(self.beta * np.asarray(logits, dtype=np.float64))
-
-
-def fit_temperature(logits: ArrayLike, scores: ArrayLike, most: float | None = None) -> Temperature:
-    """The inverse temperature with the least mean cross-entropy against soft labels (Guo et al. 2017, Eq. 9).
-
-    Both float[P]: the logit of the second document and its score C. The loss is convex in beta: its slope has one root.
-    DataError for shapes or scores that do not fit; FitError where no finite temperature is best, because every pair is
-    already on the right side, unless `most` is given, which is taken then.
+    Linear between knots, constant before the first and after the last; f(½) = ½. `pairs` were used to fit it.
     """
-    logit_P = np.asarray(logits, dtype=np.float64)
-    score_P = np.asarray(scores, dtype=np.float64)
-    _check(logit_P, score_P)
+
+    kind: Literal["isotonic"] = field(default="isotonic", kw_only=True)
+    x: Knots
+    y: Knots
+    pairs: int
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if not len(self.x) == len(self.y) > 0 or list(self.x) != sorted(self.x) or list(self.y) != sorted(self.y):
+            raise ValueError("expected ascending knots x and as many ascending y")
+        return self
+
+    def __call__(self, preference: ArrayLike) -> Reals:
+        """Return the calibrated preferences float[P] of raw ones in [0, 1]."""
+        raw = np.asarray(preference, dtype=np.float64)
+        upper = np.interp(np.where(raw < 0.5, 1.0 - raw, raw), self.x, self.y)
+        return np.where(raw == 0.5, 0.5, np.where(raw < 0.5, 1.0 - upper, upper))
+
+
+def fit_temperature(logit_P: Reals, score_P: Reals, most: float) -> float:
+    """Return the inverse temperature in [0, most] with the least mean cross-entropy (Guo et al. 2017, Eq. 9).
+
+    logit_P: logits of the second document; score_P: their soft labels C. The loss is convex, so its slope has one root.
+    """
 
     def slope(beta: float) -> float:
         return float(np.mean((expit(beta * logit_P) - score_P) * logit_P))
 
     if slope(0.0) >= 0.0:
-        return Temperature(0.0)
-    wrong = np.where(logit_P > 0.0, 1.0 - score_P, score_P)  # what a label holds on the side of the smaller logit
-    if not (wrong * logit_P).any():
-        if most is not None:
-            return Temperature(most)
-        raise FitError(
-            "no finite temperature is best: every pair is on the right side, however sharp",
-            "calibration",
-            "calibrate on more held-out pairs, some of which the judges do not agree on",
-        )
-    high = 1.0
-    while slope(high) < 0.0 and high < _SHARPEST:
-        high *= 2.0
-    if high >= _SHARPEST:
-        return Temperature(high)
-    found: Any = root_scalar(slope, bracket=(0.0, high), xtol=1e-15, rtol=1e-13)
-    return Temperature(float(found.root))
-
-
-def _check(logit_P: Reals, score_P: Reals) -> None:
-    remedy = "give the logits of held-out pairs and as many labels"
-    if logit_P.shape != score_P.shape or logit_P.ndim != 1:
-        message = f"logits of shape {logit_P.shape}, labels of {score_P.shape}; both must be [P]"
-        raise DataError(message, "calibration", remedy)
-    if not len(logit_P):
-        raise DataError("no pairs", "calibration", remedy)
-    if not np.isfinite(logit_P).all():
-        raise DataError("logits that are not finite", "calibration", remedy)
-    if not ((score_P >= 0) & (score_P <= 1)).all():  # NaN is outside
-        raise DataError("labels must be in [0, 1]", "calibration", remedy)
-
-
-@dataclass(frozen=True)
-class Isotonic:
-    """A monotone curve through the knots (x, y), ½ <= x <= 1 and ½ <= y <= 1, mirrored below ½: f(1 − x) = 1 − f(x).
-
-    Linear between knots, flat before the first and after the last; f(½) = ½.
-    """
-
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    pairs: int
-
-    def __call__(self, preference: ArrayLike) -> Reals:
-        """Calibrated preferences float[P] of raw ones in [0, 1]."""
-        raw = np.asarray(preference, dtype=np.float64)
-        upper = np.interp(np.where(raw < 0.5, 1.0 - raw, raw), self.x, self.y)
-        return np.where(raw == 0.5, 0.5, np.where(raw < 0.5, 1.0 - upper, upper))
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values; `from_json` reads them."""
-        return {"kind": "isotonic", "x": list(self.x), "y": list(self.y), "pairs": self.pairs}
+        return 0.0
+    if slope(most) <= 0.0:
+        return most
+    return float(root_scalar(slope, bracket=(0.0, most), xtol=1e-15, rtol=1e-13).root)
 
 
 def fit_isotonic(preference: ArrayLike, score: ArrayLike) -> Isotonic:
-    """Least squares monotone fit of scores on preferences, both float[P] in [0, 1] (pool adjacent violators).
+    """Fit scores to preferences, both float[P] in [0, 1], by monotone least squares (pool adjacent violators).
 
     Every pair counts in both orders, (p, c) and (1 − p, 1 − c), half each, which makes the curve symmetric. One more
     pair with p = 1 and c = ½ (and its mirror) keeps the ends off 0 and 1: n unanimous pairs at an end give
-    (n + ½)/(n + 1). DataError for values that are not in [0, 1].
+    (n + ½)/(n + 1).
     """
     p = np.asarray(preference, dtype=np.float64)
     c = np.asarray(score, dtype=np.float64)
-    within = [((values >= 0) & (values <= 1)).all() for values in (p, c)]
-    if p.ndim != 1 or p.shape != c.shape or not len(p) or not all(within):
-        raise DataError(
-            f"preferences of shape {p.shape} and scores of {c.shape}; both must be [P] and in [0, 1]",
-            "calibration",
-            "give preferences and scores of held-out pairs",
-        )
-    # The folded half holds all of the information: its mirror image is fitted alike.
+    # the other half is its mirror image
     over = p >= 0.5
     x = np.append(np.where(over, p, 1.0 - p), 1.0)
     y = np.append(np.where(over, c, 1.0 - c), 0.5)
     knots, place = np.unique(x.round(12), return_inverse=True)  # p and 1 − (1 − p) differ in the last bit
     count = np.bincount(place).astype(np.float64)
     mean = np.bincount(place, y) / count
-    mean[knots == 0.5] = 0.5  # a half says nothing of either document
-    fitted = np.maximum(isotonic_regression(mean, weights=count).x, 0.5)
-    keep = np.ones(len(knots), dtype=bool)  # the inside of a flat run is on the line between its ends
+    mean[knots == 0.5] = 0.5  # ½ prefers neither document
+    fitted = np.clip(isotonic_regression(mean, weights=count).x, 0.5, 1.0)
+    keep = np.ones(len(knots), dtype=bool)  # inner knots of a flat run are redundant
     keep[1:-1] = (fitted[1:-1] != fitted[:-2]) | (fitted[1:-1] != fitted[2:])
     return Isotonic(tuple(knots[keep].tolist()), tuple(fitted[keep].tolist()), len(p))
 
 
-def from_json(content: Mapping[str, Any]) -> Isotonic:
-    """The curve that `to_json` gave; DataError for anything else."""
-    try:
-        if content.get("kind") == "isotonic":
-            x, y = (tuple(float(value) for value in content[name]) for name in ("x", "y"))
-            if len(x) == len(y) > 0 and x == tuple(sorted(x)) and y == tuple(sorted(y)):
-                return Isotonic(x, y, int(content["pairs"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"not a calibration: {error!r}", "calibration", "fit it again") from None
-    raise DataError(
-        "not a calibration: an unknown kind, or knots that are not ascending", "calibration", "fit it again"
+def log_probabilities(logits: Reals, target: Target, calibration: Isotonic | None = None) -> dict[str, Reals]:
+    """Return log_first, log_second and, except for binary models, log_tie, float64[N] each, of logits float64[N, L].
+
+    With m = E[C] and d = E|2C − 1|, m calibrated and d at least |2m − 1|: first (d − (2m − 1))/2, second
+    (d + (2m − 1))/2, tie 1 − d. Probabilities of 0 are 2e-308; NaN stays NaN.
+    """
+    if target == "two-head":
+        first = expit(-logits[:, 0])
+        second = expit(logits[:, 0])
+        tie = expit(-logits[:, 1])
+    else:
+        logs = log_softmax(logits, axis=1)
+        if calibration is None:
+            return {f"log_{label}": logs[:, column] for column, label in enumerate(LABELS[target])}
+        share = np.exp(logs)
+        tie = share[:, 2] if target == "ternary" else np.zeros(len(share))
+        first = share[:, 0] + tie / 2
+        second = share[:, 1] + tie / 2
+    if calibration is not None:
+        lead = (second - first) / 2  # the curve may jump at ½: both sides must be read from one number
+        better = calibration(0.5 + np.abs(lead))
+        first = np.where(lead < 0, better, 1 - better)
+        second = np.where(lead < 0, 1 - better, better)
+    tie = np.minimum(tie, 2 * np.minimum(first, second))  # 1 − d: no distribution has d < |2m − 1|
+    found = {"log_first": first - tie / 2, "log_second": second - tie / 2, "log_tie": tie}
+    return {name: np.log(np.maximum(found[name], _TINY)) for name in list(found)[: 2 + (target != "binary")]}
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """Probabilities over both orders that the first document (a) is better, the second, or neither; float[P]."""
+
+    first_P: Reals
+    second_P: Reals
+    tie_P: Reals
+
+    @property
+    def mean_P(self) -> Reals:
+        """E[C], the preference for the second document."""
+        return 0.5 + 0.5 * (self.second_P - self.first_P)
+
+
+@dataclass(frozen=True)
+class OrderCalibration:
+    """A calibration of a pairwise model.
+
+    beta: factor on the logits of `columns`.
+    columns: the labels that beta applies to.
+    loss, loss_before: mean cross-entropy (nats) of the averaged answer against the scores, with and without it.
+    isotonic: curve applied to E[C], if any.
+    """
+
+    beta: float
+    columns: tuple[int, ...]
+    loss: float
+    loss_before: float
+    isotonic: Isotonic | None = None
+
+    def sharpened(self, logits_RL: Logits) -> Reals:
+        """Return the logits scaled by beta."""
+        scaled = np.array(logits_RL, dtype=np.float64)
+        scaled[:, self.columns] *= self.beta
+        return scaled
+
+
+def averaged(logits_RL: Logits, target: Target, isotonic: Isotonic | None = None) -> Averaged:
+    """Average the answers over both orders; swapping a and b swaps first_P and second_P."""
+    logs = log_probabilities(np.asarray(logits_RL, dtype=np.float64), target, isotonic)
+    first = np.exp(logs["log_first"])
+    second = np.exp(logs["log_second"])
+    first_P = (first[::2] + second[1::2]) / 2
+    second_P = (second[::2] + first[1::2]) / 2
+    return Averaged(first_P, second_P, np.maximum(1.0 - first_P - second_P, 0.0))
+
+
+def cross_entropy(answers: Averaged, score_P: Reals, target: Target) -> float:
+    """Return the mean cross-entropy (nats) of averaged answers against scores C.
+
+    binary and two-head: −C log μ − (1 − C) log(1 − μ) (a two-head's E|2C − 1| has no temperature); ternary: over A, B
+    and tie with P(tie) = 1 − |2C − 1|.
+    """
+    if target != "ternary":
+        mean = np.clip(answers.mean_P, _TINY, 1.0)
+        other = np.clip(1.0 - answers.mean_P, _TINY, 1.0)
+        return float(-np.mean(score_P * np.log(mean) + (1.0 - score_P) * np.log(other)))
+    lean = 2.0 * score_P - 1.0
+    parts = (
+        (np.maximum(-lean, 0.0), answers.first_P),
+        (np.maximum(lean, 0.0), answers.second_P),
+        (1.0 - np.abs(lean), answers.tie_P),
     )
+    return float(-np.mean(sum(label * np.log(np.clip(p, _TINY, 1.0)) for label, p in parts)))
+
+
+def fit(
+    logits_RL: Logits, score_P: Reals, target: Target, kind: Literal["temperature", "isotonic", "none"]
+) -> OrderCalibration:
+    """Fit the calibration of `kind` to held-out pairs; beta is in [0, SHARPEST].
+
+    isotonic: a monotone curve of each order's E[C], with beta 1. Raises DataError without pairs.
+    """
+    if not len(score_P):
+        raise DataError("no pairs to calibrate on", "distill", "raise distill.sample.pairs")
+    columns = (0,) if target == "two-head" else tuple(range(np.shape(logits_RL)[1]))
+
+    def loss(beta: float) -> float:
+        return cross_entropy(
+            averaged(OrderCalibration(beta, columns, 0, 0).sharpened(logits_RL), target), score_P, target
+        )
+
+    before = loss(1.0)
+    if kind == "none":
+        return OrderCalibration(1.0, columns, before, before)
+    if kind == "isotonic":
+        rows = np.stack([score_P, 1.0 - score_P], axis=1).reshape(-1)
+        logs = log_probabilities(np.asarray(logits_RL, dtype=np.float64), target)
+        mean_R = 0.5 + 0.5 * (np.exp(logs["log_second"]) - np.exp(logs["log_first"]))
+        curve = fit_isotonic(np.clip(mean_R, 0.0, 1.0), rows)
+        return OrderCalibration(
+            1.0, columns, cross_entropy(averaged(logits_RL, target, curve), score_P, target), before, curve
+        )
+    # not convex after averaging two orders, so search a grid first
+    grid = np.concatenate([[0.0], np.geomspace(1e-2, SHARPEST, _GRID)])
+    losses = [loss(beta) for beta in grid]
+    best = int(np.argmin(losses))
+    low = grid[max(best - 1, 0)]
+    high = grid[min(best + 1, len(grid) - 1)]
+    nearby: Any = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-6})
+    beta = float(nearby.x) if nearby.fun < losses[best] else float(grid[best])
+    return OrderCalibration(beta, columns, min(float(nearby.fun), losses[best]), before)

@@ -1,7 +1,7 @@
-"""Answers that somebody has already: checked rows become Judgment and Comparison records, or a judge that answers.
+"""Import existing answers: checked rows become Judgment and Comparison records, or the answers of a judge.
 
-A file is read in batches; what batches cannot know of each other (repeated rows) is settled where their rows meet.
-Letters: N rows, C comparisons (a pair of documents under a query, in a round).
+A file is read in batches; rows repeated across batches are rejected when batches are merged.
+Letters: N rows, C comparisons (a pair of documents of a query, in a round).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.core import identity
 from anmi_ray.core.records import COMPARISON, IMPORTED, JUDGMENT, REJECT, find_rows
-from anmi_ray.judging.audit.agreement import Reals
+from anmi_ray.judging.audit.intervals import Reals
 from anmi_ray.judging.protocol import ORDERS, Answers, AnswerSource, Order, Questions
 from anmi_ray.tables.preferences import ANSWERS, PreferenceRows, check_preferences
 from anmi_ray.tables.rows import Flags, Longs, Refusals, Rows
@@ -29,9 +29,9 @@ _QUESTION = ("comparison_id", "judge", "order")
 
 @dataclass(frozen=True)
 class Imported(Refusals):
-    """rows = judgments.num_rows + rejects.num_rows; comparisons are sorted by (query_id, comparison_id).
+    """Imported records: rows = judgments.num_rows + rejects.num_rows; comparisons sorted by (query_id, comparison_id).
 
-    log_length float64[C] is ln(length of doc_a / length of doc_b), NaN where no row tells; doc_a is the record's.
+    log_length: float64[C], ln(length of doc_a / length of doc_b) with the record's doc_a, NaN if unknown.
     """
 
     judgments: pa.Table
@@ -40,11 +40,11 @@ class Imported(Refusals):
 
 
 def read_judgments(source: pa.Table | Rows | PreferenceRows) -> Imported:
-    """A table of answers, checked unless it is: query_id, doc_a, doc_b, preference and, if there are, judge, order,
-    error, round, length_a and length_b; see `tables.preferences`.
+    """Read a table of answers: query_id, doc_a, doc_b, preference, and optionally judge, order, error, round, length_a
+    and length_b; see `tables.preferences`.
 
-    Refused, besides what the reader refuses: what repeats an earlier row of its query, documents, judge, order and
-    round, failures included. DataError: a column is missing or of a type that cannot hold such values.
+    Rejects also rows (including failures) that repeat the query, documents, judge, order and round of an earlier one.
+    Raises DataError if a column is missing or has the wrong type.
     """
     rows = source if isinstance(source, PreferenceRows) else check_preferences(source, ANSWERS)
     answers, swapped = _answers(rows)
@@ -75,14 +75,14 @@ def read_judgments(source: pa.Table | Rows | PreferenceRows) -> Imported:
 
 
 def imported_rows(rows: PreferenceRows) -> pa.Table:
-    """Imported rows in the order in which they were read."""
+    """Return Imported rows in the order of reading."""
     answers, _ = _answers(rows)
     columns = {name: answers[name] for name in answers.column_names}
     return IMPORTED.table({**columns, "place": rows.places(), "key": rows.keys()})
 
 
 def refused(rows: pa.Table, reason: str) -> pa.Table:
-    """Imported rows as Rejects."""
+    """Return Imported rows as Rejects."""
     count = rows.num_rows
     return REJECT.table(
         {"place": rows["place"], "key": rows["key"], "reason": [reason] * count, "detail": [""] * count}
@@ -90,13 +90,13 @@ def refused(rows: pa.Table, reason: str) -> pa.Table:
 
 
 def once(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """(the first Imported row of every comparison, judge and order, Rejects of those that repeat one)."""
+    """Return the first Imported row of each comparison, judge and order, and Rejects of repeated ones."""
     first = pa.array(_first(rows))
     return rows.filter(first), refused(rows.filter(pc.invert(first)), REPEATED)
 
 
 def judge_of(rows: pa.Table, judge: str) -> AnswerSource:
-    """The judge that gave the Imported rows of its name: what it did not answer is a failure, NOT_IN_FILE."""
+    """Return the answers of a judge in Imported rows; missing ones are failures, NOT_IN_FILE."""
     mine = rows.filter(pc.equal(rows["judge"], judge))
 
     def ask(asked: Questions, order: Order) -> Answers:
@@ -111,7 +111,7 @@ def judge_of(rows: pa.Table, judge: str) -> AnswerSource:
 
 
 def _first(answers: pa.Table) -> Flags:
-    """Which rows are the first of their comparison, judge and order."""
+    """Return which rows are the first of their comparison, judge and order."""
     numbered = answers.select(_QUESTION).append_column("row", pa.array(np.arange(answers.num_rows)))
     firsts = numbered.group_by(list(_QUESTION), use_threads=False).aggregate([("row", "min")])["row_min"]
     flags = np.zeros(answers.num_rows, np.bool_)
@@ -120,9 +120,7 @@ def _first(answers: pa.Table) -> Flags:
 
 
 def _answers(rows: PreferenceRows) -> tuple[pa.Table, Flags]:
-    """Columns of Judgment and Comparison for every row, from the side of the document with the smaller id; which rows
-    were told from the other side, bool[N].
-    """
+    """Return columns of Judgment and Comparison per row, with the smaller id as doc_a, and which rows were swapped."""
     query = _hashed(rows.query, identity.query_id)
     ends = _hashed(pa.concat_arrays([rows.doc_a, rows.doc_b]), identity.doc_id)
     count = len(rows.number)
@@ -148,21 +146,21 @@ def _answers(rows: PreferenceRows) -> tuple[pa.Table, Flags]:
 
 
 def _hashed(column: pa.Array, hashed: Callable[[str], bytes]) -> NDArray[np.uint8]:
-    """The id of every value, uint8[N, 16]; each distinct value is hashed once."""
+    """Return the id of each value, uint8[N, 16]; distinct values are hashed once."""
     encoded = column.dictionary_encode()
     ids = identity.id_matrix(identity.id_array([hashed(name) for name in encoded.dictionary.to_pylist()]))
     return ids[encoded.indices.to_numpy()]
 
 
 def _before(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> Flags:
-    """Whether ids (uint8[N, 16]) sort before others, bool[N]."""
+    """Return whether ids (uint8[N, 16]) sort before others, bool[N]."""
     x = np.ascontiguousarray(left).view(">u8")
     y = np.ascontiguousarray(right).view(">u8")
     return (x[:, 0] < y[:, 0]) | ((x[:, 0] == y[:, 0]) & (x[:, 1] < y[:, 1]))
 
 
 def _comparison_ids(sides: list[NDArray[np.uint8]], round_: Longs) -> pa.Array:
-    """The comparison's id of every row; each distinct comparison is hashed once."""
+    """Return the comparison id of each row; distinct comparisons are hashed once."""
     key = np.hstack([*sides, round_.astype(">i8").view(np.uint8).reshape(-1, 8)])
     names = pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(key.shape[1]), len(key), [None, pa.py_buffer(np.ascontiguousarray(key))]

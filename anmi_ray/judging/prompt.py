@@ -201,7 +201,7 @@ def _check_block(node: nodes.Node, first_line: int, place: str) -> None:
         isinstance(part, nodes.TemplateData) and not part.data.strip() for part in node.nodes
     )
     if not blank:
-        message = f"line {first_line + node.lineno}: only what stands inside a block is shown"
+        message = f"line {first_line + node.lineno}: text outside blocks is not rendered"
         raise ConfigError(message, place, f"move it into a block ({', '.join(_BLOCKS)})")
 
 

@@ -92,7 +92,7 @@ class PromptBuilder:
         return self.template.messages(query.text, first.text, second.text, self.tokens.special_tokens)
 
     def prompts(self, questions: TextQuestions) -> Callable[[int], list[Message]]:
-        """The prompt of a question; each text is prepared once for its neighbours. See `messages`."""
+        """Return a function that builds a question's prompt, with cached texts. See `messages`."""
         queries = questions.queries["text"]
         titles = questions.texts["title"]
         bodies = questions.texts["text"]
@@ -112,7 +112,7 @@ class PromptBuilder:
         return prompt
 
     def _prepare(self, text: str, limit: int) -> ShownText:
-        """All of a long text is read only if its beginning turns out to fit."""
+        """Prepare the beginning of a long text first, and all of it only if that fits."""
         head = self._cut(text[: limit * _READ], limit)
         return head if head.truncated or len(text) <= limit * _READ else self._cut(text, limit)
 
@@ -123,10 +123,7 @@ class PromptBuilder:
 
 
 def preview(builder: PromptBuilder, query: str, first: str, second: str) -> Preview:
-    """The prompt about `query` that shows document `first` before `second`. Raises DataError naming an empty text.
-
-    Of a template about one document, that of `first`.
-    """
+    """Return the prompt that shows document `first` before `second`, or alone. Raises DataError if a text is empty."""
     parts = {
         "query": builder.query(query),
         "first document": builder.document(first),

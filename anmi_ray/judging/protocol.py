@@ -108,7 +108,7 @@ def questions(
 def candidate_rows(
     comparisons: pa.Table, candidates: pa.Table, direct: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows int64[P] of doc_a and of doc_b among Candidates; `direct`: doc_b is nothing, row -1.
+    """Return the rows int64[P] of doc_a and doc_b among Candidates; direct: doc_b is nothing, row -1.
 
     Raises DataError if a document is not a candidate.
     """
@@ -121,7 +121,7 @@ def candidate_rows(
 
 
 def document_rows(comparisons: pa.Table, table: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows int64[P] of doc_a and of doc_b in a table by query_id and doc_id, -1 where it has none."""
+    """Return the rows int64[P] of doc_a and doc_b in a table with query_id and doc_id, -1 if absent."""
     a, b = (
         find_rows(table, {"query_id": comparisons["query_id"], "doc_id": comparisons[name]})
         for name in ("doc_a", "doc_b")
@@ -130,7 +130,7 @@ def document_rows(comparisons: pa.Table, table: pa.Table) -> tuple[NDArray[np.in
 
 
 def answer(asked: Questions, judges: Sequence[tuple[str, AnswerSource]]) -> pa.Table:
-    """Judgment table of all judges in all orders that are asked, sorted by (query_id, comparison_id, judge, order)."""
+    """Return the Judgments of all judges and orders, sorted by (query_id, comparison_id, judge, order)."""
     panel = sorted(judges, key=lambda judge: judge[0])
     slots: list[tuple[str, AnswerSource, Order]] = [
         (name, judge, order) for name, judge in panel for order in asked.orders

@@ -1,11 +1,9 @@
-"""Questions to judges that read texts: which of two documents, shown in this order, answers a query better.
+"""Questions to text judges: which of two documents, shown in this order, answers a query better.
 
-Direct questions are about one document: whether it answers the query. Nothing is in the place of the other, with a text
-and a hash of its own.
-
-A question is named by the hashes of its three texts, so documents and queries of equal text share it, and what was
-bought for one run answers another. Questions stand sorted by query, first-shown and second document: prompts that begin
-alike are neighbours, and both orders of a pair are two questions. A chunk is a range of whole queries.
+Direct questions are about one document: does it answer the query? A placeholder with a fixed text and hash replaces the
+second document. A question is identified by the hashes of its three texts, so equal texts share answers across runs.
+Questions are sorted by query, first and second document, so prompts with a common prefix are adjacent; both orders of a
+pair are two questions. A chunk is a range of whole queries.
 Letters: P comparisons, N questions.
 """
 
@@ -26,21 +24,23 @@ from anmi_ray.core.records import TEXT_OF, find_rows
 from anmi_ray.judging.protocol import PLACE, drawn_orders
 
 Rows = NDArray[np.int64]
-_NO_TEXT = digest("nothing")  # no document's text has it
-Admit = Callable[[list[Rows], bool], tuple[int, bool]]  # of a group and whether it may be patient: a budget's Admission
+_NO_TEXT = digest("nothing")  # hash of the placeholder
+Admit = Callable[[list[Rows], bool], tuple[int, bool]]  # (queries, patient) -> a budget's Admission
 _WAIT_S = 0.25
-_PATIENCE_S = 30.0
-AT_ONCE = 256  # questions whose answers are published together: no more are lost when a process dies
+PATIENCE_S = 30.0
+AT_ONCE = 256  # answers published together; a process that dies loses at most these
 
 
 @dataclass(frozen=True)
 class TextQuestions:
-    """The questions of a bucket, each once.
+    """The distinct questions of a bucket.
 
-    queries: Query rows; texts: Text rows; query, first, second int64[N]: rows of them; ids uint8[N, 16] (`mix_ids` of
-    the texts' hashes); of_comparison int64[P, 2]: the question of each comparison in the orders ab and ba, comparisons
-    in the order of (query_id, comparison_id), -1 in an order that is not asked. documents: how many a question shows;
-    direct ones (1) have one order.
+    queries, texts: Query and Text rows.
+    query, first, second: int64[N], rows of them.
+    ids: uint8[N, 16], `mix_ids` of the texts' hashes.
+    of_comparison: int64[P, 2], the question of each comparison, sorted by (query_id, comparison_id), in the orders ab
+        and ba; -1 if that order is not asked.
+    documents: number shown; direct questions (1) have one order.
     """
 
     queries: pa.Table
@@ -53,7 +53,7 @@ class TextQuestions:
     documents: int = 2
 
     def hashes(self, which: Rows) -> dict[str, pa.Array]:
-        """Columns query_hash, first_hash, second_hash of the questions `which`."""
+        """Return the columns query_hash, first_hash and second_hash of the questions `which`."""
         texts = self.texts["text_hash"].combine_chunks()
         return {
             "query_hash": self.queries["text_hash"].combine_chunks().take(pa.array(self.query[which])),
@@ -62,7 +62,7 @@ class TextQuestions:
         }
 
     def chunks(self, size: int) -> list[tuple[int, int]]:
-        """Ranges of questions that hold whole queries, of at most `size` questions each unless one query has more."""
+        """Return ranges of whole queries, of at most `size` questions unless one query has more."""
         ends = np.append(np.flatnonzero(np.diff(self.query)) + 1, len(self.query))
         bounds = []
         start = 0
@@ -76,7 +76,7 @@ class TextQuestions:
 def text_questions(
     comparisons: pa.Table, queries: pa.Table, texts: pa.Table, orders: Literal["both", "one"] = "both"
 ) -> TextQuestions:
-    """The questions of a bucket's Comparisons. Raises DataError where a query's or a document's text is not there.
+    """Return the questions of a bucket's Comparisons. Raises DataError if a text is missing.
 
     `orders` as in JudgeConfig.
     """
@@ -84,7 +84,7 @@ def text_questions(
 
 
 def direct_questions(comparisons: pa.Table, queries: pa.Table, texts: pa.Table) -> TextQuestions:
-    """The same of Comparisons with nothing (`identity.NOTHING`): whether doc_a answers the query."""
+    """Return direct questions: for Comparisons with `identity.NOTHING`, whether doc_a answers the query."""
     nothing = {"doc_id": [NOTHING], "external_id": [""], "text_hash": [_NO_TEXT], "title": [""], "text": ["nothing"]}
     return _questions(comparisons, queries, pa.concat_tables([texts, TEXT_OF.table(nothing)]), 1)
 
@@ -99,7 +99,7 @@ def _questions(
     missing = [int((rows < 0).sum()) for rows in (query, a, b)]
     if any(missing):
         raise DataError(
-            f"no text of {missing[0]} queries and {missing[1] + missing[2]} documents that are compared",
+            f"missing texts of {missing[0]} queries and {missing[1] + missing[2]} compared documents",
             PLACE,
             "recompute the retrieve stage",
         )
@@ -127,14 +127,14 @@ def slices(
     queries: list[Rows],
     size: int,
     admit: Admit,
-    patience_s: float = _PATIENCE_S,
+    patience_s: float = PATIENCE_S,
     lacking: Callable[[Rows], Rows] = lambda rows: rows,
 ) -> Iterator[Rows]:
-    """Whole queries, at least `size` questions at a time, as long as `admit` lets a group through.
+    """Yield whole queries, at least `size` questions at a time, while `admit` admits them.
 
-    lacking: gives those of a query's questions that nobody answered meanwhile; the others are left out.
-    Where it lets through a part for now, that is a slice, and the rest waits. Whose answers it waits for may have died:
-    after `patience_s` without anything let through it is no longer patient.
+    lacking: returns the questions of a query that are still unanswered; others are left out.
+    If a group is admitted in part, that part is a slice and the rest waits. After `patience_s` without an admission,
+    waiting ends, since the actor whose answers it waits for may have died.
     """
     rest = queries[::-1]
     waited = 0.0

@@ -1,15 +1,14 @@
-"""Costs of asking: a client's account of requests, tokens and dollars, token prices, and GPU hours."""
+"""Costs of asking: token prices, GPU hours, and what a judge's missing calls are expected to cost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from anmi_ray.config.endpoint import EndpointConfig, ServerConfig
+from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.paths import as_written
 from anmi_ray.config.plan import PlanConfig
 from anmi_ray.judging.http.completion import TokenCounts
-from anmi_ray.store.spend_log import Spend
 
 LONG_ANSWER = 1024  # tokens reserved for an answer if max_tokens is not sent
 MILLION = 1e6
@@ -18,50 +17,8 @@ GPU_TFLOPS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 
 USED = 0.4  # utilization when reading prompts; long prompts with one-token answers are compute-bound
 
 
-@dataclass(frozen=True)
-class Charge:
-    """Estimated tokens and dollars of a request in flight."""
-
-    tokens: TokenCounts
-    dollars: float | None
-
-
-class Account:
-    """Spend of one client; in dollars if the settings have prices."""
-
-    def __init__(self, config: ServerConfig) -> None:
-        self._config = config if isinstance(config, EndpointConfig) else None
-        priced = self._config is not None and self._config.input_price is not None
-        self.spend = Spend() if priced else Spend(dollars=None, unreported_dollars=None)
-
-    def open(self, estimate: TokenCounts) -> Charge:
-        """Record an outgoing request."""
-        self.spend = replace(self.spend, requests=self.spend.requests + 1)
-        return Charge(estimate, self._dollars(estimate))
-
-    def close(
-        self, charge: Charge, tokens: TokenCounts | None, perhaps_billed: bool = False, sent: bool = True
-    ) -> Spend:
-        """Record the end of a request and return its spend.
-
-        tokens: the server's count, if any. sent: False if it was never sent.
-        """
-        took = Spend()
-        if not sent:
-            self.spend = replace(self.spend, requests=self.spend.requests - 1)
-        elif tokens is not None:
-            took = Spend(0, tokens.prompt, tokens.cached, tokens.answer, self._dollars(tokens))
-        elif perhaps_billed:
-            took = Spend(unreported=1, unreported_dollars=charge.dollars)
-        self.spend += took
-        return took
-
-    def _dollars(self, tokens: TokenCounts) -> float | None:
-        return None if self._config is None else dollars(self._config, tokens)
-
-
 def dollars(config: EndpointConfig, tokens: TokenCounts) -> float | None:
-    """Price of so many tokens; None where prices are unknown."""
+    """Return the price of tokens; None if prices are unknown."""
     if config.input_price is None or config.output_price is None:
         return None
     cached_price = config.input_price if config.cached_price is None else config.cached_price
@@ -70,9 +27,9 @@ def dollars(config: EndpointConfig, tokens: TokenCounts) -> float | None:
 
 
 def gpu_hours(tokens: float, parameters: float, gpu: str | None) -> float | None:
-    """GPU hours that a model of so many parameters reads `tokens` in; None where the GPU's speed is not known.
+    """Estimate the GPU hours that a model with so many parameters takes for `tokens`; None for an unknown GPU.
 
-    Two operations a parameter and token, at 40 % of the GPU's arithmetic: an estimate that tells hours from days.
+    Assumes two operations per parameter and token at 40 % utilization: a rough estimate.
 
     >>> round(gpu_hours(1e9, 8e9, "H100"), 1)
     11.2
@@ -83,13 +40,13 @@ def gpu_hours(tokens: float, parameters: float, gpu: str | None) -> float | None
 
 
 def planned_hours(plan: PlanConfig, model: str, tokens: float) -> float:
-    """`gpu_hours` of a model whose size the plan names, on the plan's GPU; 0 where it does not name both."""
+    """Return `gpu_hours` for a model and a GPU of the plan; 0 if the plan does not name both."""
     return gpu_hours(tokens, plan.parameters.get(as_written(model), 0.0) * 1e9, plan.gpu) or 0.0
 
 
 @dataclass(frozen=True)
 class CallTokens:
-    """Mean tokens of a judge's prompts with the half-width of its 95 % interval, of an answer, and who says so."""
+    """Mean tokens of a judge's prompts, the half-width of its 95 % interval, of an answer, and their source."""
 
     prompt: float
     slack: float
@@ -98,51 +55,60 @@ class CallTokens:
 
 
 @dataclass(frozen=True)
-class CallCost:
-    """What a judge would still cost: `calls` of which `bought` are in the log (None: not looked up).
+class Price:
+    """Predicted cost of asking; None: unknown.
 
-    dollars and at_most are None without prices; hours None without rate limits. Where the judge runs on the cluster's
-    own GPUs, `gpu_hours` is how long they take (None: not known), and `gpus` says so in words.
+    dollars: estimate.
+    at_most: upper bound in dollars.
+    hours: time by the rate limit that `limit` names.
+    gpus: description of the use of the cluster's GPUs, if any.
+    gpu_hours: GPU hours of that use.
     """
+
+    dollars: float | None = None
+    at_most: float | None = None
+    hours: float | None = None
+    limit: str = ""
+    gpus: str = ""
+    gpu_hours: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallCost(Price):
+    """Expected cost of a judge's `calls`, of which `bought` are in the log (None: not looked up)."""
 
     judge: str
     calls: int
     bought: int | None
     tokens: CallTokens
-    dollars: float | None
-    at_most: float | None
-    hours: float | None
-    limit: str
-    gpus: str = ""
-    gpu_hours: float | None = None
 
     @property
     def missing(self) -> int:
-        """Calls that are still to be made."""
+        """Calls not made yet."""
         return self.calls - (self.bought or 0)
 
     @property
     def missing_tokens(self) -> float:
-        """Tokens of these calls, prompts and answers."""
+        """Tokens of these calls, including answers."""
         return self.missing * (self.tokens.prompt + self.tokens.answer)
 
     def said(self) -> Iterator[str]:
-        """Lines to print."""
-        bought = "" if self.bought is None else f", {self.bought:,} of them bought already"
+        """Yield lines to print."""
+        bought = "" if self.bought is None else f", {self.bought:,} already bought"
         if self.bought is None:
-            bought = "; those bought already were not counted"
+            bought = "; the answer log was not read"
         tokens = self.tokens
         yield f"{self.judge}: {self.calls:,} calls{bought}"
         slack = f" ± {tokens.slack:,.0f}" if tokens.slack else ""
         yield f"  tokens   {tokens.prompt:,.0f}{slack} of a prompt and {tokens.answer:,.3g} of an answer, {tokens.how}"
-        yield f"           {self.missing_tokens / MILLION:,.2f} million to come"
+        yield f"           {self.missing_tokens / MILLION:,.2f} million missing"
         if self.gpus:
             yield f"  GPUs     {self.gpus}"
             return
         if self.dollars is None or self.at_most is None:
-            yield "  dollars  prices not given (endpoint.input_price, endpoint.output_price)"
+            yield "  dollars  unknown: set endpoint.input_price and endpoint.output_price"
         else:
             cost = f"about {self.dollars:,.2f}, at most {self.at_most:,.2f}"
-            yield f"  dollars  {cost}, without retries and the server's cache"
-        limits = "no rate limit given" if self.hours is None else f"{self.hours:,.1f} at {self.limit}"
+            yield f"  dollars  {cost}, excluding retries and the server's cache"
+        limits = "no rate limit set" if self.hours is None else f"{self.hours:,.1f} at {self.limit}"
         yield f"  hours    {limits}"

@@ -1,6 +1,6 @@
-"""Tokens of a judge: how many a prompt has, and texts cut to a number of them, with a mark where the cut is.
+"""Count tokens of prompts and truncate texts, with a mark where they were cut.
 
-With the judge's tokenizer all of it is exact. Without one it is an estimate from bytes that leans to the long side.
+Exact with the judge's tokenizer; otherwise estimated from bytes, rather too high.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MARK = " […]"
-_TURN = 8  # tokens that a chat template puts around a message, at most, when no tokenizer tells
+_TURN = 8  # assumed tokens of a chat template around a message
 
 
 class ByteTokens:
@@ -29,20 +29,19 @@ class ByteTokens:
 
     A third of a token per ASCII letter, space or line break; one per other ASCII character (digits, punctuation); half
     per byte of other characters (1 for Cyrillic, 1½ for Chinese, Hindi, Thai), 4 for those of four bytes (emoji).
-    Measured beside the vocabularies of GPT-4 and GPT-4o: 1.7 times as many for English prose, 1.2-1.6 for code and
-    formulas, 1.2-1.4 (GPT-4) and 2 (GPT-4o) for Chinese and Korean, up to 4.6 (GPT-4o, Hindi); too few, by a twentieth,
-    only for hashes. It is no bound: one token per byte is, for vocabularies that fall back to bytes.
+    Ratio to GPT-4 and GPT-4o: 1.7 for English prose, 1.2-1.6 for code and formulas, 1.2-1.4 (GPT-4) and 2 (GPT-4o) for
+    Chinese and Korean, up to 4.6 (GPT-4o, Hindi), .95 for hashes. Not an upper bound, which is one token per byte.
     """
 
     exact = False
     special_tokens: tuple[str, ...] = ()
 
     def neutral(self, text: str) -> str:
-        """`text` without the common special tokens, roles, imitated fences and control characters."""
+        """Return `text` without common special tokens, roles, imitated fences and control characters."""
         return neutralise(text)
 
     def count(self, text: str) -> int:
-        """Estimated tokens, rounded up.
+        """Return the estimated tokens, rounded up.
 
         >>> ByteTokens().count("A reranker"), ByteTokens().count("3.14")
         (4, 4)
@@ -50,11 +49,11 @@ class ByteTokens:
         return math.ceil(int(_sixths(text).sum()) / 6)
 
     def count_tokens(self, messages: list[Message]) -> int:
-        """Estimated tokens of the contents, and 8 for what a chat template puts around each and before the answer."""
+        """Return the estimated tokens of messages, with 8 each for the chat template and 8 before the answer."""
         return sum(self.count(message["content"]) + _TURN for message in messages) + _TURN
 
     def __call__(self, text: str, limit: int) -> str:
-        """`text`, or as much of its beginning as `limit` estimated tokens hold with the mark."""
+        """Return `text`, or its beginning and the mark in at most `limit` estimated tokens."""
         sixths = np.cumsum(_sixths(text))
         if not len(sixths) or sixths[-1] <= 6 * limit:
             return text
@@ -65,7 +64,7 @@ class ByteTokens:
 
 
 class TokenizerTokens:
-    """Tokens of a fast Hugging Face tokenizer. Raises ConfigError if it is a slow one."""
+    """Tokens of a fast Hugging Face tokenizer. Raises ConfigError for a slow one."""
 
     exact = True
 
@@ -74,17 +73,17 @@ class TokenizerTokens:
             raise ConfigError("the tokenizer has no fast form", tokenizer.name_or_path, "name another, or null")
         self.tokenizer = tokenizer
         added = list(tokenizer.added_tokens_decoder.items())
-        # Tokens that only look like markup (<tool_call>) are not always declared special, and mean as much.
+        # tokens that look like markup (<tool_call>) are not always declared special
         marks = [(i, token.content) for i, token in added if token.special or _is_markup(token.content)]
         self.special_tokens: tuple[str, ...] = tuple(sorted({*tokenizer.all_special_tokens, *(c for _, c in marks)}))
-        # The unknown token says nothing to a model but that a text holds something unknown.
+        # the unknown token is harmless
         self._special_ids: set[object] = {*tokenizer.all_special_ids, *(i for i, _ in marks)}
         self._special_ids.discard(tokenizer.unk_token_id)
 
     def neutral(self, text: str) -> str:
-        """`text` without special tokens, roles, imitated fences and control characters.
+        """Return `text` without special tokens, roles, imitated fences and control characters.
 
-        What a tokenizer's own normalisation would still turn into a special token becomes U+FFFD.
+        Text that the tokenizer still maps to a special token becomes U+FFFD.
         """
         text = neutralise(text, self.special_tokens)
         while spans := self._special_spans(text):
@@ -93,11 +92,11 @@ class TokenizerTokens:
         return text
 
     def count(self, text: str) -> int:
-        """Tokens of `text`, without those that a model puts at its ends."""
+        """Return the tokens of `text`, without special tokens at its ends."""
         return len(self._encode(text)[0])
 
     def count_tokens(self, messages: list[Message]) -> int:
-        """Tokens of a prompt as the model reads it; without a chat template, the contents and empty lines between."""
+        """Return the tokens of a prompt as the model reads it; without a chat template, of the joined contents."""
         if self.tokenizer.chat_template is None:
             return self.count("\n\n".join(message["content"] for message in messages))
         try:
@@ -107,13 +106,13 @@ class TokenizerTokens:
         return self.count(text)
 
     def __call__(self, text: str, limit: int) -> str:
-        """`text`, or its beginning up to the last token boundary at which it has `limit` tokens with the mark."""
+        """Return `text`, or its beginning up to a token boundary and the mark in at most `limit` tokens."""
         ids, offsets = self._encode(text)
         if len(ids) <= limit:
             return text
         keep = limit - self.count(MARK)
         _check_room(keep, limit)
-        # What is left may have more tokens than it had as a beginning: a character of several tokens, another merge.
+        # the beginning alone may have more tokens than as part of the text
         while keep > 0:
             cut = text[: offsets[keep - 1][1]].rstrip() + MARK
             over = self.count(cut) - limit
@@ -126,7 +125,7 @@ class TokenizerTokens:
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
     def _encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Token ids and the characters that each covers, without special tokens at the ends."""
+        """Return token ids and the characters that each covers, without special tokens at the ends."""
         coded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         return coded["input_ids"], coded["offset_mapping"]  # type: ignore[return-value]
 
@@ -137,10 +136,10 @@ class TokenizerTokens:
 
 
 def load_tokens(name: str | None) -> ByteTokens | TokenizerTokens:
-    """Tokens of the tokenizer in a folder or on the hub (org/model@revision); without a name, estimates from bytes.
+    """Load the tokenizer of a folder or the hub (org/model@revision); without a name, estimate from bytes.
 
-    No code of the tokenizer's repository is run. Raises ConfigError if there is none, it has no vocabulary but special
-    tokens, which is what transformers makes up without tokenizer files, or it has no fast form.
+    Runs no code of the tokenizer's repository. Raises ConfigError if it is missing, has only special tokens (as
+    transformers' fallback without tokenizer files has), or has no fast form.
     """
     if name is None:
         return ByteTokens()
@@ -162,7 +161,7 @@ def load_tokens(name: str | None) -> ByteTokens | TokenizerTokens:
 
 def _check_room(room: int, limit: int) -> None:
     if room <= 0:
-        raise ConfigError(f"a limit of {limit} tokens has no room for the mark{MARK}", "prompt", "raise the limit")
+        raise ConfigError(f"a limit of {limit} tokens leaves no room for the mark{MARK}", "prompt", "raise the limit")
 
 
 def _is_markup(token: str) -> bool:
@@ -170,11 +169,11 @@ def _is_markup(token: str) -> bool:
 
 
 def _weights() -> NDArray[np.int64]:
-    """Sixths of a token per value of a byte."""
+    """Return sixths of a token by value of a byte."""
     weights = np.full(256, 3, dtype=np.int64)
     for byte in range(128):
         weights[byte] = 2 if chr(byte).isalpha() or chr(byte).isspace() else 6
-    weights[0xF0:] = 15  # opens a character of four bytes
+    weights[0xF0:] = 15  # first byte of a four-byte character
     return weights
 
 

@@ -1,7 +1,7 @@
-"""The inputs of a model that reads a query and two documents: its texts filled in, cut to the tokens that it reads.
+"""Build the inputs of a model that reads a query and two documents, truncated to its maximum number of tokens.
 
-Where words alone decide a tokenizer's tokens, every text is tokenised once and an input is put together from its
-pieces' tokens; else the filled texts are tokenised. Both give the same inputs.
+If a tokenizer works word by word, each text is tokenized once and inputs are assembled from tokens (five times faster);
+otherwise the filled templates are tokenized. Both give the same inputs.
 Letters: N questions.
 """
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from anmi_ray.models.classifier import Coded
 
 Shown = tuple[str, str, str]  # query, first document, second document
-Texts = tuple[list[str], list[str] | None]  # a model's first texts and its second ones; None where it reads one
+Texts = tuple[list[str], list[str] | None]  # first and second texts; None if the model reads one
 Ids = NDArray[np.int32]
-# Parts of a tokenizer that look at one character, split at white space, and see one word: what stands beyond the white
-# space around a piece of text changes none of its tokens, and the beginning of a word has the word's first tokens.
+# Parts of a tokenizer that handle single characters, split at white space, and handle single words. With these, text
+# beyond the white space around a piece does not change its tokens, and a word's beginning has the word's first tokens.
 _CHARACTERWISE = {"BertNormalizer", "Lowercase"}
 _SPLITTING = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
 _WORDWISE = {"WordPiece", "WordLevel"}
@@ -41,42 +41,42 @@ _PROBES = (
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """A text without special tokens, and its tokens; `coded` knows where in it each of them is."""
+    """A text without special tokens, and its tokens; `coded` maps them to characters."""
 
     text: str
     ids: Ids
     coded: Any
 
     def beginning(self, tokens: int) -> str:
-        """The text of its first tokens."""
+        """Return the text of the first tokens."""
         if len(self.ids) <= tokens:
             return self.text
         return self.text[: self.coded.token_to_chars(tokens - 1)[1]] if tokens else ""
 
     def whole_at(self, tokens: int) -> bool:
-        """Whether its first tokens end where a character does: some become several letters in lower case."""
+        """Return whether the first tokens end at a character's end: some characters become several in lower case."""
         if len(self.ids) <= tokens:
             return True
         return tokens > 0 and self.coded.token_to_chars(tokens - 1)[1] <= self.coded.token_to_chars(tokens)[0]
 
 
 class TextModel(Protocol):
-    """A model that reads texts, as far as they are put together for it: `max_tokens` of them at most."""
+    """A model that reads at most `max_tokens` tokens."""
 
     tokenizer: PreTrainedTokenizerBase
     max_tokens: int
     name: str
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Coded:
-        """The tokenizer's own inputs for texts, or for (text, pair), neither cut nor padded."""
+        """Tokenize texts, or pairs of texts, without truncation or padding."""
         ...
 
 
 class Truncator:
-    """Puts (query, first, second) into a model's texts, cut so that it reads no more than its `max_tokens`.
+    """Inserts (query, first, second) into a model's templates, truncated to its `max_tokens`.
 
-    The longest of the three are cut to one length in tokens, so the order of the documents changes no cut. Special
-    tokens in a text are neutralised: a document cannot end itself and begin another. Raises ConfigError where
+    The longest of the three are truncated to one length in tokens, independent of the order of the documents. Special
+    tokens in texts are neutralized, so a document cannot imitate the start of another. Raises ConfigError if
     `max_tokens` leaves no room.
     """
 
@@ -90,18 +90,18 @@ class Truncator:
         self.room = model.max_tokens - frame
         if self.room < 3:
             raise ConfigError(
-                f"the model's texts take {frame} tokens without query and documents, of {model.max_tokens}",
+                f"the templates alone take {frame} of the model's {model.max_tokens} tokens",
                 f"model {model.name}",
                 "raise max_tokens, or shorten text and text_pair",
             )
         self.frame = self._frame()
 
     def __call__(self, shown: Sequence[Shown]) -> Texts:
-        """The model's texts."""
+        """Return the model's texts."""
         return self._cut(shown, self._parts(shown))[0]
 
     def inputs(self, shown: Sequence[Shown]) -> Coded:
-        """The model's inputs: what its tokenizer makes of those texts."""
+        """Return the tokenized texts."""
         parts = self._parts(shown)
         return self._cut(shown, parts)[1] if self.frame is None else self._assembled(shown, parts, self.frame)
 
@@ -118,10 +118,10 @@ class Truncator:
             over = np.array([len(ids) for ids in coded["input_ids"]], dtype=np.int64) - self.model.max_tokens
             if (over <= 0).all():
                 return filled, coded
-            room = np.maximum(room - np.maximum(over, 0), 0)  # put together, texts may have a token more than apart
+            room = np.maximum(room - np.maximum(over, 0), 0)  # joined texts may have more tokens than separate ones
 
     def _assembled(self, shown: Sequence[Shown], parts: dict[str, TokenizedText], frame: Frame) -> Coded:
-        """Inputs from the parts' tokens; of questions with a cut inside a character, from the texts."""
+        """Assemble inputs from tokens; questions with a cut inside a character are tokenized as text."""
         rows: list[list[Ids]] = []
         apart: list[int] = []
         for number, texts in enumerate(shown):
@@ -139,7 +139,7 @@ class Truncator:
         return coded
 
     def _frame(self) -> Frame | None:
-        """How inputs are put together; None where they are not known to equal the tokenizer's own."""
+        """Return how to assemble inputs; None unless they are known to equal the tokenizer's own."""
         if not _wordwise(self.model.tokenizer):
             return None
         frame = Frame.of(self.model, self.templates, self._separator)
@@ -161,7 +161,7 @@ class Truncator:
         return fill(text), None if pair is None else fill(pair)
 
     def _parts(self, shown: Sequence[Shown]) -> dict[str, TokenizedText]:
-        """Each distinct text, tokenised once."""
+        """Tokenize each distinct text once."""
         texts = list(dict.fromkeys(text for three in shown for text in three))
         found = dict(zip(texts, self._tokenised(texts), strict=True))
         for text, part in found.items():
@@ -179,9 +179,11 @@ class Truncator:
 
 @dataclass(frozen=True)
 class Frame:
-    """A model's input as pieces: tokens that stand in all inputs, or the number of a text (0 query, 1, 2).
+    """A model's input as pieces.
 
-    types: the segment of each piece; names: the model's inputs.
+    pieces: constant tokens, or the number of a text (0: query, 1, 2: documents).
+    types: segment of each piece.
+    names: names of the model's inputs.
     """
 
     pieces: tuple[Ids | int, ...]
@@ -190,7 +192,7 @@ class Frame:
 
     @classmethod
     def of(cls, model: TextModel, templates: tuple[str, str | None], separator: str) -> Frame | None:
-        """The frame of a tokenizer whose tokens words alone decide; None where no white space parts the texts."""
+        """Return the frame for a word-by-word tokenizer; None unless white space separates the texts."""
         given = [template for template in templates if template is not None]
         cut = [_pieces(template, separator) for template in given]
         if any(one is None for one in cut):
@@ -213,7 +215,7 @@ class Frame:
         return cls(tuple(pieces), tuple(types), names) if known and numbers == [0, 1, 2] else None
 
     def inputs(self, rows: Sequence[Sequence[Ids]]) -> Coded:
-        """Inputs of the texts' tokens, three each."""
+        """Return inputs for rows of three texts' tokens."""
         found: Coded = {name: [] for name in self.names}
         for row in rows:
             pieces = [row[piece] if isinstance(piece, int) else piece for piece in self.pieces]
@@ -227,7 +229,7 @@ class Frame:
 
 
 def common_length(lengths: Sequence[int], room: int) -> int:
-    """The length to which the longest are cut so that all together have at most `room`.
+    """Return the length to which the longest are truncated so that the total is at most `room`.
 
     >>> common_length([5, 40, 90], 100), common_length([5, 10, 20], 100)
     (55, 20)
@@ -243,7 +245,7 @@ def common_length(lengths: Sequence[int], room: int) -> int:
 
 
 def _pieces(template: str, separator: str) -> list[str | int] | None:
-    """Literal texts and the numbers of texts in between; None where a text touches something but white space."""
+    """Split a template into literals and numbers of texts; None if a text is adjacent to anything but white space."""
     filled = list(string.Formatter().parse(template.strip()))
     merged: list[str | int] = [""]
     for literal, name, _, _ in filled:
@@ -259,14 +261,14 @@ def _pieces(template: str, separator: str) -> list[str | int] | None:
 
 
 def _parts_texts(literal: str, after: bool, before: bool) -> bool:
-    """Whether a literal that stands `after` and `before` a text has white space at these ends."""
+    """Return whether a literal `after` and `before` a text has white space at these ends."""
     if not literal:
         return not (after and before)
     return (not after or literal[0] in _WHITE) and (not before or literal[-1] in _WHITE)
 
 
 def _wordwise(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether a tokenizer's tokens are those of its text's words, whatever stands beside them."""
+    """Return whether a tokenizer handles each word independent of its neighbors."""
     made = json.loads(cast(Any, tokenizer).backend_tokenizer.to_str())
     if made["model"]["type"] not in _WORDWISE or made["pre_tokenizer"] is None:
         return False

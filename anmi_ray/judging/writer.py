@@ -1,5 +1,6 @@
-"""A language model that writes queries: asked as a judge is, about one document at a time, in the place of the query
-what is wanted. So its answers are bought, kept, limited and paid for as those of judges.
+"""A language model that writes queries, asked like a judge about one document, with the wanted kinds as the query.
+
+So its answers have the same log, limits and budget as those of judges.
 """
 
 from __future__ import annotations
@@ -21,24 +22,26 @@ from anmi_ray.judging.prompt_builder import PromptBuilder
 from anmi_ray.judging.tokens import load_tokens
 
 NAME = "writer"
-UNREADABLE = "answer is no list of queries"
-_WANTED_TOKENS = 1024  # of what is wanted, examples among it
+UNREADABLE = "not a list of queries"
+_WANTED_TOKENS = 1024  # maximum tokens of the wanted kinds and examples
 _EXAMPLES = 20
-_AT_ONCE = 32  # documents whose answers are published together: each takes seconds
-_LONGEST = 1 << 16  # characters of an answer that is read
+_AT_ONCE = 32  # answers published together; each takes seconds
+_LONGEST = 1 << 16  # maximum characters of a valid answer
 _FENCE = re.compile(r"\A```(?:json)?[ \t]*\n(.*)\n```\Z", re.DOTALL)
 _MARK = re.compile(r"\A[-*•]? ?([a-z]+):(?= |\Z)")
 
 
 class QueryWriter(ApiJudge):
-    """The judge that a writer is."""
+    """A writer as a judge."""
 
     def prompt_builder(self) -> PromptBuilder:
-        """See PromptJudge. Raises ConfigError where the template does not ask for queries."""
+        """See PromptJudge. Raises ConfigError if the template does not ask for queries."""
         template = load_template(self.prompt.template)
         if template.form != "queries":
-            what = f"of form {template.form}, which does not ask for queries"
-            raise ConfigError(what, template.place, "queries.writer.template takes queries, or one of form: queries")
+            what = f"expected a template of form queries, got {template.form}"
+            raise ConfigError(
+                what, template.place, "set queries.writer.template to queries, or to a template of that form"
+            )
         tokens = load_tokens(self.prompt.tokenizer)
         return PromptBuilder(template, tokens, self.prompt.query_tokens, self.prompt.document_tokens)
 
@@ -47,12 +50,12 @@ class QueryWriter(ApiJudge):
         return ApiEngine(self.config, lease, self.prompt_builder(), _AT_ONCE, answered)
 
     def read_reply(self) -> ReadReply:
-        """An answer that holds queries counts as one, any other as a failure."""
+        """Accept replies that contain queries."""
         return lambda words: UNREADABLE if read_queries(words) is None else 1.0
 
 
 def writer(config: ApiWriterConfig) -> QueryWriter:
-    """What asks the model that `config` names."""
+    """Return the writer of `config`."""
     shown = PromptConfig(
         query_tokens=_WANTED_TOKENS, document_tokens=config.document_tokens, tokenizer=config.tokenizer
     ).model_copy(update={"template": config.template, "relevance": config.template})
@@ -61,7 +64,7 @@ def writer(config: ApiWriterConfig) -> QueryWriter:
 
 
 def wanted(kinds: Sequence[str], each: int, examples: Sequence[str]) -> str:
-    """What a writer is asked for, in the place of a query.
+    """Return the wanted kinds and numbers, shown instead of a query.
 
     >>> print(wanted(["keyword", "example"], 2, ["parse dates", "zip two lists"]))
     2 of kind keyword
@@ -77,10 +80,10 @@ def wanted(kinds: Sequence[str], each: int, examples: Sequence[str]) -> str:
 
 
 def read_queries(answer: str) -> list[tuple[str, str]] | None:
-    """(kind, query) of each query that an answer holds; None where it is in no form that was asked for.
+    """Return (kind, query) of each query in an answer; None for other formats.
 
-    A JSON object of lists by kind, alone or in a fence of code; or lines, each with its kind. Nothing is taken out of
-    an answer that says anything else: who writes around the object may have followed a document's instructions.
+    Formats: a JSON object of lists by kind, alone or in a code fence; or lines, each with its kind. Answers with other
+    text are rejected: the model may have followed a document's instructions.
 
     >>> read_queries('{"keyword": ["slow leak"], "question": []}')
     [('keyword', 'slow leak')]

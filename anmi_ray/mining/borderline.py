@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import RocketQA
 from anmi_ray.core import identity
-from anmi_ray.core.arrays import Reals
+from anmi_ray.core.arrays import Reals, rank_within
 from anmi_ray.core.records import COMPARISON, find_rows
 from anmi_ray.mining import denoise
 from anmi_ray.mining.compose import RuleInputs, pooled
 from anmi_ray.mining.negatives import Negatives
 
-DESIGN = "validation"
+_VALIDATION = "validation"
 ROUND = 1
 _PSEUDO_POSITIVE = 0.9  # P(relevant) above which RocketQA (Qu et al. 2021) treats a document as a positive
 _PAIR = ["query_id", "doc_a", "doc_b"]
@@ -61,7 +61,9 @@ def borderline(
     table = pa.table({name: identity.id_column(ids[order]) for name, ids in zip(_PAIR, pair, strict=True)})
     compared = _once(comparisons)
     row = find_rows(compared, {name: table[name] for name in _PAIR})
-    return Borderline(comparisons_of(table.filter(pa.array(row < 0)), DESIGN), compared.take(pa.array(row[row >= 0])))
+    return Borderline(
+        comparisons_of(table.filter(pa.array(row < 0)), _VALIDATION), compared.take(pa.array(row[row >= 0]))
+    )
 
 
 def _once(comparisons: pa.Table) -> pa.Table:
@@ -112,3 +114,25 @@ def verdicts(negatives: Negatives, config: MineConfig) -> dict[str, dict[str, in
                 "pseudo_positives": int((p > _PSEUDO_POSITIVE).sum()),
             }
     return counts
+
+
+_CONFIRMATION = "confirmation"
+ASKED = 4  # documents of a query: a fifth one is its relevant document once in thirty queries
+
+
+def shortlist(gaps: pa.Table, documents: pa.Table, score: Reals) -> pa.Table:
+    """Return Comparisons with nothing of one bucket, sorted by (query_id, doc_a), for queries without known positives.
+
+    They ask about the ASKED top-rated anchors of Gaps with the largest `score`, float64[N] for the rows (query_id,
+    doc_id) of `documents`; ties go to smaller ids.
+    """
+    pairs = ["query_id", "anchor_id"]
+    found = gaps.filter(pc.equal(gaps["anchor_kind"], "top-rated")).select(pairs).group_by(pairs).aggregate([])
+    found = found.take(pa.array(identity.id_order(*(identity.id_matrix(found[name]) for name in pairs))))
+    row = find_rows(documents, {"query_id": found["query_id"], "doc_id": found["anchor_id"]})
+    query = pc.dictionary_encode(found["query_id"].combine_chunks()).indices.to_numpy().astype(np.int64)
+    found = found.filter(pa.array(rank_within(query, -score[row]) < ASKED))
+    nothing = pa.repeat(pa.scalar(identity.NOTHING, identity.ID), found.num_rows)
+    return comparisons_of(
+        pa.table({"query_id": found["query_id"], "doc_a": found["anchor_id"], "doc_b": nothing}), _CONFIRMATION
+    )

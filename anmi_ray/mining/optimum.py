@@ -1,4 +1,4 @@
-"""What a negative teaches, its information, against what a false negative costs.
+"""Weigh the information of a negative against the cost of a false negative.
 
 Theorem 12: information less that cost; or, by a mixture of gaps, P(true negative) times information.
 """
@@ -40,7 +40,7 @@ def by_mixture(negatives: Negatives, settings: BetaMixture | GaussianMixture, co
     """P(true negative | Δ̂)·I(Δ̂) (methods 5, report eq. 46), categories by the discovered thresholds.
 
     P(true negative) is 1 − `Mixture.false_negative`, but at most the gap's own P(Δ > 0): I is as large below a gap of 0
-    as above, and a document that beats the anchor is no true negative, whatever the mixture knows. Where one
+    as above, and a document that beats the anchor is not a true negative, whatever the mixture knows. Where one
     component suffices it is 1 − P(Δ < false_negative_gap), and categories are the bands'.
     Raises ConfigError without a mixture of the same kind in `common`.
     """

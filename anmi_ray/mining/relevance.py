@@ -1,18 +1,14 @@
-"""P(relevant) of rated documents where no label says it: from rating, rank in the first stage, and direct answers.
+"""P(relevant) of rated documents without labels: from rating, first-stage rank, and direct answers.
 
-A document is of one of two classes, relevant or other, and nobody says of which. Three things speak of it: its rank in
-the first stage (how often a document there is relevant), its rating (relevant ones stand `gain` points above others of
-the same rank), and, where judges were asked directly, their answer. What each is worth is fitted by EM on the run's own
-ratings, as Dawid and Skene (1979) fit observers without a known truth. So a useless first stage gets no weight. How
-ratings follow the rank among the other documents is fitted too: a judge who likes what retrieval likes, rightly or not,
-is not believed twice. Nor is a judge who errs alike on a document in comparisons and in the direct answer, for an
-answer is modelled given the rating. The spread of ratings within a class holds the judges' lasting errors, which no
-standard error of a rating knows.
-A rating is drawn towards the mean by its prior, the more the less was asked about its document. Where documents were
-asked about unequally, as in an adaptive design, that is taken out before (`by_answers`): else those that few questions
-were about stand so close together that whoever was asked about seems relevant.
-What follows the rank has weak priors: half of the documents at rank 1 are relevant, fewer below, and ratings of the
-others hardly follow it. A hundred queries overrule them; in twenty, two classes were found that were not relevance.
+A mixture of two classes, relevant and other, is fitted by EM to the run's own ratings (as Dawid and Skene 1979 fit
+observers without a known truth). Evidence for the class: the rank (share of relevant documents there), the rating
+(`gain` points higher than others of the same rank), and direct answers. A useless first stage gets no weight. Ratings
+of the other class may depend on rank, and answers on the rating, so correlated evidence is not counted twice. The
+spread within a class includes the judges' lasting errors, which standard errors of ratings do not.
+The prior shrinks ratings towards the mean, more for documents with fewer questions; with unequal numbers, as in
+adaptive designs, `by_answers` removes this first, or asked documents would seem relevant.
+Weak priors: half of the documents at rank 1 are relevant, fewer below, and ratings of the others hardly depend on rank.
+A hundred queries overrule them; without them, twenty queries gave two classes unrelated to relevance.
 Letters: N documents of many queries, C columns of a design.
 """
 
@@ -32,28 +28,30 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import find_rows
 from anmi_ray.mining.categories import PLACE
 
-FEWEST = 200  # documents below which nothing is fitted: five queries of forty
-WEAKEST = 1.0  # sds between the classes: on pure noise EM ends near .6, and is calibrated from about 1 on
-_RISES = 0.25  # of P(relevant) from rank 1 to rank 10: no chance does that, the classes are two kinds of document
+FEWEST = 200  # minimum number of documents for a fit: five queries of forty
+WEAKEST = (
+    1.0  # minimum separation of the classes in standard deviations; EM finds .6 in noise, and is calibrated from 1
+)
+_RISES = 0.25  # maximum increase of P(relevant) from rank 1 to 10; more means that the classes are not relevance
 STEPS = 500
-_TOLERANCE = 1e-7  # nats per document that a step must still gain
-_PRIOR = 3  # powers of log rank that the prior has
-_NARROWEST = 0.05  # least sd of a class, in sds of all ratings
-_LEAST_KEPT = 0.02  # of the prior's variance that answers took away: with less a document was hardly asked about
-_LOOSE = 1e3  # variance of a coefficient that nothing is known of: finite where answers are told apart whole
-# Normal priors of what follows L = log rank: means and variances of 1, L, L² in the log odds of relevance; sds of
-# 1, L, L², L³ in a rating, in sds of all ratings.
+_TOLERANCE = 1e-7  # minimum gain of a step in nats per document
+_PRIOR = 3  # powers of log rank in the prior
+_NARROWEST = 0.05  # minimum sd of a class, as a share of the sd of all ratings
+_LEAST_KEPT = 0.02  # minimum share of the prior's variance removed by answers
+_LOOSE = 1e3  # variance of an uninformative prior; finite for separable answers
+# Normal priors of coefficients of L = log rank: means and variances for 1, L, L² in the log odds of relevance;
+# standard deviations for 1, L, L², L³ in a rating, relative to that of all ratings.
 _BY_RANK = (np.array([0.0, -1.5, 0.0]), np.array([1.0**2, 0.5**2, 0.1**2]))
 _LEVEL_SD = np.array([math.inf, 0.15, 0.1, 0.05])
 _UNKNOWN = (np.zeros(3), np.full(3, _LOOSE))
-# Where EM starts: a query's relevant documents sum to _FOUND, shared by exp(_SHARP · rating beside its rank, in sds) /
-# rank. A start by rank alone ends where the class is "the first ten" if ratings follow the rank.
+# Start of EM: P(relevant) of a query sums to _FOUND, as exp(_SHARP · standardized residual rating) / rank.
+# A start by rank alone may end with "the first ten" as a class.
 _FOUND = 0.9
 _SHARP = 1.5
 
 
 class Evidence(NamedTuple):
-    """What is known of N documents. answer is in [0, 1], NaN where nobody was asked."""
+    """Evidence about N documents; answer is in [0, 1], NaN without one."""
 
     query: Ints  # any numbering
     rating: Reals  # points, centred within the query
@@ -63,17 +61,17 @@ class Evidence(NamedTuple):
 
     @property
     def asked(self) -> Flags:
-        """Who has an answer, bool[N]."""
+        """Documents with an answer, bool[N]."""
         return np.isfinite(self.answer)
 
 
 @dataclass(frozen=True)
 class RelevanceModel:
-    """How rank, rating and answer follow from the class; ratings in points, L = log rank.
+    """Model of rank, rating and answer given the class; ratings in points, L = log rank.
 
     logit P(relevant) = prior · (1, L, L²); rating ~ N(level · (1, L, L², L³) + gain · [relevant], sd² + error²);
-    logit P(yes) = answer · (1, (rating − level)/sd, [relevant]), all 0 where nobody was asked.
-    share is the mean P(relevant). log_posterior is of the data and of what follows the rank, per document.
+    logit P(yes) = answer · (1, (rating − level)/sd, [relevant]), all 0 without
+    answers. share: mean P(relevant). log_posterior: per document.
     """
 
     documents: int
@@ -90,31 +88,28 @@ class RelevanceModel:
 
     @property
     def apart(self) -> float:
-        """Sds between the ratings of the two classes."""
+        """Separation of the class means, in standard deviations."""
         return self.gain / self.sd
 
     @property
-    def tells(self) -> bool:
-        """Whether the classes stand apart: below WEAKEST sds two are found where ratings are noise alone.
-
-        And whether they are relevance: a first stage may tell nothing of it, but is not upside down.
-        """
+    def is_reliable(self) -> bool:
+        """Return whether the classes are separated and P(relevant) does not increase with rank."""
         first, tenth = self._shares()
         return self.apart >= WEAKEST and tenth - first <= _RISES
 
     def _shares(self) -> tuple[float, float]:
-        """P(relevant) at ranks 1 and 10, where nothing else is known."""
+        """Return P(relevant) at ranks 1 and 10 without other evidence."""
         first, tenth = special.expit(_powers(np.array([1.0, 10.0]))[:, :_PRIOR] @ np.array(self.prior))
         return float(first), float(tenth)
 
     def posterior(self, known: Evidence) -> Reals:
-        """P(relevant | rank, rating, answer), float64[N]."""
+        """Return P(relevant | rank, rating, answer), float64[N]."""
         return special.expit(_log_odds(self, known, _powers(known.rank))[0])
 
     def by_judges(self, known: Evidence) -> Reals:
-        """P(relevant | rating, answer), float64[N]: the rank says nothing, all ranks have the documents' mean share.
+        """Return P(relevant | rating, answer), float64[N], with the mean share as prior at all ranks.
 
-        What measures systems must not know where the first stage put a document, or whoever copies it is the best.
+        Measurements must not use first-stage ranks, or systems that copy them would win.
         """
         power_N4 = _powers(known.rank)
         by_rank = power_N4[:, :_PRIOR] @ np.array(self.prior)
@@ -122,16 +117,16 @@ class RelevanceModel:
         return special.expit(log_odds - by_rank + special.logit(self.share))
 
     def said(self) -> str:
-        """One line for the report."""
+        """Return one line for the report."""
         first, tenth = self._shares()
         answers = f", {self.asked:,} of them asked about directly" if self.asked else ""
         return (
             f"{self.documents:,} documents{answers}: at rank 1 {first:.0%} are relevant, at rank 10 {tenth:.0%}; "
-            f"they are rated {self.gain:.0f} points higher than others of their rank, {self.apart:.1f} sds"
+            f"at equal rank they are rated {self.gain:.0f} points higher ({self.apart:.1f} standard deviations)"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as JSON values."""
+        """Return all fields as JSON values."""
         return asdict(self)
 
     @classmethod
@@ -150,12 +145,11 @@ def evidence(
     answers: pa.Table | None = None,
     prior_elo: float | None = None,
 ) -> tuple[pa.Table, Evidence]:
-    """(query_id, doc_id) of the rated documents of queries without a known positive, as they stand in Ratings; of each
-    what is known.
+    """Return (query_id, doc_id) of rated documents of queries without known positives, in order, and their evidence.
 
-    gaps say which queries these are: theirs are measured from top-rated documents. answers: query_id, doc_id,
-    probability (NaN: no answer) of those asked about. A rated document that no retriever found is ranked behind
-    the others of its query. prior_elo: sd of the ratings' prior, where documents were asked about unequally.
+    gaps: identify these queries, whose gaps are from top-rated documents.
+    answers: query_id, doc_id, probability (NaN: no answer). Documents that were not retrieved get the last rank.
+    prior_elo: sd of the ratings' prior, if documents were asked about unequally.
     """
     wanted = pc.unique(gaps.filter(pc.equal(gaps["anchor_kind"], "top-rated"))["query_id"])
     rated = ratings.filter(pc.is_in(ratings["query_id"], value_set=wanted))
@@ -183,21 +177,19 @@ def evidence(
 
 
 def by_answers(rating: Reals, error: Reals, prior_elo: float) -> tuple[Reals, Reals]:
-    """Ratings and errors, float64[N] points, as the answers alone give them: without the prior N(0, prior_elo²).
+    """Return ratings and errors, float64[N] points, without the prior N(0, prior_elo²).
 
-    A posterior N(r, e²) is the prior times N(r / k, e² / k) with k = 1 - e² / prior_elo², a document by itself.
+    For each document, N(r, e²) is the prior times N(r / k, e² / k) with k = 1 - e² / prior_elo².
     """
     kept = np.maximum(1.0 - np.square(error / prior_elo), _LEAST_KEPT)
     return rating / kept, error / np.sqrt(kept)
 
 
 def fit(known: Evidence) -> RelevanceModel | None:
-    """The likeliest model near the start; None where there are fewer than FEWEST documents, or no spread.
+    """Fit by EM until the posterior stops increasing; None for fewer than FEWEST documents or constant ratings.
 
-    Steps of EM, which leave out what answers say of the rating's scale; they end where the posterior rises no more, be
-    it that the next step would lower it. Raises DataError on values that are not finite, ranks below 1.
+    Steps ignore the information of answers about the rating's scale.
     """
-    _check(known)
     spread = float(known.rating.std()) if len(known.rating) else 0.0
     if len(known.rating) < FEWEST or spread < 1e-6:
         return None
@@ -219,13 +211,13 @@ def fit(known: Evidence) -> RelevanceModel | None:
 
 
 def _none(known: Evidence, spread: float) -> RelevanceModel:
-    """Before anything is fitted."""
+    """Return the initial model."""
     asked = int(known.asked.sum())
     return RelevanceModel(len(known.rating), asked, 0.0, (0.0,) * 3, (0.0,) * 4, 0.0, spread, (0.0,) * 3)
 
 
 def _start(known: Evidence, power_N4: Reals) -> Reals:
-    """P(relevant) of every document before anything is fitted."""
+    """Return the initial P(relevant) of every document."""
     beside = known.rating - power_N4 @ np.linalg.lstsq(power_N4, known.rating, rcond=None)[0]
     share = np.exp(_SHARP * beside / max(float(beside.std()), 1e-9)) / known.rank
     query = np.unique(known.query, return_inverse=True)[1]
@@ -233,7 +225,7 @@ def _start(known: Evidence, power_N4: Reals) -> Reals:
 
 
 def _log_prior(model: RelevanceModel, spread: float) -> float:
-    """Log density of what follows the rank, but for a constant."""
+    """Return the log density of the priors of rank coefficients, up to a constant."""
     mean, variance = _BY_RANK
     by_rank = np.square(np.array(model.prior) - mean) / variance
     level = np.square(np.array(model.level) / (_LEVEL_SD * spread))
@@ -241,12 +233,12 @@ def _log_prior(model: RelevanceModel, spread: float) -> float:
 
 
 def _powers(rank: Reals) -> Reals:
-    """1, L, L², L³ with L = log rank, float64[N, 4]."""
+    """Return 1, L, L², L³ with L = log rank, float64[N, 4]."""
     return np.vander(np.log(rank), 4, increasing=True).astype(np.float64)
 
 
 def _log_odds(model: RelevanceModel, known: Evidence, power_N4: Reals) -> tuple[Reals, Reals]:
-    """Log odds of relevant against other, and log density of all that is known, float64[N] each."""
+    """Return log odds of relevant against other, and the log density of the evidence, float64[N] each."""
     variance = model.sd**2 + known.error**2
     prior = power_N4[:, :_PRIOR] @ np.array(model.prior)
     beside = known.rating - power_N4 @ np.array(model.level)
@@ -262,11 +254,11 @@ def _log_odds(model: RelevanceModel, known: Evidence, power_N4: Reals) -> tuple[
 
 
 def _maximised(model: RelevanceModel, known: Evidence, power_N4: Reals, share: Reals, spread: float) -> RelevanceModel:
-    """The M step: `share` float64[N] is P(relevant) of every document."""
+    """Run the M step, given `share` float64[N], P(relevant) of every document."""
     precision = 1.0 / (model.sd**2 + known.error**2)
     level, gain = _regressed(power_N4, known.rating, share, precision, _LEVEL_SD * spread)
     beside = known.rating - power_N4 @ level
-    # the rating without its error is hidden too: its mean and variance given the class make the sd
+    # the rating without its error is latent too; its mean and variance given the class determine the sd
     kept = model.sd**2 * precision
     squares = (1.0 - share) * (kept * beside) ** 2 + share * (kept * (beside - gain)) ** 2
     sd = max(float(np.sqrt((squares + kept * known.error**2).mean())), _NARROWEST * spread)
@@ -283,10 +275,9 @@ def _maximised(model: RelevanceModel, known: Evidence, power_N4: Reals, share: R
 
 
 def _regressed(level_NC: Reals, rating: Reals, share: Reals, precision: Reals, sd: Reals) -> tuple[Reals, float]:
-    """Level [C] and gain: least squares of the rating on the rank's powers and the class, known by `share` alone.
+    """Return level [C] and gain by least squares of ratings on powers of the rank and the class.
 
-    A document stands in the sums twice, as another and, with weight `share`, as a relevant one. sd [C] of the level's
-    prior, whose mean is 0.
+    Each document counts twice, as other and, with weight `share`, as relevant. sd [C]: prior of the level, mean 0.
     """
     weighed_NC = level_NC * precision[:, None]
     crossed = weighed_NC.T @ share
@@ -299,9 +290,9 @@ def _regressed(level_NC: Reals, rating: Reals, share: Reals, precision: Reals, s
 
 
 def _logistic(design_NC: Reals, target: Reals, weight: Reals, start: Reals, mean: Reals, variance: Reals) -> Reals:
-    """One Newton step of weighted logistic regression on targets in [0, 1], halved until it does not lose.
+    """Take one Newton step of weighted logistic regression on targets in [0, 1], halved until it does not lose.
 
-    Coefficients [C] are N(mean, variance) before.
+    Coefficients [C] have the prior N(mean, variance).
     """
 
     def value(coefficients: Reals) -> float:
@@ -321,15 +312,5 @@ def _logistic(design_NC: Reals, target: Reals, weight: Reals, start: Reals, mean
 
 
 def _fractional(target: Reals, logit: Reals) -> Reals:
-    """Log-likelihood of targets in [0, 1]: t log σ(x) + (1 − t) log σ(−x)."""
+    """Return the log-likelihood of targets in [0, 1]: t log σ(x) + (1 − t) log σ(−x)."""
     return target * special.log_expit(logit) + (1.0 - target) * special.log_expit(-logit)
-
-
-def _check(known: Evidence) -> None:
-    good = np.isfinite(known.rating) & np.isfinite(known.error) & (known.error >= 0) & (known.rank >= 1)
-    if not good.all():
-        raise DataError(
-            f"{int((~good).sum())} documents have a rating or an error that is not finite, or a rank below 1",
-            PLACE,
-            "recompute the rate stage",
-        )

@@ -25,7 +25,7 @@ from anmi_ray.core import logs
 from anmi_ray.core.errors import JudgeError, refuse
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, QREL, QUERY, TEXT_OF
 from anmi_ray.judging import kinds
-from anmi_ray.judging.audit import pilot, pilot_pairs
+from anmi_ray.judging.audit import pilot
 from anmi_ray.judging.audit.pilot import QuestionCosts, Verdict
 from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.judging.questions import TextQuestions, text_questions
@@ -138,8 +138,10 @@ def pilot_run(
     lenient = config.model_copy(update={"max_failures": 1.0})
     asked = dispatch.ask(made[JUDGE], sources, lenient, context) if config.reading else {}
     chosen = sorted(sources.chosen)
-    brought = importing.judges(config, made[INGEST], context)
-    parts: list[_Judged] = over_buckets(context, chosen, _judged, context.store, sources, config, context.seed, brought)
+    imported_answers = importing.judges(config, made[INGEST], context)
+    parts: list[_Judged] = over_buckets(
+        context, chosen, _judged, context.store, sources, config, context.seed, imported_answers
+    )
     judgments = pa.concat_tables([JUDGMENT.empty(), *(part.judgments for part in parts)])
     judgments = judgments.filter(pc.fill_null(pc.not_equal(judgments["error"], dispatch.NO_BUDGET_LEFT), True))
     if not judgments.num_rows:
@@ -163,8 +165,8 @@ def _sample(
         found = over_buckets(context, buckets, _ranked, compare, retrieve, pairs, design)
         of += sum(count for _, count, _ in found)
         in_all += sum(count for _, _, count in found)
-        kept = [pilot_pairs.merge([*kept, *(table for table, _, _ in found)], pairs)]
-    return Sampled(compare, retrieve, made[INGEST], chosen=pilot_pairs.pick(kept[0], pairs)), of, in_all
+        kept = [pilot.merge([*kept, *(table for table, _, _ in found)], pairs)]
+    return Sampled(compare, retrieve, made[INGEST], chosen=pilot.pick(kept[0], pairs)), of, in_all
 
 
 def _ranked(
@@ -176,7 +178,7 @@ def _ranked(
     in_all = comparisons.num_rows
     if design is not None and design.design == "adaptive":
         in_all = pairs_in_all(comparisons, design)
-    return pilot_pairs.ranked(bucket, comparisons, candidates, pairs), comparisons.num_rows, in_all
+    return pilot.ranked(bucket, comparisons, candidates, pairs), comparisons.num_rows, in_all
 
 
 def _judged(
@@ -185,12 +187,12 @@ def _judged(
     sources: Sampled,
     config: JudgeConfig,
     seed: int,
-    brought: Mapping[str, importing.Brought],
+    imported_answers: Mapping[str, importing.ImportedAnswers],
 ) -> _Judged:
     comparisons = sources.chosen[bucket]
     candidates = sources.retrieve.read_part("candidates", bucket, CANDIDATE)
-    given = dict(dispatch.bought(store, sources, config, bucket))
-    given |= {name: one.answers(bucket) for name, one in brought.items()}
+    given = dispatch.bought(store, sources, config, bucket)
+    given |= {name: one.answers(bucket) for name, one in imported_answers.items()}
     judgments = judging.judge(comparisons, candidates, config, seed, given)
     queries = pc.is_in(candidates["query_id"], value_set=comparisons["query_id"].combine_chunks())
     known = candidates.filter(pc.and_(queries, pc.not_equal(candidates["source"], "random")))

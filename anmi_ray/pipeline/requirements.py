@@ -19,7 +19,7 @@ from anmi_ray.core.environment import GIB, LEAST_DISK
 from anmi_ray.core.errors import AnmiError, DataError, StoreError, refuse
 from anmi_ray.corpus.counts import CollectionCounts, counted
 from anmi_ray.judging import kinds
-from anmi_ray.judging.http import access, reach
+from anmi_ray.judging.http import connections
 from anmi_ray.pipeline.stages import RERANK, TRAIN
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.stages import ingest
@@ -73,7 +73,9 @@ def of_servers(servers: Sequence[ServerConfig], offline: bool = False) -> list[A
     if not servers:
         return []
     with ThreadPoolExecutor(1) as pool:  # a notebook's own thread runs an event loop already
-        return pool.submit(asyncio.run, _asked(servers, access.check if offline else reach.check)).result()
+        return pool.submit(
+            asyncio.run, _asked(servers, connections.check if offline else connections.check_reachable)
+        ).result()
 
 
 async def _asked(servers: Sequence[ServerConfig], check: Callable[[ServerConfig], Awaitable[None]]) -> list[AnmiError]:

@@ -256,7 +256,7 @@ def _pairs_of(compared: Artifact, ingest: Artifact) -> int:
 def priced(experiment: Experiment, judge: PromptJudge, tokens: CallTokens, calls: int, bought: int | None) -> CallCost:
     missing = calls - (bought or 0)
     price = judge.price(missing, missing * tokens.prompt, missing * tokens.answer, experiment.plan)
-    return CallCost(judge.name, calls, bought, tokens, **vars(price))
+    return CallCost(judge=judge.name, calls=calls, bought=bought, tokens=tokens, **vars(price))
 
 
 def count(builder: PromptBuilder, prompts: Prompts, longest: float = math.inf) -> CallTokens:

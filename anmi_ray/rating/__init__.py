@@ -4,11 +4,9 @@ judgments -> pairs (games) -> globals (prior, dispersion; once) -> solver -> unc
 """
 
 from anmi_ray.rating.beliefs import QueryBeliefs, Worth, beliefs, worth
-from anmi_ray.rating.bucket import TOP_RATED, RateResult, rate, rate_games
-from anmi_ray.rating.compiled import compile_solver
+from anmi_ray.rating.bucket import TOP_RATED, RateResult, compile_solver, rate, rate_games
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.heldout_positives import hide_positives
-from anmi_ray.rating.pairs import preferences
+from anmi_ray.rating.pairs import hide_positives, preferences
 from anmi_ray.rating.rate_table import NamedRatings, rate_preferences
 from anmi_ray.rating.shared_parameters import SAMPLE_QUERIES, Globals, fit_globals, globals_of, sample_queries
 

@@ -12,14 +12,14 @@ import pyarrow as pa
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core import records
 from anmi_ray.core.arrays import Flags
-from anmi_ray.core.identity import id_column
+from anmi_ray.core.identity import ID_BYTES, id_column
 from anmi_ray.core.scale import Floats, Model, to_elo
 from anmi_ray.rating import diagnostics
 from anmi_ray.rating.games import Games
 from anmi_ray.rating.gaussian import Gaussian, laplace, propagate
 from anmi_ray.rating.graph import graph_facts
 from anmi_ray.rating.pairs import read_games
-from anmi_ray.rating.shared_parameters import Globals
+from anmi_ray.rating.shared_parameters import Globals, globals_of
 from anmi_ray.rating.solver import Posterior, Solution, solve
 from anmi_ray.rating.uncertainty import Errors, GapAnchors, anchors, errors
 
@@ -210,3 +210,20 @@ def _gaps(games: Games, model: Model, to: GapAnchors, uncertain: Errors) -> pa.T
             "anchor_kind": kinds.dictionary_decode(),
         }
     )
+
+
+def compile_solver(config: RateConfig) -> None:
+    """Fit the shared parameters to two documents that met twice, and rate them."""
+    games = Games(
+        query_ids=np.zeros((1, ID_BYTES), np.uint8),
+        doc_ids=np.arange(2 * ID_BYTES, dtype=np.uint8).reshape(2, ID_BYTES),
+        doc_start=np.array([0, 2]),
+        game_start=np.array([0, 2]),
+        positive=np.zeros(2, np.bool_),
+        first=np.zeros(2, np.int32),
+        second=np.ones(2, np.int32),
+        w=np.array([0.25, 0.75]),
+        answers=np.ones(2),
+        inconsistent=np.zeros(2, np.bool_),
+    )
+    rate_games(games, globals_of(games, config), config)

@@ -18,8 +18,7 @@ from anmi_ray.core.errors import NoMaximumError
 from anmi_ray.core.scale import Floats
 from anmi_ray.rating.conjugate_gradient import conjugate_gradient, dot
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.likelihood import game_log_likelihood, outcome_moments, shares
-from anmi_ray.rating.links import BRADLEY_TERRY, compiled
+from anmi_ray.rating.likelihood import BRADLEY_TERRY, compiled, game_log_likelihood, outcome_moments, shares
 from anmi_ray.rating.solver import Posterior, gather, largest, one_query, over_queries, workspace
 
 

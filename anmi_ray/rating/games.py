@@ -1,7 +1,7 @@
 """The solver's input: all games of a bucket of queries in flat arrays, cut by offsets, without a Python object a query.
 
 Letters: Q queries, D documents (all queries together), P games (all queries together). Documents are sorted by
-(query_id, doc_id); games stand in their query's order and name documents by their position inside the query.
+(query_id, doc_id); games are in their query's order and name documents by their position inside the query.
 """
 
 from __future__ import annotations

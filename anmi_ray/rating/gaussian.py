@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.core.scale import Floats
-from anmi_ray.rating.cholesky import covariance_root, gap_variances, times_covariance
+from anmi_ray.rating.conjugate_gradient import covariance_root, gap_variances, times_covariance
 from anmi_ray.rating.games import Longs
-from anmi_ray.rating.likelihood import game_log_likelihood, terms
-from anmi_ray.rating.links import compiled
+from anmi_ray.rating.likelihood import compiled, game_log_likelihood, terms
 from anmi_ray.rating.solver import OneQuery, Posterior, largest, one_query, over_queries
 
 DENSE_DOCUMENTS = 3000  # two matrices of this size take 144 MB; no larger query is factorised

@@ -1,8 +1,7 @@
-"""Facts about every query's comparison graph: how well it connects, who never won or lost, how often judges go round.
+"""Statistics of each query's comparison graph: connectivity, documents that never won or lost, cycle rates.
 
-They say how far a fit can be trusted before any rating is looked at, and are cheap enough to stand beside every fit.
-The graph joins two documents by one edge however often they met; every game counts for it,
-while outcomes are those of games with a strength above zero.
+They show how far a fit can be trusted, and are cheap enough for every fit. The graph has one edge per pair of documents
+with a game; outcomes are those of games with a strength above zero.
 Letters: Q queries, D documents, P games; of one query n documents, a arcs (every edge once from either end).
 """
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.scale import Floats
 from anmi_ray.rating.games import Games, Longs
-from anmi_ray.rating.links import compiled
+from anmi_ray.rating.likelihood import compiled
 from anmi_ray.rating.solver import over_queries
 from anmi_ray.rating.spectrum import lambda2
 
@@ -49,7 +48,7 @@ class GraphFacts(NamedTuple):
 
 
 def graph_facts(games: Games, m: Floats, threads: int = 1) -> GraphFacts:
-    """All facts of a bucket's queries; m float64[P] is the games' strength."""
+    """Return the statistics of a bucket's queries; m float64[P] is the strength of games."""
     arrays = games.doc_start, games.game_start, games.first, games.second, games.w, m
     counts = np.zeros((5, games.queries), dtype=np.int32)
     triads, cyclic = np.zeros((2, games.queries), dtype=np.int64)
@@ -60,7 +59,7 @@ def graph_facts(games: Games, m: Floats, threads: int = 1) -> GraphFacts:
 
 
 def count_triads(query: Longs, first: Longs, second: Longs, w: Floats) -> tuple[Longs, Longs]:
-    """(triads, how many of them run in a circle), int64[Q] each, as in `GraphFacts`, of games in any order.
+    """Return (triads, cyclic ones), int64[Q] each, as in `GraphFacts`, for games in any order.
 
     query int64[P] in 0..Q-1; first, second int64[P] number documents over all queries; w [P] is the preference for
     `first`, every game as strong as the next.
@@ -154,7 +153,7 @@ def _sign(won, lost):
 def _arcs(n, first, second):
     """The simple graph as lists: start int64[n + 1] into other uint32[a], the distinct opponents of every document.
 
-    arc int64[2, p] is where each game stands in them, from its first and from its second document.
+    arc int64[2, p]: position of each game in them, from its first and from its second document.
     """
     games = len(first)
     start = np.zeros(n + 1, np.int64)
@@ -225,7 +224,7 @@ def _triads(start, other, side):
         for a in range(start[i], start[i + 1]):
             above[kept] = other[a]
             sign[kept] = side[a]
-            kept += (other[a] > i) & (side[a] != 0)  # no branch, which nobody could predict
+            kept += (other[a] > i) & (side[a] != 0)  # branch-free
         later[i + 1] = kept
     judged = 0
     cyclic = 0

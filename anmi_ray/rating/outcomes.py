@@ -54,7 +54,7 @@ class Outcomes:
 class Preferences(Refusals):
     """What a table of preferences holds: outcomes, the sorted ids that their ranks point into, and what was refused.
 
-    failures: rows in which the judge failed, which are no games. silent: documents (per query) whose every row is one
+    failures: rows in which the judge failed, which do not count. silent: documents (per query) whose every row is one
     or has strength 0, so that they are not rated. anchors: query rank · documents + document rank of the positives.
     """
 

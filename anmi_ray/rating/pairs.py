@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray.core import records
+from anmi_ray.core import identity, records
 from anmi_ray.core.identity import ID_BYTES, id_column, id_matrix, id_order
 from anmi_ray.core.scale import Floats
 from anmi_ray.rating.games import Games, Longs
@@ -31,11 +31,11 @@ _PAIR = ("query_id", "doc_a", "doc_b")
 def combine_orders(
     p_CJ2: Floats, inconsistent_strength: float, weight_J: Floats | None = None
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """(w, answers, inconsistent) per comparison from p_a[C, J, order], NaN where there is no answer.
+    """Return (w, answers, inconsistent) per comparison from p_a[C, J, order], NaN without an answer.
 
     methods 3: w = mean over orders, then over judges weighted by their strength: 1 for both orders, 1/2 for one,
     times `inconsistent_strength` where the orders lie on different sides of 1/2, times the judge's own weight. w is NaN
-    where nobody answered.
+    if there are no answers.
     """
     ab = p_CJ2[:, :, 0]
     ba = p_CJ2[:, :, 1]
@@ -63,7 +63,7 @@ def preferences(
     inconsistent_strength: float,
     weights: Mapping[str, float] | None = None,
 ) -> pa.Table:
-    """What the judges said of every pair: query_id, doc_a, doc_b, preference (of doc_a, 0 to 1), sorted by the ids.
+    """Return the preference of every pair: query_id, doc_a, doc_b, preference (of doc_a, 0 to 1), sorted by the ids.
 
     The preference is the w of `combine_orders`, as a fit reads it with these settings; of a pair that was compared in
     several rounds the mean of their w by strength. Pairs without an answer, or whose judges all weigh 0, are left out.
@@ -233,3 +233,26 @@ def _rejects(query: Ids, key: Ids, reason: str, detail: str | list[str]) -> pa.T
             "detail": [detail] * n if isinstance(detail, str) else detail,
         }
     )
+
+
+def hide_positives(candidates: pa.Table, share: float) -> pa.Table:
+    """Candidates with `is_positive` unset for `share` of every query's known positives (rounded down, one stays).
+
+    A share of 1 hides them all.
+
+    Which ones follows from a hash of query and document: neither order nor buckets matter.
+    """
+    rows = np.flatnonzero(candidates["is_positive"].to_numpy())
+    if share <= 0 or not len(rows):
+        return candidates
+    query_ids, doc_ids = (identity.id_matrix(candidates[name])[rows] for name in ("query_id", "doc_id"))
+    query = pc.dictionary_encode(identity.id_column(query_ids)).indices.to_numpy().astype(np.int64)
+    order = np.lexsort((identity.uniforms(query_ids ^ doc_ids, "rate", "hide"), query))
+    count = np.bincount(query)
+    place = np.arange(len(rows)) - (np.cumsum(count) - count)[query[order]]
+    most = count if share == 1 else count - 1
+    hidden = order[place < np.minimum(np.floor(share * count), most)[query[order]]]
+    known = candidates["is_positive"].to_numpy().copy()
+    known[rows[hidden]] = False
+    at = candidates.schema.get_field_index("is_positive")
+    return candidates.set_column(at, candidates.schema.field(at), pa.array(known))

@@ -16,11 +16,9 @@ import numpy as np
 from scipy import optimize, special
 
 from anmi_ray.core.scale import Floats, normal_cdf, normal_pdf
-from anmi_ray.rating.cholesky import covariance_root, gap_variances, times_covariance
-from anmi_ray.rating.conjugate_gradient import dot
+from anmi_ray.rating.conjugate_gradient import covariance_root, dot, gap_variances, times_covariance
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.likelihood import Likelihood, game_log_likelihood, game_skew, game_terms, terms
-from anmi_ray.rating.links import compiled
+from anmi_ray.rating.likelihood import Likelihood, compiled, game_log_likelihood, game_skew, game_terms, terms
 from anmi_ray.rating.solver import Posterior, largest, one_query, over_queries, solve, workspace
 
 SIGMA0_BOUNDS = (0.02, 50.0)

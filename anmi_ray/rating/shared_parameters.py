@@ -21,8 +21,15 @@ from anmi_ray.core.errors import DataError, FitError
 from anmi_ray.core.identity import hash_sample, id_array
 from anmi_ray.core.scale import Floats, Model
 from anmi_ray.rating.diagnostics import Components, components, refuse_without_maximum, without_maximum
-from anmi_ray.rating.dispersion import pearson_dispersion, pooled_dispersion
-from anmi_ray.rating.few_games import DEFAULT, Spreads, least_dispersion, weighted_spreads, with_defaults
+from anmi_ray.rating.dispersion import (
+    DEFAULT,
+    Spreads,
+    least_dispersion,
+    pearson_dispersion,
+    pooled_dispersion,
+    weighted_spreads,
+    with_defaults,
+)
 from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.likelihood import Likelihood, Ties
 from anmi_ray.rating.pairs import read_games

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from anmi_ray.core.scale import Floats
 from anmi_ray.rating.conjugate_gradient import conjugate_gradient, dot
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.likelihood import Likelihood, game_terms, steepest, terms
-from anmi_ray.rating.links import THURSTONE, compiled
+from anmi_ray.rating.likelihood import THURSTONE, Likelihood, compiled, game_terms, steepest, terms
 
 TOLERANCE = 1e-8  # largest gradient per game of a document at which a fit has converged
 MAX_ITERATIONS = 100  # Newton steps of a query, after which its fit has not converged

@@ -15,7 +15,7 @@ from anmi_ray.core.scale import Floats
 from anmi_ray.rating.conjugate_gradient import dot
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.links import compiled
+from anmi_ray.rating.likelihood import compiled
 from anmi_ray.rating.solver import over_queries
 
 _WINDOW = 8  # steps from one look at the eigenvalue to the next
@@ -36,7 +36,7 @@ def lambda2(games: Games, threads: int = 1) -> Floats:
 
     The vectors are not made orthogonal again. Rounding then lets eigenvalues that are found come back, but adds none
     (Paige 1980, Linear Algebra and its Applications 34): the smallest is as exact, long chains take more steps. Only
-    the constant vector is taken out at every step, for its eigenvalue 0 is no candidate.
+    the constant vector is taken out at every step, since its eigenvalue 0 is excluded.
     """
     result = np.empty(games.queries)
     ends = games.doc_start, games.game_start, games.first, games.second, components(games).count == 1

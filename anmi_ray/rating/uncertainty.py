@@ -16,11 +16,18 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.arrays import Flags
 from anmi_ray.core.scale import Floats
-from anmi_ray.rating.cholesky import covariance_root, covariances, gap_variances, square_sums, times_covariance
-from anmi_ray.rating.conjugate_gradient import conjugate_gradient, dot
+from anmi_ray.rating.conjugate_gradient import (
+    conjugate_gradient,
+    covariance_root,
+    covariances,
+    dot,
+    gap_variances,
+    square_sums,
+    times_covariance,
+)
 from anmi_ray.rating.games import Games, Longs
 from anmi_ray.rating.gaussian import DENSE_DOCUMENTS, Gaussian
-from anmi_ray.rating.links import compiled
+from anmi_ray.rating.likelihood import compiled
 from anmi_ray.rating.solver import Posterior, gather, largest, one_query, over_queries, workspace
 
 _RESIDUAL = 1e-7  # relative, of the systems of queries that are not factorised

@@ -56,7 +56,7 @@ def telling(artifact: Artifact, inputs: Inputs, context: Context) -> RelevanceMo
     from anmi_ray.mining.relevance import WEAKEST
 
     model = fitted(artifact, inputs, context)
-    if model is not None and not model.tells:
+    if model is not None and not model.is_reliable:
         raise JudgeError(
             f"the judges' ratings do not tell relevant documents from others: {model.said()}; at least {WEAKEST:g} is "
             "needed, and a relevance that does not rise from rank 1 to rank 10",

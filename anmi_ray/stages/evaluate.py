@@ -48,7 +48,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConf
     made = run_task(context, _evaluate, *args, asked, inputs.get("anchor"))
     if config.fusion and artifact.read_json("fusion.json") is None:
         context.notice(f"no dev query has a relevant document: {FUSED} takes even weights; dev qrels would choose them")
-    found = by_judges.of(artifact)
+    found = by_judges.measurements(artifact)
     if not made["measured"]:
         measured = "judges alone measured" if found is not None and found.comparisons else "nothing was measured"
         context.notice(f"no test query is labelled: {measured}")
@@ -127,7 +127,7 @@ def _evaluate(
     if said is not None:
         found, rows = by_judges.measure(said, runs, queries, config, systems, first.baseline, peers, seed)
         names = (config.measures[0], said.measure)
-        found = replace(found, agreement=judged.agreement(said.of(queries), qrels, metrics, rows, names))
+        found = replace(found, agreement=judged.agreement(said.about(queries), qrels, metrics, rows, names))
         artifact.publish_json(f"{by_judges.NAME}.json", asdict(found))
         parts[by_judges.NAME] = (METRIC, rows)
         flows.append(Flow("test queries by judges", found.queries, found.queries))
@@ -183,14 +183,14 @@ def _known_of_dev(
     if rated is not None:
         return relevance.by_gains(rated)
     assert said is not None
-    return relevance.by_answers(said.of(queries))
+    return relevance.by_answers(said.about(queries))
 
 
 def _known_of_test(
     choice: _Choice, qrels: pa.Table, queries: pa.Table, said: by_judges.Assessed | None
 ) -> relevance.KnownRelevance | None:
     """Return the test Qrels: by labels or judges as on dev if available, else by the other."""
-    found = [relevance.by_labels(qrels), *([relevance.by_answers(said.of(queries))] if said is not None else [])]
+    found = [relevance.by_labels(qrels), *([relevance.by_answers(said.about(queries))] if said is not None else [])]
     if choice.judges:
         found.reverse()
     return next((known for known in found if known.rows.num_rows), None)

@@ -43,7 +43,7 @@ def _bucket(artifact: Artifact, bucket: int, inputs: Mapping[str, Artifact], mod
 
 def _cost(load: Workload) -> StageCost:
     """As many as it found, else of all queries that are compared: which have no known positive is not known before."""
-    from anmi_ray.mining.shortlist import ASKED
+    from anmi_ray.mining.borderline import ASKED
 
     pairs = load.found(_DOCUMENTS, ASKED * load.compared)
     work = f"at most {pairs:,} documents to ask about, {ASKED} of each query without a known positive"

@@ -37,10 +37,10 @@ from anmi_ray.config.rules import NAMED, GaussianMixture
 from anmi_ray.core import environment
 from anmi_ray.core.scale import to_elo
 from anmi_ray.mining import mixture
-from anmi_ray.mining.false_negatives import share
 from anmi_ray.mining.negatives import Reals
 from anmi_ray.mining.optimum import information
 from anmi_ray.mining.posterior import false_negative
+from anmi_ray.mining.summary import share
 from jobs.studies import harness
 from jobs.studies.harness import Results, Table
 from jobs.studies.negative_worlds import FALSE_GAP, Mined, Taken, World, in_order, mined

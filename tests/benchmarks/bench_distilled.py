@@ -83,7 +83,7 @@ def write_judge(folder: Path) -> Path:
     torch.nn.init.normal_(model.classifier.weight, std=0.5)  # probabilities that differ
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(source, model_max_length=MAX_TOKENS).save_pretrained(folder)
-    distilled.write(form, folder)
+    (folder / distilled.FILE).write_text(form.to_json())
     return folder
 
 

@@ -141,7 +141,7 @@ def test_a_check_needs_a_judge_that_reads(config: str, chat: Chat) -> None:
 
 @pytest.mark.parametrize(
     ("faults", "said"),
-    [({"401": 1.0}, "http 401"), ({"404": 1.0}, "knows no model"), ({"429:0": 1.0}, "run the same command again")],
+    [({"401": 1.0}, "http 401"), ({"404": 1.0}, "has no model"), ({"429:0": 1.0}, "run the same command again")],
 )
 def test_a_server_that_refuses_ends_with_one_message_and_loses_nothing(
     config: str, chat: Chat, faults: dict[str, float], said: str
@@ -163,7 +163,7 @@ def test_a_server_that_is_not_there_and_answers_that_are_no_lists(config: str, c
     outside = "queries.writer.endpoint.base_url=http://8.8.8.8/v1"
     assert "allow_external" in refused("queries", config, outside, "--to", "out")
     chat.setup(faults={"wrong": 1.0})
-    assert "answer is no list of queries" in refused("queries", config, "--to", "out")
+    assert "not a list of queries" in refused("queries", config, "--to", "out")
     assert not Path("out").exists()
 
 

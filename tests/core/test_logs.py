@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.core import logs, redaction
 from anmi_ray.core.errors import JudgeError
-from anmi_ray.judging.http.access import read_key
+from anmi_ray.judging.http.connections import read_key
 
 CANARY = 'sk-canary-"77/x+y=\\z'  # with characters that JSON and URLs write differently
 LOG = logging.getLogger("anmi_ray.tests")

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from anmi_ray.config.endpoint import EndpointConfig, SamplingConfig
 from anmi_ray.core.errors import AnmiError, ConfigError, JudgeError
-from anmi_ray.judging.http.access import Key, check_address, is_internal, read_key
 from anmi_ray.judging.http.client import ChatClient
+from anmi_ray.judging.http.connections import Key, check_address, is_internal, read_key
 from anmi_ray.judging.http.dispatch import Result, ask_all
 from tests.judging.serving import Chat, ask, one_by_one
 

@@ -13,7 +13,7 @@ import pytest
 from anmi_ray.config.judge import ApiJudgeConfig, BudgetConfig
 from anmi_ray.core.errors import JudgeError
 from anmi_ray.judging.asking import LocalAsker
-from anmi_ray.judging.budget_session import BudgetSession
+from anmi_ray.judging.budget import BudgetSession
 from anmi_ray.judging.http.completion import NOT_ALIGNED
 from anmi_ray.judging.kinds.api import ApiEngine, ApiJudge
 from anmi_ray.judging.questions import TextQuestions
@@ -118,7 +118,7 @@ def test_answers_without_log_probabilities_stop_a_judge_that_has_been_answered_o
     """They cost money; a server may have been exchanged since."""
     chat.setup(faults={"plain": 1.0})
     engine = ApiEngine(judge(chat, {**LETTERS, "readout": "logprob"}, logprobs=5), answered=True)
-    with pytest.raises(JudgeError, match="gives no log-probabilities"):
+    with pytest.raises(JudgeError, match="no log-probabilities"):
         ask(engine, world([(0, a, b) for a in range(6) for b in range(a)]))
     assert len(chat.log()) == 3
 

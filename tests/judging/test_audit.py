@@ -13,7 +13,7 @@ from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import JUDGMENT
 from anmi_ray.judging import audit, judge, truth
-from anmi_ray.judging.audit.agreement import correlation, krippendorff
+from anmi_ray.judging.audit.intervals import correlation, krippendorff
 
 World = Callable[..., tuple[pa.Table, pa.Table]]
 

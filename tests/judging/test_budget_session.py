@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from anmi_ray.config.judge import BudgetConfig, JudgeConfig
 from anmi_ray.core.errors import StoreError, rebuild
-from anmi_ray.judging import budget_session, kinds
-from anmi_ray.judging.budget import MIN_RESERVED
-from anmi_ray.judging.budget_session import BudgetSession
+from anmi_ray.judging import budget, kinds
+from anmi_ray.judging.budget import MIN_RESERVED, BudgetSession
 from anmi_ray.store import Store
 from anmi_ray.store.spend_log import Spend, SpendLog
 from tests.store.test_faults import FailingHandler, Fuse
@@ -35,7 +34,7 @@ def test_sessions_at_once_share_a_budget(
     """Each looks what the other has let through before it lets anything through itself."""
     store = Store(str(tmp_path_factory.mktemp("root")))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(budget_session, "_READ_S", 0.0)
+        patch.setattr(budget, "_READ_S", 0.0)
         both = session(store, calls=calls), session(store, calls=calls)
         for one in both:
             one.begin("chunk")
@@ -51,7 +50,7 @@ def test_sessions_at_once_share_a_budget(
 def test_what_another_lets_through_counts_after_two_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until then both spend what is left: the overrun that the page about budgets speaks of."""
     now = 100.0
-    monkeypatch.setattr(budget_session.time, "monotonic", lambda: now)
+    monkeypatch.setattr(budget.time, "monotonic", lambda: now)
     store = Store(str(tmp_path))
     both = [session(store, calls=MIN_RESERVED) for _ in range(2)]
     assert [one.admit("chunk", [(MIN_RESERVED // 2, 0.0)]) for one in both] == [(1, False), (1, False)]
@@ -74,7 +73,7 @@ def test_a_chunk_hears_whether_the_judge_has_ever_answered(tmp_path: Path) -> No
 
 def test_hours_without_an_answer_outlive_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(budget_session.time, "monotonic", lambda: now)
+    monkeypatch.setattr(budget.time, "monotonic", lambda: now)
     store = Store(str(tmp_path))
     killed = session(store, hours=1.0)
     killed.begin("chunk")

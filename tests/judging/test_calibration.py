@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import isotonic_regression, minimize_scalar
 from scipy.special import expit
 
-from anmi_ray.core.errors import DataError, FitError
+from anmi_ray.config.distill import LABELS, Target
+from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
-from anmi_ray.judging.calibration import Isotonic, Temperature, fit_isotonic, fit_temperature, from_json
+from anmi_ray.judging import calibration
+from anmi_ray.judging.calibration import SHARPEST, Isotonic, fit_isotonic, fit_temperature
 
 PROBABILITY = st.floats(0.0, 1.0)
 MANY = settings(max_examples=60, deadline=None)
@@ -31,7 +33,7 @@ def pairs_of(low: int = 1, high: int = 40) -> st.SearchStrategy[tuple[np.ndarray
 def test_a_planted_temperature_is_found(temperature: float) -> None:
     """Labels that are exactly the sigmoid at T: the minimum of the cross-entropy is there, to rounding."""
     raw = 2 * rng("planted", 1).normal(size=300)
-    assert fit_temperature(raw, expit(raw / temperature)).beta == pytest.approx(1 / temperature, rel=1e-9)
+    assert fit_temperature(raw, expit(raw / temperature), SHARPEST) == pytest.approx(1 / temperature, rel=1e-9)
 
 
 def test_sampled_votes_give_the_temperature_within_its_error() -> None:
@@ -39,7 +41,7 @@ def test_sampled_votes_give_the_temperature_within_its_error() -> None:
     logit = random.normal(size=20_000)
     votes = (random.random(20_000) < expit(logit / 0.5)).astype(float)
     # the Fisher information of beta at 2 is Σ z² p (1 − p), about 0.08 per pair: a standard error of 0.025
-    assert fit_temperature(logit, votes).beta == pytest.approx(2.0, abs=0.08)
+    assert fit_temperature(logit, votes, SHARPEST) == pytest.approx(2.0, abs=0.08)
 
 
 @MANY
@@ -52,27 +54,15 @@ def test_newton_finds_the_minimum_that_a_search_finds(pairs: int, seed: int) -> 
         return float(np.mean(np.logaddexp(0, beta * raw) - label * beta * raw))
 
     best: Any = minimize_scalar(loss, bounds=(0.0, 20.0), method="bounded", options={"xatol": 1e-9})
-    assert loss(fit_temperature(raw, label).beta) <= best.fun + 1e-9
+    assert loss(fit_temperature(raw, label, SHARPEST)) <= best.fun + 1e-9
 
 
 def test_logits_that_point_the_wrong_way_know_nothing() -> None:
-    found = fit_temperature(np.array([2.0, -1.0]), np.array([0.0, 1.0]))
-    assert found.beta == 0
-    np.testing.assert_array_equal(found(np.array([5.0, -5.0])), [0.5, 0.5])
+    assert fit_temperature(np.array([2.0, -1.0]), np.array([0.0, 1.0]), SHARPEST) == 0
 
 
-def test_pairs_that_are_all_right_have_no_temperature() -> None:
-    with pytest.raises(FitError, match="no finite temperature"):
-        fit_temperature(np.array([2.0, -1.0]), np.array([1.0, 0.0]))
-    assert fit_temperature(np.array([2.0, -1.0]), np.array([1.0, 0.0]), most=7.0).beta == 7.0
-
-
-@MANY
-@given(arrays(np.float64, 7, elements=st.floats(-30, 30)), st.floats(0.0, 20.0))
-def test_temperature_is_antisymmetric(logit: np.ndarray, beta: float) -> None:
-    scaled = Temperature(beta)
-    np.testing.assert_allclose(scaled(logit), expit(beta * logit), rtol=1e-12)
-    np.testing.assert_allclose(scaled(logit) + scaled(-logit), 1.0, atol=1e-15)
+def test_pairs_that_are_all_right_have_the_largest_temperature() -> None:
+    assert fit_temperature(np.array([2.0, -1.0]), np.array([1.0, 0.0]), 7.0) == 7.0
 
 
 @MANY
@@ -105,7 +95,7 @@ def test_calibrated_data_stay_as_they_are() -> None:
     inner = p[(p > 0.05) & (p < 0.95)]
     np.testing.assert_allclose(curve(inner), inner, atol=1e-12)
     assert curve(np.array([0.98]))[0] < 0.98  # the one tie at the end
-    assert fit_temperature(np.log(p / (1 - p)), p).beta == pytest.approx(1.0, rel=1e-9)
+    assert fit_temperature(np.log(p / (1 - p)), p, SHARPEST) == pytest.approx(1.0, rel=1e-9)
 
 
 def test_a_curve_by_hand() -> None:
@@ -129,50 +119,82 @@ def test_the_half_that_is_fitted_is_the_whole() -> None:
     np.testing.assert_allclose(curve(knots), whole, atol=1e-12)
 
 
-def test_the_curve_survives_json() -> None:
-    fitted = fit_isotonic([0.6, 0.2, 0.9], [1.0, 1.0, 1.0])
-    assert from_json(json.loads(json.dumps(fitted.to_json()))) == fitted
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        {},
-        {"kind": "platt"},
-        {"kind": "temperature", "beta": 1.0},
-        {"kind": "isotonic", "x": ["x"], "y": [0.5], "pairs": 1},
-        {"kind": "isotonic", "x": [0.9, 0.6], "y": [0.5, 0.6], "pairs": 2},
-        {"kind": "isotonic", "x": [0.6], "y": [0.5, 0.6], "pairs": 2},
-    ],
-)
-def test_what_is_no_calibration_is_refused(content: dict[str, object]) -> None:
-    with pytest.raises(DataError, match="not a calibration"):
-        from_json(content)
-
-
-@pytest.mark.parametrize(
-    ("logits", "labels"),
-    [
-        ([1.0], [1.0, 0.0]),
-        ([], []),
-        ([np.inf], [1.0]),
-        ([1.0], [1.5]),
-        ([1.0], [np.nan]),
-        ([[1.0, 2.0]], [[0.5, 0.6]]),
-    ],
-)
-def test_what_cannot_be_fitted_is_refused(logits: list[float], labels: list[float]) -> None:
-    with pytest.raises(DataError, match="calibration"):
-        fit_temperature(logits, labels)
-
-
-@pytest.mark.parametrize(
-    ("p", "c"), [([], []), ([0.5], [0.5, 1.0]), ([1.2], [0.5]), ([np.nan], [0.5]), ([0.5], [-0.1])]
-)
-def test_preferences_outside_are_refused(p: list[float], c: list[float]) -> None:
-    with pytest.raises(DataError, match="calibration"):
-        fit_isotonic(p, c)
-
-
 def test_a_half_alone() -> None:
     assert fit_isotonic([0.5, 0.5], [1.0, 1.0]) == Isotonic((0.5, 1.0), (0.5, 0.5), 2)
+
+
+TARGETS: tuple[Target, ...] = ("binary", "ternary", "two-head")
+
+
+@given(st.data(), st.sampled_from(TARGETS), st.integers(1, 6))
+def test_exchanged_documents_exchange_the_answer(data: st.DataObject, target: Target, pairs: int) -> None:
+    shape = (2 * pairs, len(LABELS[target]))
+    logits = data.draw(hnp.arrays(np.float64, shape, elements=st.floats(-30, 30)))
+    other = logits.reshape(pairs, 2, -1)[:, ::-1].reshape(shape)
+    one, two = calibration.averaged(logits, target), calibration.averaged(other, target)
+    assert one.first_P == pytest.approx(two.second_P, abs=1e-12)
+    assert one.tie_P == pytest.approx(two.tie_P, abs=1e-12)
+    assert one.first_P + one.second_P + one.tie_P == pytest.approx(np.ones(pairs), abs=1e-9)
+    assert one.mean_P == pytest.approx(1.0 - two.mean_P, abs=1e-12)
+
+
+@pytest.mark.parametrize("too_sharp", [0.25, 1.0, 4.0])
+def test_temperature_undoes_a_factor(too_sharp: float) -> None:
+    generator = rng("temperature")
+    lean = generator.normal(0.0, 2.0, 4000)
+    score = (generator.random(4000) < expit(lean)).astype(float)
+    rows = np.stack([lean, -lean], axis=1).reshape(-1)
+    logits = np.stack([np.zeros_like(rows), too_sharp * rows], axis=1)
+    found = calibration.fit(logits, score, "binary", "temperature")
+    assert found.beta * too_sharp == pytest.approx(1.0, abs=0.1)
+    assert found.loss <= found.loss_before
+    right = calibration.cross_entropy(calibration.averaged(found.sharpened(logits), "binary"), score, "binary")
+    assert found.loss == pytest.approx(right)
+
+
+def test_a_model_that_leans_to_a_side_is_calibrated_as_its_average() -> None:
+    """The mean of both orders of a biased model is too timid however each order is calibrated."""
+    generator = rng("leaning")
+    lean = generator.normal(0.0, 2.0, 4000)
+    score = (generator.random(4000) < expit(lean)).astype(float)
+    rows = np.stack([lean + 2.0, -lean + 2.0], axis=1).reshape(-1)
+    logits = np.stack([np.zeros_like(rows), rows], axis=1)
+    found = calibration.fit(logits, score, "binary", "temperature")
+    for beta in found.beta * np.array([0.8, 1.25]):
+        other = calibration.OrderCalibration(float(beta), (0, 1), 0, 0)
+        assert (
+            calibration.cross_entropy(calibration.averaged(other.sharpened(logits), "binary"), score, "binary")
+            > found.loss
+        )
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_knows_nothing_is_said_to_know_nothing(target: Target) -> None:
+    generator = rng("nothing")
+    logits = generator.normal(0.0, 3.0, (4000, len(LABELS[target])))
+    score = np.where(generator.random(2000) < 0.5, 0.0, 1.0)
+    found = calibration.fit(logits, score, target, "temperature")
+    mean = calibration.averaged(found.sharpened(logits), target).mean_P
+    assert np.abs(mean - 0.5).max() < 0.1
+
+
+def test_isotonic_keeps_the_weights_and_mends_the_mean() -> None:
+    generator = rng("isotonic")
+    lean = generator.normal(0.0, 1.0, 4000)
+    score = (generator.random(4000) < expit(lean)).astype(float)
+    rows = np.stack([4 * lean, -4 * lean], axis=1).reshape(-1)
+    logits = np.stack([np.zeros_like(rows), rows], axis=1)
+    found = calibration.fit(logits, score, "binary", "isotonic")
+    assert found.beta == 1.0
+    assert found.isotonic is not None
+    assert found.loss < found.loss_before
+    answer = calibration.averaged(logits, "binary", found.isotonic)
+    assert answer.mean_P == pytest.approx(expit(lean), abs=0.15)
+
+
+def test_uncalibrated_is_as_it_is() -> None:
+    found = calibration.fit(np.zeros((2, 2)), np.array([1.0]), "binary", "none")
+    assert (found.beta, found.isotonic) == (1.0, None)
+    assert found.loss == pytest.approx(np.log(2))
+    with pytest.raises(DataError, match="no pairs to calibrate on"):
+        calibration.fit(np.zeros((0, 2)), np.zeros(0), "binary", "temperature")

@@ -13,7 +13,7 @@ from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.core.errors import AnmiError, JudgeError
 from anmi_ray.judging.http.client import ChatClient, Failed, Reply
 from anmi_ray.judging.http.completion import Completion, TokenCounts
-from anmi_ray.judging.spend import Spend
+from anmi_ray.store.spend_log import Spend
 from tests.judging.serving import Chat, ask, serving
 
 
@@ -111,7 +111,7 @@ def test_lasting_failures_are_not_tried_again(chat: Chat, fault: str, reason: st
 
 @pytest.mark.parametrize(
     ("fault", "word"),
-    [("404", "knows no model"), ("403", "refuses"), ("quota", "paid"), ("redirect", "elsewhere"), ("402", "paid")],
+    [("404", "has no model"), ("403", "refuses"), ("quota", "payment"), ("redirect", "redirects"), ("402", "payment")],
 )
 def test_what_the_user_must_mend_stops_everything(chat: Chat, fault: str, word: str) -> None:
     results, spend = asked(chat.config(), [f"script {fault}", *(f"question {i}" for i in range(50))])

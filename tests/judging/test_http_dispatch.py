@@ -18,7 +18,7 @@ import pytest
 from anmi_ray.core.errors import JudgeError
 from anmi_ray.judging.http.client import ChatClient, Failed, Reply
 from anmi_ray.judging.http.dispatch import Question, Result, ask_all
-from anmi_ray.judging.spend import Spend
+from anmi_ray.store.spend_log import Spend
 from tests.interrupts import heeding
 from tests.judging.serving import Chat, ask, one_by_one
 
@@ -125,7 +125,7 @@ def test_no_questions(chat: Chat) -> None:
 def test_an_error_for_the_user_hands_over_what_arrived(chat: Chat) -> None:
     got: list[Result] = []
     bad = [(b"bad", ask("script 404"))]
-    with pytest.raises(JudgeError, match="knows no model"):
+    with pytest.raises(JudgeError, match="http 404"):
         run(ChatClient(chat.config(concurrency=4)), [*questions(40), *bad, *questions(4000)], got.extend, every=1000)
     assert 20 <= len(got) < 400
     assert all(isinstance(result, Reply) for _, result in got)

@@ -15,8 +15,15 @@ from anmi_ray.core.identity import doc_id, query_id, rng
 from anmi_ray.core.records import QREL
 from anmi_ray.core.scale import wilson
 from anmi_ray.judging import audit, read_judgments
-from anmi_ray.judging.audit.agreement import Reals, alpha_of, alpha_terms, krippendorff
-from anmi_ray.judging.audit.intervals import MIN_QUERIES, Queries, linearised
+from anmi_ray.judging.audit.intervals import (
+    MIN_QUERIES,
+    Queries,
+    Reals,
+    alpha_of,
+    alpha_terms,
+    krippendorff,
+    linearised,
+)
 from anmi_ray.rating.graph import count_triads
 
 

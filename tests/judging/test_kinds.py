@@ -14,7 +14,8 @@ from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import JudgeConfig, JudgeSettings
 from anmi_ray.config.plan import PlanConfig
 from anmi_ray.judging import kinds
-from anmi_ray.judging.kinds.base import ModelInputs, Price
+from anmi_ray.judging.kinds.base import ModelInputs
+from anmi_ray.judging.spend import Price
 
 ENDPOINT = {"model": "m", "base_url": "http://127.0.0.1:8000/v1"}
 PRICES = {"input_price": 1.0, "output_price": 10.0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anmi_ray.judging.http.client import ChatClient
 from anmi_ray.judging.http.dispatch import Result, ask_all
-from anmi_ray.judging.http.limits import InFlight, Lease, Leased, Pause, Rates, TokenBucket
+from anmi_ray.judging.http.limits import InFlight, Lease, Leases, Limiter, Pause, Rates
 from tests.judging.serving import Chat, ask, one_by_one
 
 
@@ -29,81 +29,69 @@ class Time:
         await asyncio.sleep(0)
 
 
-def leaving(
-    per_minute: float | None, tokens: float | None, work: Callable[[TokenBucket, Time], Awaitable[None]]
+def limited(
+    per_minute: float | None, tokens: float | None, work: Callable[[Limiter, Time], Coroutine[None, None, None]]
 ) -> None:
+    """Run `work` with the only client of a server with these limits."""
     time = Time()
-    asyncio.run(_run(work(TokenBucket(per_minute, tokens, time.clock, time.sleep), time)))
+    asyncio.run(work(Limiter(lease_of(Rates(per_minute, tokens, 1, time.clock)), time.clock, time.sleep), time))
 
 
-async def _run(work: Awaitable[None]) -> None:
-    await work
+def lease_of(rates: Rates) -> Leases:
+    async def lease(*wanted: int) -> Lease:
+        return rates.lease(*wanted)
 
-
-@given(limit=st.integers(1, 3000), lulls=st.lists(st.floats(0, 90), max_size=8))
-def test_no_minute_has_more_requests_than_the_limit(limit: int, lulls: list[float]) -> None:
-    left: list[float] = []
-
-    async def work(bucket: TokenBucket, time: Time) -> None:
-        for lull in [*lulls, 0.0]:
-            time.now += lull
-            for _ in range(limit // 4 + 2):
-                await bucket.reserve(1, 0)
-                left.append(time.now)
-
-    leaving(limit, None, work)
-    for start in range(len(left) - limit):  # the limit and one more never fall into one minute
-        assert left[start + limit] - left[start] >= 60 - 1e-6
+    return lease
 
 
 @given(limit=st.integers(100, 100_000), asked=st.lists(st.integers(1, 5000), min_size=1, max_size=60))
 def test_tokens_a_minute_are_kept_to_the_last_request(limit: int, asked: list[int]) -> None:
     left: list[tuple[float, int]] = []
 
-    async def work(bucket: TokenBucket, time: Time) -> None:
+    async def work(bucket: Limiter, time: Time) -> None:
         for tokens in asked:
-            await bucket.reserve(1, tokens)
+            await bucket.reserve(tokens)
             left.append((time.now, tokens))
 
-    leaving(None, limit, work)
+    limited(None, limit, work)
     for start, _ in left:
         minute = [tokens for t, tokens in left if start <= t < start + 60 - 1e-6]
         assert sum(minute[:-1]) <= limit + 2  # the last one may overdraw: what follows pays for it
 
 
 def test_settling_gives_back_and_takes_more() -> None:
-    async def work(bucket: TokenBucket, time: Time) -> None:
-        await bucket.reserve(1, 600)
+    async def work(bucket: Limiter, time: Time) -> None:
+        await bucket.reserve(600)
         bucket.settle(600, 0)
-        await bucket.reserve(1, 10)
+        await bucket.reserve(10)
         assert time.now == 1000.0
         bucket.settle(10, 610)  # it took far more: the next one waits about a minute
-        await bucket.reserve(1, 10)
+        await bucket.reserve(10)
         assert time.now == pytest.approx(1060.0, abs=2.0)
 
-    leaving(None, 600, work)
+    limited(None, 600, work)
 
 
 def test_without_limits_nobody_waits() -> None:
-    async def work(bucket: TokenBucket, time: Time) -> None:
+    async def work(bucket: Limiter, time: Time) -> None:
         for _ in range(1000):
-            await bucket.reserve(1, 10**9)
+            await bucket.reserve(10**9)
         bucket.settle(5, 10**9)
         assert time.now == 1000.0
 
-    leaving(None, None, work)
+    limited(None, None, work)
 
 
 def test_a_cancelled_reservation_takes_nothing() -> None:
     async def main() -> None:
-        bucket = TokenBucket(60, None)
-        await bucket.reserve(1, 0)
-        waiting = asyncio.create_task(bucket.reserve(1, 0))
+        bucket = Limiter(lease_of(Rates(60, None, 1)))
+        await bucket.reserve(0)
+        waiting = asyncio.create_task(bucket.reserve(0))
         await asyncio.sleep(0.01)
         waiting.cancel()
         await asyncio.wait({waiting})
         began = asyncio.get_running_loop().time()
-        await bucket.reserve(1, 0)
+        await bucket.reserve(0)
         assert asyncio.get_running_loop().time() - began < 1.9  # else it would be two seconds
 
     asyncio.run(main())
@@ -123,19 +111,16 @@ def test_leased_slices_keep_the_limit_over_all_clients(
     rates = Rates(limit, tokens, clients, clock.clock)
     left: list[tuple[float, int]] = []
 
-    async def lease(*wanted: int) -> Lease:
-        return rates.lease(*wanted)
-
     async def main() -> None:
         clocks = [Time() for _ in range(clients)]
-        leased = [Leased(lease, one.clock, one.sleep) for one in clocks]
+        leased = [Limiter(lease_of(rates), one.clock, one.sleep) for one in clocks]
         for number in range(min(3 * limit, 400) + 2 * clients):
             which = min(range(clients), key=lambda client: clocks[client].now)
             if number % 50 == 25 and lulls:
                 clocks[which].now += lulls[number % len(lulls)]
             clock.now = max(clock.now, clocks[which].now)
             clocks[which].now = clock.now
-            await leased[which].reserve(1, 150)
+            await leased[which].reserve(150)
             used = (number * 37) % 100
             leased[which].settle(150, used)
             left.append((clocks[which].now, used))
@@ -158,9 +143,9 @@ def test_a_slice_serves_many_requests() -> None:
         return 0.0, 50, 10**15
 
     async def main() -> None:
-        leased = Leased(lease)
+        leased = Limiter(lease)
         for _ in range(100):
-            await leased.reserve(1, 1000)
+            await leased.reserve(1000)
 
     asyncio.run(main())
     assert len(leases) == 2

@@ -10,18 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anmi_ray.judging.parse_reply import Reason, letter_columns, read, read_letter, read_scale, text_columns
+from anmi_ray.judging.parse_reply import Reason, letter_columns, read, text_columns
 from anmi_ray.judging.preferences import of_answers, vote
+from anmi_ray.judging.prompt import Form
 
 REASONS = get_args(Reason)
 
 SCALE: list[tuple[str, float | str]] = [
     ("0.7", 0.85), ("-0.5", 0.25), ("+1", 1.0), ("0", 0.5), (" .25\n", 0.625), ("0.5.", 0.75), ("0,5", 0.75),
     ("−0.5", 0.25), ("–0.5", 0.25), ("－０．５", 0.25),  # minus sign, dash, full width
-    ("**-0.5**", 0.25), ("`0.3`", 0.65), ("$-0.4$", 0.3), ('"0.2"', 0.6), ("[0.5]", 0.75), (r"\boxed{-0.5}", 0.25),
+    ("**-0.5**", 0.25), ("`0.3`", 0.65), ("$-0.4$", 0.3), ('"0.2"', 0.6), ("[0.5]", 0.75), 
     ("Score: -0.5", 0.25), ("**Score:** 0.3", 0.65), ("The score is 1", 1.0), ("My final rating = 0.5", 0.75),
     ('{"score": 0.3}', 0.65), ('```json\n{\n  "score": -0.3\n}\n```', 0.35), ('{"final_answer": "-0.5"}', 0.25),
-    ("<answer>0.5</answer>", 0.75), ("<think>First 0.9, no, 0.2 …</think>\n\n0.4", 0.7), ("Hm?</think>-0.4", 0.3),
+    ("<think>First 0.9, no, 0.2 …</think>\n\n0.4", 0.7), ("Hm?</think>-0.4", 0.3),
     ("", "empty answer"), (" \n\t", "empty answer"), ("```\n```", "cut short"), ("<think>so 0.7", "cut short"),
     ("2", "outside [-1, 1]"), ("-1.01", "outside [-1, 1]"), ('{"score": 1e999}', "outside [-1, 1]"),
     ('{"score": 0.5, "score": -0.5}', "several answers"), ('{"score": 0.7, "winner": "B"}', "several answers"),
@@ -41,7 +42,7 @@ LETTER: list[tuple[str, float | str]] = [
     ("A", 1.0), ("B", 0.0), ("T", 0.5), ("b", 0.0), (" A\n", 1.0), ("**B**", 0.0), ("(A)", 1.0), ("A.", 1.0),
     ("A)", 1.0), ("'B'", 0.0), ("[[A]]", 1.0), ("Tie", 0.5), ("Document B", 0.0), ("Option (B)", 0.0),
     ("Ａ", 1.0), ("“A”", 1.0),
-    ("```\nA\n```", 1.0), ("```A```", 1.0), ("<answer>B</answer>", 0.0), (r"\boxed{A}", 1.0), ("## B", 0.0),
+    ("```\nA\n```", 1.0), ("```A```", 1.0), 
     ("<think>A? No, B.</think>A", 1.0), ("Answer: A", 1.0), ("**Answer:** B", 0.0), ("The answer is B.", 0.0),
     ("The answer is a tie", 0.5), ("The better document is B", 0.0), ('{"better_document": "A"}', 1.0),
     ('{"answer": "B", "reason": "A is off topic"}', 0.0),
@@ -70,21 +71,15 @@ WORD: list[tuple[str, float | str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("answer", "expected"), SCALE)
-def test_numbers_are_read_or_named(answer: str, expected: float | str) -> None:
-    value = read(answer, "scale")
+REPLIES = [
+    (form, *reply) for form, replies in {"scale": SCALE, "letters": LETTER, "yes-no": WORD}.items() for reply in replies
+]
+
+
+@pytest.mark.parametrize(("form", "answer", "expected"), REPLIES)
+def test_replies_are_read_or_named(form: Form, answer: str, expected: float | str) -> None:
+    value = read(answer, form)
     assert value == (expected if isinstance(expected, str) else pytest.approx(expected, abs=1e-12)), value
-
-
-@pytest.mark.parametrize(("answer", "expected"), LETTER)
-def test_letters_are_read_or_named(answer: str, expected: float | str) -> None:
-    value = read(answer, "letters")
-    assert value == (expected if isinstance(expected, str) else pytest.approx(expected, abs=1e-12)), value
-
-
-@pytest.mark.parametrize(("answer", "expected"), WORD)
-def test_words_are_read_or_named(answer: str, expected: float | str) -> None:
-    assert read(answer, "yes-no") == expected
 
 
 def test_every_reason_happens() -> None:
@@ -142,7 +137,7 @@ ANSWERS = st.one_of(st.text(), st.lists(st.sampled_from(FRAGMENTS), max_size=14)
 @settings(max_examples=1000)
 @given(ANSWERS)
 def test_any_text_is_a_preference_or_a_named_reason(answer: str) -> None:
-    for value in (read_scale(answer), read_letter(answer)):
+    for value in (read(answer, "scale"), read(answer, "letters")):
         assert value in REASONS if isinstance(value, str) else 0.0 <= value <= 1.0
 
 
@@ -156,22 +151,10 @@ def test_any_log_probabilities_are_a_preference_or_a_named_reason(logprobs: dict
 WHOLE = ["A", " b.\n", "**T**", "(B)", "Yes", '"no"', '{"score": -0.5}', '```json\n{"answer": "A"}\n```']
 WHOLE += ["<think>A or B?</think>\nB"]
 CUT = [
-    "Document B is better. Score: -0",
-    "-0",
-    "0.5",
-    "1",
-    "My score: 1",
-    "Document A is better at naming the option, while",
-]
-CUT += [
-    "A. Document A explains the syntax but",
-    "Yes, it mentions the option, but not",
-    "No,",
-    "A -",
-    "Document A",
-    "**",
-]
-CUT += ['{"score": 0', "[0.5]", "<think>A", "<answer>A", "The score"]
+    "Document B is better. Score: -0", "-0", "0.5", "1", "My score: 1", "A. Document A explains the syntax but",
+    "Yes, it mentions the option, but not", "No,", "A -", "Document A", "**",
+    '{"score": 0', "[0.5]", "<think>A", "The score",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", WHOLE)
@@ -189,33 +172,32 @@ def test_where_tokens_were_spent_all_else_is_cut_short(text: str) -> None:
 @given(st.floats(-1, 1))
 def test_a_number_that_is_written_is_read(score: float) -> None:
     for answer in (f"{score:.6f}", f"Score: {score:.6f}", f'{{"score": {score:.6f}}}', f'{{"score": {score!r}}}'):
-        assert read_scale(answer) == pytest.approx((1 + score) / 2, abs=1e-6)
+        assert read(answer, "scale") == pytest.approx((1 + score) / 2, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "<think>",
-        "Score: ",
-        "-",
-        "0",
-        "A ",
-        "[[",
-        "{",
-        "final a ",
-        "1 (",
-        "\n",
-        "it is ",
-        "document A score ",
-        "Answer:\n",
-        "</think>",
-    ],
-)
+PIECES = [
+    "<think>",
+    "Score: ",
+    "-",
+    "0",
+    "A ",
+    "[[",
+    "{",
+    "1 (",
+    "\n",
+    "it is ",
+    "document A score ",
+    "Answer:\n",
+    "</think>",
+]
+
+
+@pytest.mark.parametrize("piece", PIECES)
 def test_long_answers_take_linear_time(piece: str) -> None:
     start = time.perf_counter()
     for answer in (piece * (200_000 // len(piece)), piece * (200_000 // len(piece)) + "x"):
-        read_scale(answer)
-        read_letter(answer)
+        read(answer, "scale")
+        read(answer, "letters")
         text_columns(answer, cut=True)
     assert time.perf_counter() - start < 20
 

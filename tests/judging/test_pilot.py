@@ -20,7 +20,7 @@ from anmi_ray.config.pilot import PilotConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import COMPARISON, QREL
 from anmi_ray.judging import audit, judge
-from anmi_ray.judging.audit import pilot, pilot_pairs
+from anmi_ray.judging.audit import pilot
 from anmi_ray.judging.audit.pilot import PilotGate, QuestionCosts, Verdict
 
 World = Callable[..., tuple[pa.Table, pa.Table]]
@@ -37,8 +37,8 @@ def worlds() -> list[tuple[pa.Table, pa.Table]]:
 
 
 def sampled(tables: list[tuple[pa.Table, pa.Table]], pairs: int) -> pa.Table:
-    found = [pilot_pairs.ranked(bucket, pairs_, known, pairs) for bucket, (known, pairs_) in enumerate(tables)]
-    picked = pilot_pairs.pick(pilot_pairs.merge(found, pairs), pairs)
+    found = [pilot.ranked(bucket, pairs_, known, pairs) for bucket, (known, pairs_) in enumerate(tables)]
+    picked = pilot.pick(pilot.merge(found, pairs), pairs)
     return pa.concat_tables([COMPARISON.empty(), *picked.values()])
 
 
@@ -96,14 +96,14 @@ def test_a_larger_pilot_holds_a_smaller_one(worlds: list[tuple[pa.Table, pa.Tabl
 
 def test_no_more_is_kept_than_twice_the_pairs(worlds: list[tuple[pa.Table, pa.Table]]) -> None:
     candidates, comparisons = worlds[2]
-    table = pilot_pairs.ranked(0, comparisons, candidates, 10)
-    assert table.num_rows == pilot_pairs.merge([table, table.slice(0, 0)], 10).num_rows == 20
+    table = pilot.ranked(0, comparisons, candidates, 10)
+    assert table.num_rows == pilot.merge([table, table.slice(0, 0)], 10).num_rows == 20
 
 
 def test_a_pair_of_no_candidate_is_refused(worlds: list[tuple[pa.Table, pa.Table]]) -> None:
     candidates, comparisons = worlds[0]
     with pytest.raises(DataError, match="2 compared documents"):
-        pilot_pairs.ranked(0, comparisons, candidates.slice(1), 10)
+        pilot.ranked(0, comparisons, candidates.slice(1), 10)
 
 
 def gate(value: float, low: float, high: float, bound: float, name: str = pilot.FAILURES, **more: Any) -> PilotGate:
@@ -191,7 +191,7 @@ def test_few_pairs_cannot_tell_and_say_how_many_would(make_world: World) -> None
     assert bias.outcome == "cannot tell"
     assert bias.more is not None
     assert bias.more > 0
-    assert "more pairs would tell" in list(pilot.said([found]))[1]
+    assert "more pairs would decide" in list(pilot.said([found]))[1]
 
 
 def test_without_known_positives_agreement_stands_in_nobodys_way(make_world: World) -> None:

@@ -132,7 +132,7 @@ def test_a_missing_text_is_named() -> None:
             "design": ["test"],
         }
     )
-    with pytest.raises(DataError, match="no text of 0 queries and 1 documents"):
+    with pytest.raises(DataError, match="0 queries and 1 compared documents"):
         text_questions(comparisons, asked.queries, asked.texts)
 
 

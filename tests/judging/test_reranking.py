@@ -143,7 +143,7 @@ def test_nothing_leaves_for_an_address_outside(server: Served) -> None:
 
 
 def test_a_server_that_is_not_there_or_knows_no_such_path_is_said(server: Served) -> None:
-    with pytest.raises(JudgeError, match="knows no model m there"):
+    with pytest.raises(JudgeError, match="has no model m"):
         ask(server.config(base_url=f"http://127.0.0.1:{server.port}/v7"), "a query")
     with pytest.raises(JudgeError, match="cannot be reached"):
         ask(server.config(base_url="http://127.0.0.1:1/v1"), "a query")

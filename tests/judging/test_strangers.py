@@ -25,7 +25,7 @@ from anmi_ray.judging.http.client import ChatClient, Failed, Reply
 from anmi_ray.judging.http.completion import TokenCounts
 from anmi_ray.judging.http.reranking import RerankClient
 from anmi_ray.judging.kinds.api import ApiEngine
-from anmi_ray.judging.spend import Spend
+from anmi_ray.store.spend_log import Spend
 from tests.judging.serving import Chat, ask
 from tests.judging.strange_server import GOOD, Answer, Stranger, page, stranger
 from tests.judging.test_questions import world
@@ -69,7 +69,7 @@ def test_a_page_in_the_servers_place_stops_with_the_first_answer(body: bytes, ki
     with stranger(page(body, kind)) as server:
         results, spend = asked(config(server), 20)
         message = told(results[0])
-        assert f"{server.url}: no judge's answer comes from /chat/completions: invalid JSON ({kind}" in message
+        assert f"{server.url}: /chat/completions does not answer as a judge: invalid JSON ({kind}" in message
         assert words in message
         assert "login page" in message
         assert all(isinstance(result, JudgeError) for result in results)
@@ -267,7 +267,7 @@ def test_a_server_without_log_probabilities_is_found_out_after_three_answers(cha
     handed: list[pa.Table] = []
     with pytest.raises(JudgeError) as stopped:
         engine.ask(questions, iter([np.arange(len(questions.query))]), handed.append)
-    assert "gives no log-probabilities: none came with its first 3 answers" in told(stopped.value)
+    assert "first 3 answers" in told(stopped.value)
     assert "prompt.readout: sign" in str(stopped.value)
     assert 3 <= len(chat.log()) <= engine.spend.requests <= 6  # with those in flight, that may not have come
     answers = pa.concat_tables(handed)

@@ -177,7 +177,7 @@ def test_mistakes_are_named_before_an_engine_starts(model: Path, tmp_path: Path)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"model": str(tmp_path / "none")}, "no such folder"),
         ({"model": str(pickled)}, "no \\*.safetensors"),
-        ({"model": str(torn)}, "B is not one token"),
+        ({"model": str(torn)}, "single tokens, and B"),
         ({"model": str(foreign)}, "another model's"),
         ({"model": str(model), "prompt": {"template": "none.jinja"}}, "no such template"),
     ]

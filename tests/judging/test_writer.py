@@ -74,7 +74,7 @@ def test_hostile_documents_stand_in_a_fence_of_their_own() -> None:
 
 def test_a_template_must_ask_for_queries_and_show_both_texts(tmp_path: Path) -> None:
     for name in ("relevance", "scale"):
-        with pytest.raises(ConfigError, match="does not ask for queries"):
+        with pytest.raises(ConfigError, match="form queries"):
             writer(settings(template=name)).prompt_builder()
     head = "---\nname: mine\nversion: 1\nform: queries\n---\n{% block system %}Write.{% endblock %}\n"
     own = tmp_path / "own.jinja"

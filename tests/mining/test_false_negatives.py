@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from anmi_ray.mining.false_negatives import interval, share, variance
+from anmi_ray.mining.summary import interval, share, variance
 
 FREE = {"within": 0.0, "shared": 0.0}
 

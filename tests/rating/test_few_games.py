@@ -15,7 +15,7 @@ from anmi_ray.core.scale import Model
 from anmi_ray.rating import Globals, fit_globals, rate_preferences
 from anmi_ray.rating.bucket import approximate, averaged
 from anmi_ray.rating.diagnostics import components
-from anmi_ray.rating.few_games import DEFAULT
+from anmi_ray.rating.dispersion import DEFAULT
 from anmi_ray.rating.shared_parameters import globals_of
 from jobs.studies.simulated_games import Played, bucket, votes
 from tests.rating.tournaments import tournament

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import special
 
 from anmi_ray.core.scale import Model, sigmoid
-from anmi_ray.rating import links
+from anmi_ray.rating import likelihood as links
 from tests.rating import reference
 
 MODELS: list[Model] = ["thurstone", "bradley-terry"]

@@ -11,7 +11,7 @@ from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.scale import Floats, Model, to_latent
 from anmi_ray.rating import fit_globals, uncertainty
 from anmi_ray.rating.bucket import rate
-from anmi_ray.rating.cholesky import cholesky, inverse_lower
+from anmi_ray.rating.conjugate_gradient import cholesky, inverse_lower
 from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games, bounded
 from anmi_ray.rating.gaussian import laplace

@@ -34,7 +34,7 @@ def made(root: Path, form: str) -> Artifact:
     folder = root / artifact.path / "model"
     if form == "pairwise":
         write_tiny_classifier(folder, ["first", "second", "tie"])
-        distilled.write(distilled.DistilledForm("ternary", max_tokens=32), folder)
+        (folder / distilled.FILE).write_text(distilled.DistilledForm("ternary", max_tokens=32).to_json())
     else:
         write_tiny_classifier(folder, ["score"])
     seal_folder(artifact, "model")

@@ -352,7 +352,7 @@ def _unlike(change: Callable[[World, Row], Row]) -> Callable[[World], list[Row]]
             _unlike(lambda world, row: (row[0], world.random[row[0]][0], world.random[row[0]][1], *row[3:])),
             "no pair of the file has two candid",
         ),
-        (lambda world: [], "holds no preference"),
+        (lambda world: [], "no preferences"),
     ],
 )
 def test_a_file_of_which_nothing_can_be_used_is_an_error(

@@ -238,7 +238,7 @@ def test_a_budget_ends_asking_at_whole_queries_and_more_money_goes_on(
     with pytest.raises(BudgetError) as spent_out:
         run(made, "dear-2", api, budget=few)
     assert spent_out.value.exit_code == 5
-    calls = f"{2 * WHOLE:,} calls, {2 * WHOLE * 102e-6:.2f} dollars in all"
+    calls = f"{2 * WHOLE:,} calls, {2 * WHOLE * 102e-6:.2f} dollars in total"
     assert f"(calls {2.5 * WHOLE:g}) is spent, {calls}: 2 of 4 queries have all" in str(spent_out.value)
     assert "judge.max_left_out=0.5" in str(spent_out.value)
     found = run(made, "dear-2", api, budget=few, max_left_out=0.5)  # the same run, which goes on

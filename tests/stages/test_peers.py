@@ -263,7 +263,7 @@ def test_what_was_bought_outlives_a_server_that_refuses_the_rest(tmp_path: Path,
     world = World(tmp_path, ["one", "two", unpaid])
     alone = server.config().model_dump() | {"concurrency": 1}
     peer = PeerConfig.model_validate({"name": "server", "endpoint": alone})
-    with pytest.raises(JudgeError, match="wants to be paid first"):
+    with pytest.raises(JudgeError, match="requires payment"):
         world.score(peer)
     bought = Artifact(world.store, "peer", "made").read_part("bought", 0, RUN)
     assert {query_id("one"), query_id("two")} == set(bought["query_id"].to_pylist())

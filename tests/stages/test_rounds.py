@@ -174,7 +174,7 @@ def test_a_plan_names_every_round_and_its_calls_add_up(made: World, undisturbed:
     assert set(made.calls().values()) == {0}
     first = undisturbed.tables["compare-1", "comparisons"].num_rows  # it is there, and counted
     total = first + undisturbed.planned["judge-2"] + undisturbed.planned["judge"]
-    assert f"llm: {total:,} calls, {total:,} of them bought already" in said
+    assert f"llm: {total:,} calls, {total:,} already bought" in said
 
 
 @pytest.mark.ray

@@ -1,6 +1,6 @@
-"""What one judge's answers show of it: failures, ties, position and length bias, cycles, accuracy, with intervals.
+"""Metrics of one judge: failures, ties, position and length bias, cycles, accuracy, with intervals.
 
-Everything is counted per comparison first, so that intervals can respect the queries. Letters: C comparisons, Q
+Everything is counted per comparison first, so that intervals account for queries. Letters: C comparisons, Q
 queries; p_a is float[C, 2], orders ab and ba, NaN where the judge failed or was not asked.
 """
 
@@ -14,21 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.core.scale import Z95, normal_quantile, sigmoid
-from anmi_ray.judging.audit.agreement import Reals, pair_means
-from anmi_ray.judging.audit.intervals import MIN_QUERIES, Queries, Share
+from anmi_ray.judging.audit.intervals import MIN_QUERIES, Queries, Reals, Share, pair_means
 
 Longs = NDArray[np.int64]
-# query[P] in 0..Q-1, first[P] and second[P] documents, preference for first[P] -> triads and those in a circle, [≤ Q]
+# query[P] in 0..Q-1, first[P] and second[P] documents, preference for first[P] -> triads and cyclic ones, [≤ Q]
 Triads = Callable[[Longs, Longs, Longs, Reals], tuple[Longs, Longs]]
 _STEEPEST = 1e3  # slope above which the fit has no finite maximum
 
 
 @dataclass(frozen=True)
 class World:
-    """What is known of the comparisons beside the answers.
+    """Facts about the comparisons.
 
-    a, b int64[C] number the documents. difference[C] of doc_a's and doc_b's relevance (true latent in probits, or
-    grade), NaN where unknown; None: of all. log_length[C] is ln(length of doc_a / of doc_b), NaN where unknown.
+    a, b: int64[C], numbers of the documents.
+    difference: float[C], relevance of doc_a minus doc_b (true latent in probits, or grade), NaN if unknown; None: none
+        is known.
+    log_length: float[C], ln(length of doc_a / of doc_b), NaN if unknown.
     """
 
     queries: Queries
@@ -40,9 +41,9 @@ class World:
 
 
 def figures(p_a: Reals, failed: Reals, world: World, leaning: float | None = None) -> dict[str, object]:
-    """JSON-able figures of one judge; failed[C] counts its failures. `leaning`: as in `panel_audit.audit`.
+    """Return JSON metrics of one judge; failed[C] counts its failures. `leaning`: see `panel_audit.audit`.
 
-    Shares stand under their names, their 95 % intervals in `intervals`, and what they are shares of in `counts`.
+    Shares are under their names, their 95 % intervals in `intervals`, and their denominators in `counts`.
     """
     parts = _reliability(p_a, failed) | _orders(p_a)
     if leaning is not None and not parts["first"][1].any():
@@ -73,8 +74,8 @@ def _reliability(p_a: Reals, failed: Reals) -> dict[str, tuple[Reals, Reals]]:
 
 
 def _orders(p_a: Reals) -> dict[str, tuple[Reals, Reals]]:
-    """Over comparisons answered in both orders: the mean preference for the first shown, whose true gap cancels;
-    verdicts that differ (flips: that contradict each other, ties apart)."""
+    """Over comparisons answered in both orders: mean preference for the first shown (true gaps cancel), verdicts that
+    differ, and flips, which contradict each other."""
     told = ~np.isnan(p_a).any(axis=1)
     both = np.asarray(told, np.float64)
     signs = np.sign(p_a - 0.5)
@@ -86,14 +87,14 @@ def _orders(p_a: Reals) -> dict[str, tuple[Reals, Reals]]:
 
 
 def _shown_first(p_a: Reals) -> tuple[Reals, Reals]:
-    """The preference for the first shown over answers in one order each: an order drawn by hash knows no true gap."""
+    """Return the preference for the first shown over single answers; orders drawn by hash are independent of gaps."""
     told = ~np.isnan(p_a)
     toward = np.where(told, p_a, 0.0)
     return toward[:, 0] + np.where(told[:, 1], 1.0 - toward[:, 1], 0.0), _total(told)
 
 
 def _accuracy(p_a: Reals, difference: Reals) -> dict[str, tuple[Reals, Reals]]:
-    """Answers, and means over both orders, on the better document's side, of those that take a side."""
+    """Return the share of decided answers, and of decided means over both orders, for the better document."""
     better = np.where(np.isnan(difference), 0.0, np.sign(difference))
     votes = np.sign(p_a - 0.5)
     mean = np.sign(pair_means(p_a) - 0.5)
@@ -110,21 +111,21 @@ def _total(flags: NDArray[np.bool_]) -> Reals:
 
 
 def _usable(p_a: Reals) -> Reals:
-    """One preference per comparison; of those in both orders only, where the judge has any: position bias cancels."""
+    """Return one preference per comparison, only of those in both orders if there are any: position bias cancels."""
     both = ~np.isnan(p_a).any(axis=1)
     return np.where(both, pair_means(p_a), np.nan) if both.any() else pair_means(p_a)
 
 
 def _longer(p_a: Reals, log_length: Reals) -> tuple[Reals, Reals]:
-    """Which comparisons of two lengths were decided for the longer document, and which were decided."""
+    """Return which comparisons of unequal lengths were decided for the longer document, and which were decided."""
     lean = np.sign(_usable(p_a) - 0.5) * np.sign(log_length)
     return (lean > 0).astype(float), (np.abs(lean) > 0).astype(float)
 
 
 def _position_bias(p_a: Reals, first: Share, leaning: float | None) -> dict[str, object]:
-    """The mean preference for the first shown less 1/2, in probits too (which the spread of gaps shrinks).
+    """Return the mean preference for the first shown minus 1/2, also in probits (shrunk by the spread of gaps).
 
-    `fitted`: what a fit of all answers says in probits, where no pair has both orders; no spread of gaps shrinks it.
+    fitted: the estimate by a fit of all answers in probits, if no pair has both orders; not shrunk.
     """
     bias: dict[str, object] = {"pairs": round(first.whole), "probability": None, "interval": None, "probit": None}
     if first.value is not None and first.interval is not None:
@@ -142,7 +143,7 @@ def _position_bias(p_a: Reals, first: Share, leaning: float | None) -> dict[str,
 
 
 def _length_bias(p_a: Reals, world: World, longer: Share, equal: Share | None) -> dict[str, object]:
-    """How often the longer document won, and the log odds that a unit of log length ratio adds."""
+    """Return how often the longer document won, and the log odds per unit of log length ratio."""
     assert world.log_length is not None
     both = bool((~np.isnan(p_a).any(axis=1)).any())
     found: dict[str, object] = {"both_orders": both, "pairs": round(longer.whole), "longer": longer.value}
@@ -156,10 +157,10 @@ def _length_bias(p_a: Reals, world: World, longer: Share, equal: Share | None) -
 
 
 def _slope(preference: Reals, x: Reals, queries: Queries) -> tuple[float, float, float] | None:
-    """b of P(doc_a preferred) = σ(b·x), by maximum likelihood, with a robust 95 % interval.
+    """Return b of P(doc_a preferred) = σ(b·x) by maximum likelihood, with a robust 95 % interval.
 
-    There is no intercept: exchanging the documents changes the sign of x. Clustered by query where there are at least
-    MIN_QUERIES, else by comparison. None without a finite maximum or with fewer than two clusters.
+    No intercept, since swapping the documents changes the sign of x. Clustered by query with at least MIN_QUERIES, else
+    by comparison. None without a finite maximum or with fewer than two clusters.
     """
     there = ~np.isnan(preference) & ~np.isnan(x) & (x != 0)
     p = preference[there]
@@ -191,7 +192,7 @@ def _slope(preference: Reals, x: Reals, queries: Queries) -> tuple[float, float,
 
 
 def _cycles(p_a: Reals, world: World, triads: Triads) -> Share:
-    """Share of the triads of decided pairs in which each document beat one and lost to one."""
+    """Return the share of cyclic triads among those of decided pairs."""
     mean = pair_means(p_a)
     told = ~np.isnan(mean)
     judged, cyclic = np.zeros((2, world.queries.count))

@@ -1,4 +1,4 @@
-"""The audit of a panel: how often each judge fails, ties, flips and favours a position, and how judges agree.
+"""The audit of a panel: metrics of each judge, and agreement between judges.
 
 Letters: C comparisons, J judges; orders are ab, ba.
 """
@@ -16,9 +16,18 @@ import pyarrow.compute as pc
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import find_rows
-from anmi_ray.judging.audit import agreement, judge_metrics
-from anmi_ray.judging.audit.agreement import Reals
-from anmi_ray.judging.audit.intervals import MIN_QUERIES, ROUNDS, Queries
+from anmi_ray.judging.audit import judge_metrics
+from anmi_ray.judging.audit.intervals import (
+    MIN_QUERIES,
+    ROUNDS,
+    Queries,
+    Reals,
+    alpha_of,
+    alpha_terms,
+    correlation,
+    krippendorff,
+    pair_means,
+)
 from anmi_ray.judging.audit.judge_metrics import Longs, Triads, World
 from anmi_ray.judging.protocol import ORDERS, PLACE, document_rows
 
@@ -27,7 +36,7 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True)
 class _Answers:
-    """p_a of every judge, float[C, J, 2] (orders ab, ba), NaN where it failed or was not asked; failed float[C, J]."""
+    """p_a of every judge, float[C, J, 2] (orders ab, ba), NaN if it failed or was not asked; failed float[C, J]."""
 
     judges: list[str]
     p_a: Reals
@@ -44,15 +53,14 @@ def audit(
     triads: Triads | None = None,
     leanings: Mapping[str, float] | None = None,
 ) -> dict[str, object]:
-    """JSON-able audit of the Judgments of one or more buckets: {"judges": {name: figures}, "panel": figures}.
+    """Return the JSON audit of Judgments: {"judges": {name: metrics}, "panel": metrics}.
 
-    With a non-empty `truth` (of simulated judges): accuracy against its sign and the correlation of judges' errors.
-    Else `grades` (Qrel rows) are what accuracy and errors are measured against, over the comparisons of two differently
-    graded documents. `log_length` float[C] is
-    ln(length of doc_a / length of doc_b) per row of `comparisons`, NaN where unknown: length bias. `triads` counts
-    triads and those in a circle (`rating.graph.count_triads`): cycle rates. `leanings`: where every pair was asked in
-    an order drawn by hash, what a fit found that each judge adds for the document shown first, in probits. Raises
-    DataError for judgments of unknown comparisons or compared documents without truth.
+    truth: of simulated judges, for accuracy and the correlation of errors.
+    grades: Qrel rows, used instead without truth, over comparisons of differently graded documents.
+    log_length: float[C], ln(length of doc_a / length of doc_b) per comparison, NaN if unknown, for length bias.
+    triads: counts triads and cyclic ones (`rating.graph.count_triads`), for cycle rates.
+    leanings: if pairs were asked in one order drawn by hash, each judge's fitted position bias in probits.
+    Raises DataError for judgments of unknown comparisons or compared documents without truth.
     """
     answers = _matrix(judgments, comparisons)
     known = truth is not None and truth.num_rows > 0
@@ -67,7 +75,7 @@ def audit(
         if world.difference is not None:
             errors.append(_residuals(p_a, world.difference) if known else _errors(p_a, world.difference))
         found[name] = report
-    how = f"95 %, {ROUNDS} bootstrap rounds over queries; over comparisons, linearised, below {MIN_QUERIES} queries"
+    how = f"95 %, {ROUNDS} bootstrap rounds over queries; linearized over comparisons below {MIN_QUERIES} queries"
     panel = _panel(answers, world.queries, errors)
     if world.difference is not None and not known:
         differ = np.abs(world.difference[~np.isnan(world.difference)]) > 0
@@ -92,7 +100,7 @@ def _matrix(judgments: pa.Table, comparisons: pa.Table) -> _Answers:
 def _world(
     comparisons: pa.Table, relevance: pa.Table | None, column: str, log_length: Reals | None, triads: Triads | None
 ) -> World:
-    """Queries and documents by rank of their ids; differences of `column`, which a truth must hold for all."""
+    """Return the World of comparisons; a truth must have a value for every document."""
     query_ids, query = _ranks(comparisons["query_id"])
     _, document = _ranks(pa.chunked_array([*comparisons["doc_a"].chunks, *comparisons["doc_b"].chunks]))
     a = document[: len(query)]
@@ -108,22 +116,22 @@ def _world(
 
 
 def _ranks(ids: pa.ChunkedArray) -> tuple[list[bytes], Longs]:
-    """(the distinct ids, sorted; each row's rank among them): what is drawn must not depend on the order of rows."""
+    """Return the sorted distinct ids and each row's rank, so that bootstraps do not depend on row order."""
     known = sorted(pc.unique(ids).to_pylist())
     rank = pc.index_in(ids, value_set=pa.array(known, ids.type)).to_numpy()
     return known, rank.astype(np.int64)
 
 
 def _counts(mine: pa.Table) -> dict[str, object]:
-    """What was asked of a judge, and its failures by reason."""
+    """Return a judge's numbers of questions and answers, and its failures by reason."""
     reasons = Counter(mine["error"].drop_null().to_pylist())
     answered = mine.num_rows - sum(reasons.values())
     return {"n": mine.num_rows, "answered": answered, "failures": dict(sorted(reasons.items()))}
 
 
 def _errors(p_a: Reals, difference: Reals) -> Reals:
-    """How far each preference is from the better document: 0 right, 1 wrong; NaN where they are equally good."""
-    mean = agreement.pair_means(p_a)
+    """Return the error of each preference: 0 right, 1 wrong, NaN for equal documents."""
+    mean = pair_means(p_a)
     return np.where(difference > 0, 1 - mean, np.where(difference < 0, mean, np.nan))
 
 
@@ -131,7 +139,7 @@ def _residuals(p_a: Reals, difference: Reals) -> Reals:
     """Each mean preference minus what the true difference predicts, by isotonic regression; NaN without an answer."""
     from scipy import optimize
 
-    mean = agreement.pair_means(p_a)
+    mean = pair_means(p_a)
     answered = np.flatnonzero(~np.isnan(mean))
     rising = answered[np.argsort(difference[answered], kind="stable")]
     residual = np.full(len(mean), np.nan)
@@ -141,32 +149,32 @@ def _residuals(p_a: Reals, difference: Reals) -> Reals:
 
 
 def _panel(answers: _Answers, queries: Queries, errors: list[Reals]) -> dict[str, object]:
-    """Agreement between judges, and the correlation of their errors about the truth (0: independent errors).
+    """Return agreement between judges, and the correlation of their errors (0: independent).
 
-    agreement_pairs counts the comparisons in which both judges of a pair took a side: on how many was it the same?
+    agreement_pairs: share of the comparisons decided by both judges in which they agree.
     """
     judges = answers.judges
-    means = agreement.pair_means(answers.p_a)
+    means = pair_means(answers.p_a)
     panel: dict[str, object] = {
         "comparisons": len(means),
         "queries": queries.count,
-        "alpha": agreement.krippendorff(means),
+        "alpha": krippendorff(means),
         "alpha_interval": _alpha_interval(means, queries),
-        "alpha_pairs": _pairs(judges, lambda i, j: agreement.krippendorff(means[:, [i, j]])),
+        "alpha_pairs": _pairs(judges, lambda i, j: krippendorff(means[:, [i, j]])),
         "agreement_pairs": _agreement(judges, np.sign(means - 0.5), queries),
     }
     if len(errors) == len(judges) > 1:
-        panel["error_correlation"] = _pairs(judges, lambda i, j: agreement.correlation(errors[i], errors[j]))
+        panel["error_correlation"] = _pairs(judges, lambda i, j: correlation(errors[i], errors[j]))
     return panel
 
 
 def _alpha_interval(means: Reals, queries: Queries) -> list[float] | None:
-    """Bootstrap over queries of α, None below MIN_QUERIES of them."""
-    terms = agreement.alpha_terms(means)
+    """Return a bootstrap interval of α over queries, None below MIN_QUERIES."""
+    terms = alpha_terms(means)
     sums = np.stack([queries.sums(column) for column in terms.T], axis=1)
     if np.count_nonzero(sums[:, 1]) < MIN_QUERIES:
         return None
-    drawn = agreement.alpha_of(queries.resampled(sums))
+    drawn = alpha_of(queries.resampled(sums))
     return None if np.isnan(drawn).all() else np.nanquantile(drawn, [0.025, 0.975]).tolist()
 
 

@@ -1,1 +1,1 @@
-"""Judges and rerankers behind HTTP: who may be asked, how fast, and what a failure means."""
+"""Judges and rerankers behind HTTP: connections, rate limits, retries, and the formats of servers."""

@@ -1,7 +1,7 @@
-"""A model behind HTTP: one question in, a reply or a named failure out, whatever the network does in between.
+"""Clients of a model behind HTTP: a question in, a reply or a named failure out.
 
-`Client` is what judges and rerankers share; `ChatClient` asks judges. Only what the user has to mend (key, model,
-address, credit) is raised, and stops the whole client at once.
+`Client` is shared by judges and rerankers; `ChatClient` asks judges. Only problems that the user must fix (key, model,
+address, credit) are raised, and they stop the whole client.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from anmi_ray.config.endpoint import EndpointConfig, ServerConfig
 from anmi_ray.core.errors import AnmiError, JudgeError
-from anmi_ray.judging.http import access, completion, retry
+from anmi_ray.judging.http import completion, connections, retry
 from anmi_ray.judging.http.completion import Completion, Message, TokenCounts, UnreadableBody
 from anmi_ray.judging.http.connections import Connections, Lost, Response
-from anmi_ray.judging.http.limits import InFlight, Limiter, Pause, TokenBucket
+from anmi_ray.judging.http.limits import InFlight, Lease, Leases, Limiter, Pause, Rates
 from anmi_ray.judging.http.retry import Trouble
 from anmi_ray.judging.prompt import without_system
-from anmi_ray.judging.spend import LONG_ANSWER, Account, Charge, Spend
+from anmi_ray.judging.spend import LONG_ANSWER, dollars
+from anmi_ray.store.spend_log import Spend
 
 _LOG = logging.getLogger(__name__)
-_BYTES_PER_TOKEN = 4.0  # of JSON, before the server has counted any
-_HOPELESS = 3  # questions refused one after the other before any was answered
-_ODD = 8  # requests in a row that bring nothing an answer could be, before any was answered
-_AROUND = 1 << 17  # tokens that a server may put around a prompt, whose own are no more than its bytes
+_BYTES_PER_TOKEN = 4.0  # of JSON; assumed before the first answer
+_HOPELESS = 3  # consecutive refusals before the first answer after which asking stops
+_ODD = 8  # consecutive responses in an unknown format before the first answer after which asking stops
+_AROUND = 1 << 17  # tokens that a server may add to a prompt; its own tokens are at most its bytes
 _BEGINNING = 80  # characters of a body in a message
 _CUT = Trouble("cancelled", again=False, transient=True, perhaps_billed=True)
 _REFUSED = Trouble("refused", again=False, transient=True)
@@ -36,9 +37,12 @@ _REFUSED = Trouble("refused", again=False, transient=True)
 
 @dataclass(frozen=True)
 class Failed:
-    """A question without an answer: why, in a short stable name, and whether a later run should ask again.
+    """A question without an answer.
 
-    `detail`: the server's own words, if any; never the key. `spend`: what it took all the same, without `requests`.
+    reason: short stable name.
+    transient: a later run should ask again.
+    detail: the server's message, if any, without the key.
+    spend: its spend, without `requests`.
     """
 
     reason: str
@@ -50,7 +54,7 @@ class Failed:
 
 
 class Readable(Protocol):
-    """What a readable body says, beside its answer: the tokens that it took, None where the server does not count."""
+    """A parsed body; tokens: the server's count, None if it does not count."""
 
     @property
     def tokens(self) -> TokenCounts | None: ...
@@ -62,10 +66,7 @@ Config = TypeVar("Config", bound=ServerConfig)
 
 @dataclass(frozen=True)
 class Reply(Generic[Answer]):
-    """What was read of an answer; seconds from question to answer, waits and retries included; times it was tried.
-
-    `spend`: what all tries took, without `requests`.
-    """
+    """A parsed answer; seconds from question to answer, including waits and retries; spend without `requests`."""
 
     answer: Answer
     seconds: float
@@ -76,17 +77,22 @@ class Reply(Generic[Answer]):
 class Client(Generic[Config, Answer]):
     """Requests to one endpoint. Use: `async with ...Client(config) as client: ...`.
 
-    Entering reads the key and checks the address. Raises ConfigError for either, and JudgeError when the server
-    cannot be reached at first contact, or refuses key, model or every question.
-    answered: the server has answered such questions before, so what it refuses now is about one question.
+    Entering reads the key and checks the address. Raises ConfigError for either, and JudgeError if the server cannot be
+    reached at first contact, or refuses the key, the model or every question.
+    lease: rate limits shared with other processes; None: those of `config`, for this client alone.
+    answered: the server has answered such questions before, so a refusal is about one question.
+    spend: requests and spend so far, in dollars if the settings have prices.
     """
 
-    def __init__(self, config: Config, limiter: Limiter, answer_tokens: int = 0, answered: bool = False) -> None:
+    def __init__(
+        self, config: Config, lease: Leases | None = None, answer_tokens: int = 0, answered: bool = False
+    ) -> None:
         self.config = config
         self._answered = answered
-        self._limiter = limiter
+        self._limiter = Limiter(lease or _own_limits(config))
         self._answer_tokens = answer_tokens
-        self._account = Account(config)
+        zero = self._dollars(TokenCounts(0, 0, 0))  # None without prices
+        self.spend = Spend(dollars=zero, unreported_dollars=zero)
         self._in_flight = InFlight(config.concurrency)
         self._pause = Pause()
         self._connections = Connections(config)
@@ -94,16 +100,11 @@ class Client(Generic[Config, Answer]):
         self._refused = 0
         self._odd = 0
         self._stop: AnmiError | None = None
-        self._bytes, self._counted = 0, 0  # of all prompts that the server counted the tokens of
-
-    @property
-    def spend(self) -> Spend:
-        """What was sent and spent so far."""
-        return self._account.spend
+        self._bytes, self._counted = 0, 0  # of the prompts with a token count
 
     @property
     def answered(self) -> bool:
-        """Whether the server has ever answered, as far as is known here."""
+        """Return whether the server is known to have answered before."""
         return self._answered or self._replied
 
     async def __aenter__(self) -> Self:
@@ -118,9 +119,9 @@ class Client(Generic[Config, Answer]):
     async def send(
         self, body: bytes, key: str | bytes, read: Callable[[bytes], Answer | UnreadableBody]
     ) -> Reply[Answer] | Failed:
-        """Send one body, with retries. `key` names it: the retries' jitter is drawn from it; `read`: of a 200's body.
+        """Send one body, with retries; `key` seeds the retries' jitter, `read` parses the body of a 200.
 
-        Raises JudgeError for what the user has to mend; from then on every question does.
+        Raises JudgeError for problems that the user must fix; all later questions raise it too.
         """
         config = self.config
         deadline = retry.TIMEOUTS * config.timeout_s
@@ -143,27 +144,27 @@ class Client(Generic[Config, Answer]):
             await asyncio.sleep(wait)
 
     def _estimate(self, body: bytes) -> TokenCounts:
-        """What a request may take, from the tokens that the server counted so far."""
+        """Return the estimated tokens of a request, from the server's counts so far."""
         per_byte = self._counted / self._bytes if self._bytes else 1 / _BYTES_PER_TOKEN
         return TokenCounts(1 + int(len(body) * per_byte), 0, self._answer_tokens)
 
     def _back_off(self, trouble: Trouble, key: str | bytes, attempt: int) -> float:
-        """Seconds that this question waits of its own; an overload makes everybody wait at the gate instead."""
+        """Return the seconds until this question's next attempt; an overload pauses all questions instead."""
         wait = retry.backoff(self.config, key, attempt)
         if trouble.wait is not None:
             wait = min(trouble.wait, self.config.max_wait_s)
         if not trouble.overload:
             return wait
         self._pause.pause(wait)
-        _LOG.debug("%s: %s, paused for %.1f s", access.place(self.config), trouble.reason, wait)
+        _LOG.debug("%s: %s, paused for %.1f s", connections.place(self.config), trouble.reason, wait)
         return 0.0
 
     async def _attempt(
         self, body: bytes, estimate: TokenCounts, left: float, read: Callable[[bytes], Answer | UnreadableBody]
     ) -> tuple[float, Answer | Trouble, Spend]:
-        """One request when its turn has come: the seconds it took, what became of it, and what was spent."""
+        """Send one request when it may be sent; return its seconds, its outcome and its spend."""
         async with self._in_flight.slot() as epoch:
-            charge = await self._clearance(estimate)
+            await self._clearance(estimate)
             began = time.monotonic()
             outcome: Answer | Trouble = _CUT
             try:
@@ -173,38 +174,47 @@ class Client(Generic[Config, Answer]):
                 outcome = replace(_REFUSED, sent=self._contacted)
                 raise
             finally:
-                spent = self._settle(charge, outcome)
+                spent = self._settle(estimate, outcome)
             return time.monotonic() - began, outcome, spent
 
-    async def _clearance(self, estimate: TokenCounts) -> Charge:
-        """Wait until a request may leave, and write down that it does."""
+    async def _clearance(self, estimate: TokenCounts) -> None:
+        """Wait until a request may be sent, and count it."""
         while True:
             self._raise_if_stopped()
             await self._pause.passed()
-            await self._limiter.reserve(1, estimate.total)
-            if self._pause.is_open:  # else what was reserved before a pause would leave in a burst after it
+            await self._limiter.reserve(estimate.total)
+            if self._pause.is_open:  # else reservations from before a pause would be sent in a burst after it
                 break
             self._limiter.settle(estimate.total, 0)
         self._raise_if_stopped()
-        return self._account.open(estimate)
+        self.spend += Spend(requests=1)
 
     def _raise_if_stopped(self) -> None:
         if self._stop is not None:
             raise type(self._stop)(*self._stop.args)
 
-    def _settle(self, charge: Charge, outcome: Answer | Trouble) -> Spend:
-        """Correct what was held back to what the server counted; what it did not count stays as estimated."""
-        sent = not isinstance(outcome, Trouble) or outcome.sent
-        perhaps_billed = not isinstance(outcome, Trouble) or outcome.perhaps_billed
-        spent = self._account.close(charge, outcome.tokens, perhaps_billed, sent)
-        if outcome.tokens is not None or not sent:
-            self._limiter.settle(charge.tokens.total, outcome.tokens.total if outcome.tokens else 0)
+    def _settle(self, estimate: TokenCounts, outcome: Answer | Trouble) -> Spend:
+        """Record a request's spend, and correct its reservation to the server's count, if any."""
+        tokens = outcome.tokens
+        spent = Spend()
+        if isinstance(outcome, Trouble) and not outcome.sent:
+            self.spend += Spend(requests=-1)
+            self._limiter.settle(estimate.total, 0)
+        elif tokens is not None:
+            spent = Spend(0, tokens.prompt, tokens.cached, tokens.answer, self._dollars(tokens))
+            self._limiter.settle(estimate.total, tokens.total)
+        elif not isinstance(outcome, Trouble) or outcome.perhaps_billed:
+            spent = Spend(unreported=1, unreported_dollars=self._dollars(estimate))
+        self.spend += spent
         return spent
+
+    def _dollars(self, tokens: TokenCounts) -> float | None:
+        return dollars(self.config, tokens) if isinstance(self.config, EndpointConfig) else None
 
     async def _exchange(
         self, body: bytes, timeout: float, epoch: int, read: Callable[[bytes], Answer | UnreadableBody]
     ) -> Answer | Trouble:
-        """Send one request, and learn from what comes back within `timeout` seconds."""
+        """Send one request and process the response within `timeout` seconds."""
         response = await self._connections.post(body, timeout)
         if isinstance(response, Lost):
             outcome: Answer | Trouble = self._of_lost(response)
@@ -222,11 +232,10 @@ class Client(Generic[Config, Answer]):
                 self._count_odd(lost.reason, completion.shown(lost.detail))
             return Trouble(lost.reason, again=True, transient=True, perhaps_billed=True, detail=lost.detail)
         if not self._contacted:
-            said = completion.shown(lost.detail)
-            raise JudgeError(
-                f"the server cannot be reached ({said})", access.place(self.config), access.reach_remedy(said)
-            )
-        # it went away: no use in sending it everybody's questions meanwhile
+            detail = completion.shown(lost.detail)
+            what = f"the server cannot be reached ({detail})"
+            raise JudgeError(what, connections.place(self.config), connections.reach_remedy(detail))
+        # the server went away: pause all questions
         return Trouble(lost.reason, again=True, transient=True, overload=True, sent=False)
 
     def _of_response(
@@ -234,8 +243,8 @@ class Client(Generic[Config, Answer]):
     ) -> Answer | Trouble:
         self._contacted = True
         if not 200 <= response.status < 300:
-            said = (response.status, response.headers, response.content)
-            trouble = retry.of_status(*said, self.config, self._replied, time.time(), self._answered)
+            status = (response.status, response.headers, response.content)
+            trouble = retry.of_status(*status, self.config, self._replied, time.time(), self._answered)
             self._count_refusals(trouble)
             return trouble
         answer = read(response.content)
@@ -251,12 +260,12 @@ class Client(Generic[Config, Answer]):
         return answer
 
     def _of_unreadable(self, answer: UnreadableBody, response: Response) -> Trouble:
-        """See `_of_response`, of a body that holds no answer."""
+        """Return the trouble of a body without an answer."""
         if answer.odd:
             begins = completion.shown(response.content, _BEGINNING)
-            kind = completion.shown(response.headers.get("content-type", "of no type"), _BEGINNING)
+            kind = completion.shown(response.headers.get("content-type", "without content-type"), _BEGINNING)
             said = f"{kind}, {f'beginning {begins!r}' if begins else 'empty'}"
-            # what is no JSON from its first letter on has not been cut short on its way
+            # a body that does not start as JSON was not truncated in transit
             alien = response.content.lstrip()[:1] not in (b"{", b"[")
             self._count_odd(answer.reason, said, at_once=alien)
         else:
@@ -273,68 +282,74 @@ class Client(Generic[Config, Answer]):
         return trouble
 
     def _count_refusals(self, trouble: Trouble) -> None:
-        """Stop where the first questions are refused one like the other: the settings are wrong, not the questions."""
+        """Stop if all of the first questions are refused: the settings are wrong, not the questions."""
         self._refused += not trouble.again and trouble.transient and trouble.reason != retry.NO_SYSTEM_ROLE
         if self._refused < _HOPELESS or self._replied:
             return
-        if trouble.reason == completion.NO_LOGPROBS:  # such answers cost money, whatever others had
-            what = f"the server gives no log-probabilities: none came with its first {self._refused} answers"
-            remedy = "set prompt.readout: sign, which needs none, or ask a server that gives them (vLLM does)"
-        elif self._answered:  # the settings are right: a text that the server refuses stands in many questions
+        if trouble.reason == completion.NO_LOGPROBS:  # such answers cost money, even if the judge has answered before
+            what = f"the server returns no log-probabilities: its first {self._refused} answers have none"
+            remedy = "set prompt.readout: sign, which needs none, or ask a server that returns them, such as vLLM"
+        elif self._answered:  # the settings work; one refused text may be part of many questions
             return
         else:
-            what = (
-                f"the server refuses the questions ({trouble.reason}{': ' if trouble.detail else ''}{trouble.detail})"
-            )
+            detail = f": {trouble.detail}" if trouble.detail else ""
+            what = f"the server refuses the questions ({trouble.reason}{detail})"
             remedy = f"check {self.config.optional}"
-        raise JudgeError(what, access.place(self.config), remedy)
+        raise JudgeError(what, connections.place(self.config), remedy)
 
-    def _count_odd(self, reason: str, said: str, at_once: bool = False) -> None:
-        """Stop where request after request brings nothing that could be an answer: something else stands there."""
+    def _count_odd(self, reason: str, detail: str, at_once: bool = False) -> None:
+        """Stop if consecutive responses have an unknown format: another kind of server is at this address."""
         self._odd += 1
         most = _ODD + 2 * self.config.concurrency if self._replied else 1 if at_once else _ODD
         if self._odd >= most:
             times = f", {self._odd} times in a row" if self._odd > 1 else ""
             raise JudgeError(
-                f"no {self.config.role}'s answer comes from {self.config.endpoint}{times}: "
-                f"{reason}{f' ({said})' if said else ''}",
-                access.place(self.config),
+                f"{self.config.endpoint} does not answer as a {self.config.role}{times}: "
+                f"{reason}{f' ({detail})' if detail else ''}",
+                connections.place(self.config),
                 "check base_url (http or https, the port, and that it ends as in /v1), and whether a proxy or a login "
-                "page answers in the server's place",
+                "page answers instead of the server",
             )
+
+
+def _own_limits(config: ServerConfig) -> Leases:
+    """Return the leases of a client that shares its limits with no other."""
+    rates = Rates(config.requests_per_minute, getattr(config, "tokens_per_minute", None), 1)
+
+    async def lease(requests: int, tokens: int, unused: int) -> Lease:
+        return rates.lease(requests, tokens, unused)
+
+    return lease
 
 
 class ChatClient(Client[EndpointConfig, Completion]):
     """An OpenAI-compatible chat-completions endpoint.
 
-    by_logprobs: an answer without log-probabilities is a failure. merges_system: the server takes no system role, so
-    that what it would say precedes the user's message; learnt from the server's first refusal.
+    by_logprobs: an answer without log-probabilities is a failure.
+    merges_system: the server accepts no system role, so the system message precedes the user's; learned from its
+    first refusal.
     """
 
     def __init__(
         self,
         config: EndpointConfig,
-        limiter: Limiter | None = None,
+        lease: Leases | None = None,
         by_logprobs: bool = False,
         answered: bool = False,
         merges_system: bool = False,
     ) -> None:
-        bucket = limiter or TokenBucket(config.requests_per_minute, config.tokens_per_minute)
-        super().__init__(config, bucket, config.max_tokens or LONG_ANSWER, answered)
+        super().__init__(config, lease, config.max_tokens or LONG_ANSWER, answered)
         self._read = completion.read_logprobs if by_logprobs else completion.read
         self.merges_system = merges_system
 
     async def ask(self, messages: Sequence[Message], key: str | bytes = b"") -> Reply[Completion] | Failed:
-        """Ask one question, with retries. `key` names it: the retries' jitter is drawn from it (default: its text).
-
-        Raises JudgeError for what the user has to mend; from then on every question does.
-        """
+        """Ask one question, as `send` does; `key` defaults to its text."""
         merged = self.merges_system
         body = completion.request_body(self.config, without_system(messages) if merged else messages)
         reply = await self.send(body, key or body, self._read)
         if merged or not isinstance(reply, Failed) or reply.reason != retry.NO_SYSTEM_ROLE:
             return reply
-        if self._replied and not self.merges_system:  # it takes a system message: the refusal is about something else
+        if self._replied and not self.merges_system:  # it accepts system messages: the refusal has another cause
             return reply
         self.merges_system = True
         again = await self.ask(messages, key or body)

@@ -1,4 +1,4 @@
-"""The chat-completions format: the body of a request, and what a server's body says, whoever wrote the server."""
+"""The chat-completions format: request bodies, and responses as the various servers write them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from anmi_ray.judging.parse_reply import without_reasoning
 Message = Mapping[str, Any]
 NO_LOGPROBS = "no log-probabilities"
 NOT_ALIGNED = "log-probabilities do not match the answer"
-MOST_TOKENS = 1 << 21  # a count of tokens beyond it is not one
-_LEAST = -1e6  # nor is a logarithm of a probability below it
-_CONTAINERS = 300_000  # lists and objects of a body: parsed, the smallest take forty times the room
+MOST_TOKENS = 1 << 21  # larger token counts are errors
+_LEAST = -1e6  # smaller log-probabilities are errors
+_CONTAINERS = 300_000  # maximum lists and objects of a body: the smallest take forty times their size when parsed
 _LONGEST = 1 << 18  # characters of an answer, reasoning included
-_WORDS = 200  # characters of a server's own words in a message
+_WORDS = 200  # maximum characters of a server's message
 _SPECIAL_TOKEN = re.compile(r"<[^<>]{1,60}>|\[/?[A-Z_]{1,20}\]|")  # as `_visible` leaves it, or nothing
 
 
@@ -34,7 +34,7 @@ class TokenCounts:
 
     @property
     def total(self) -> int:
-        """What rate limits count."""
+        """Tokens that count towards rate limits."""
         return self.prompt + self.answer
 
 
@@ -42,10 +42,10 @@ class TokenCounts:
 class Completion:
     """A readable answer.
 
-    text: all of it, with reasoning that the server left in it
+    text: the whole text, including reasoning that the server did not remove.
     logprobs: natural logarithms of the alternatives to the first token after reasoning and white space; None: the
-        server gave none; empty: they belong to other text
-    cut: it ends because max_tokens was reached
+        server returned none; empty: they belong to other text.
+    cut: it ends because max_tokens was reached.
     """
 
     text: str
@@ -56,10 +56,10 @@ class Completion:
 
 @dataclass(frozen=True)
 class UnreadableBody:
-    """A body that holds no answer: why, whether asking again may help, and what was billed for it all the same.
+    """A body without an answer, and the tokens billed for it.
 
-    `again`: whether to ask again at once, where that may help. `odd`: the body is not of the format; another kind of
-    server may stand there.
+    transient: asking again may help; again: at once.
+    odd: the body has another format, perhaps that of another kind of server.
     """
 
     reason: str
@@ -71,7 +71,7 @@ class UnreadableBody:
 
 
 def request_body(config: SamplingConfig, messages: Sequence[Message]) -> bytes:
-    """The JSON body that asks `messages`."""
+    """Return the JSON body of a request."""
     messages = [dict(message) for message in messages]
     fields: dict[str, Any] = {"model": config.model, "messages": messages, "stream": False}
     for name in ("max_tokens", "temperature", "seed"):
@@ -83,7 +83,7 @@ def request_body(config: SamplingConfig, messages: Sequence[Message]) -> bytes:
 
 
 def read(content: bytes) -> Completion | UnreadableBody:
-    """What the body of a 200 says.
+    """Parse the body of a 200.
 
     >>> read(b'{"choices": []}').reason
     'no choices'
@@ -103,7 +103,7 @@ def read(content: bytes) -> Completion | UnreadableBody:
     finish = _string(choice.get("finish_reason"))
     if finish.startswith("content_filter"):
         return UnreadableBody("refused: content filter", transient=False, tokens=tokens)
-    if finish == "error":  # of the server, in the middle of what it says
+    if finish == "error":  # of the server, while it wrote the answer
         return UnreadableBody("error in the answer", transient=True, tokens=tokens)
     if len(text) > _LONGEST:
         return UnreadableBody("answer too long", transient=False, tokens=tokens)
@@ -111,7 +111,7 @@ def read(content: bytes) -> Completion | UnreadableBody:
     if not text.strip():
         if message.get("refusal"):
             return UnreadableBody("refused: model", transient=False, tokens=tokens)
-        # reasoning used up max_tokens: asking again would too
+        # reasoning used up max_tokens, as it would again
         return UnreadableBody("max_tokens before an answer" if cut else "empty answer", not cut, tokens)
     reasoning = _string(message.get("reasoning_content")) or _string(message.get("reasoning"))
     return Completion(text, _first_logprobs(choice.get("logprobs"), text, reasoning), tokens, cut)
@@ -128,7 +128,7 @@ def read_logprobs(content: bytes) -> Completion | UnreadableBody:
 
 
 def parsed(content: bytes) -> object:
-    """What a body says in JSON; None where it is none, or says null."""
+    """Parse a JSON body; None for invalid JSON or null."""
     if content.count(b"[") + content.count(b"{") > _CONTAINERS:
         return None
     try:
@@ -138,7 +138,7 @@ def parsed(content: bytes) -> object:
 
 
 def words(content: bytes) -> tuple[str, str]:
-    """(code, message) of an error body, in any of the forms in use; ("", the beginning of the text) of another.
+    """Return (code, message) of an error body in any of the forms in use; else ("", beginning of the text).
 
     >>> words(b'{"error": {"message": "no such model", "code": "model_not_found"}}')
     ('model_not_found', 'no such model')
@@ -149,7 +149,7 @@ def words(content: bytes) -> tuple[str, str]:
     if isinstance(body, list) and body:  # Gemini
         body = body[0]
     outer = mapping(body)
-    error = outer.get("error", outer)  # vLLM once wrote the fields without the envelope
+    error = outer.get("error", outer)  # older vLLM has no envelope
     if isinstance(error, str):
         return "", shown(error)
     fields = mapping(error)
@@ -157,13 +157,13 @@ def words(content: bytes) -> tuple[str, str]:
     message = next((fields[name] for name in ("message", "detail") if fields.get(name)), "")
     try:
         message = message if isinstance(message, str) else json.dumps(message)
-    except RecursionError:  # writing takes a little more room than reading
+    except RecursionError:  # writing recurses deeper than reading
         message = ""
     return " ".join(filter(None, codes)), shown(message)
 
 
 def shown(said: str | bytes, most: int = _WORDS) -> str:
-    r"""The beginning of what a server said as one line that can be printed: no escape of it reaches a terminal.
+    r"""Return the beginning of a server's text as one printable line, without terminal escapes.
 
     >>> shown(b"<html>\x1b[31m\n  busy </html>")
     '<html> [31m busy </html>'
@@ -174,12 +174,12 @@ def shown(said: str | bytes, most: int = _WORDS) -> str:
 
 
 def mapping(value: object) -> dict[str, Any]:
-    """A JSON object, or an empty one for anything else."""
+    """Return a JSON object, or an empty one for anything else."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _valid(text: str) -> str:
-    """Without lone surrogates, which JSON can hold and UTF-8 cannot."""
+    """Replace lone surrogates, which are possible in JSON but not in UTF-8."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -203,14 +203,14 @@ def _tokens(usage: Mapping[str, Any]) -> TokenCounts | None:
     if not prompt:
         return None
     cached = count(mapping(usage.get("prompt_tokens_details")), "cached_tokens")
-    # Gemini's completion_tokens leave its reasoning out, which is billed and stands in the total
+    # Gemini's completion_tokens exclude reasoning, which is billed and part of the total
     return TokenCounts(prompt, min(cached, prompt), max(answer, count(usage, "total_tokens") - prompt))
 
 
 def _first_logprobs(logprobs: object, text: str, reasoning: str) -> dict[str, float] | None:
-    """Log-probabilities of the alternatives to the answer's first token; see Completion.
+    """Return the log-probabilities of the alternatives to the answer's first token; see Completion.
 
-    text: the message's content, perhaps with reasoning; reasoning: what the server moved out of it
+    text: the message's content, perhaps with reasoning; reasoning: the part that the server separated.
     """
     positions = mapping(logprobs).get("content")
     positions = [mapping(one) for one in cast("list[object]", positions)] if isinstance(positions, list) else []
@@ -226,7 +226,7 @@ def _first_logprobs(logprobs: object, text: str, reasoning: str) -> dict[str, fl
         token = entry.get("token")
         value = entry.get("logprob")
         if isinstance(token, str) and isinstance(value, int | float) and _LEAST < value < -_LEAST:  # no NaN, no inf
-            token = _valid(token)  # two byte sequences may read alike: the likelier speaks
+            token = _valid(token)  # two byte sequences may decode alike: keep the likelier
             found[token] = max(float(value), found.get(token, -math.inf))
     return found or None
 

@@ -1,4 +1,4 @@
-"""Many questions: as many in flight as the client takes, handed over in batches, even when cut short."""
+"""Ask many questions with bounded concurrency and publish results in batches, even if interrupted."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ async def ask_all(
     every: int = AT_ONCE,
     seconds: float = 5.0,
 ) -> None:
-    """Ask every (key, messages) once and hand each (key, result) to `publish` once.
+    """Ask every (key, messages) once and pass each (key, result) to `publish` once.
 
-    A batch has at most `every` results, and waits `seconds` at most. `publish` runs in a thread, one call at a time,
-    while questions go on; results that wait for it are at most `every` + concurrency, then asking waits as well.
+    A batch has at most `every` results and waits at most `seconds`. `publish` runs in a thread, one call at a time,
+    while asking continues; if `every` + concurrency results are waiting for it, asking waits as well.
 
-    When something raises (a JudgeError, `questions`, `publish`) or this is cancelled (Ctrl-C), what is in flight is
-    cancelled, and what has arrived is handed over before the error goes on; not so after `publish` itself raised.
+    If something raises (a JudgeError, `questions`, `publish`) or this is cancelled (Ctrl-C), requests in flight are
+    cancelled, and results so far are published before the error is raised, unless `publish` itself raised.
     """
     outbox = _Outbox(publish, every, seconds)
-    turn = asyncio.Lock()  # an async generator gives one question at a time
+    turn = asyncio.Lock()  # an async generator yields to one caller at a time
 
     async def work() -> None:
         while True:
@@ -60,14 +60,14 @@ async def _settled(
     tasks: Sequence[asyncio.Task[None]], everything: asyncio.Future[list[None]], outbox: _Outbox
 ) -> None:
     await asyncio.wait({*tasks, everything})
-    for task in (*tasks, everything):  # looked at, so that asyncio does not complain of errors nobody saw
+    for task in (*tasks, everything):  # retrieve errors, or asyncio logs them
         if not task.cancelled():
             task.exception()
     await outbox.flush()
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await `work` to its end though this task be cancelled meanwhile; the cancellation is raised after it."""
+    """Await `work` to its end; if this task is cancelled meanwhile, raise the cancellation after it."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)
@@ -78,7 +78,7 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
 
 
 class _Outbox:
-    """Results that wait to be handed over. After an error of `publish` nothing more is handed over."""
+    """Results that wait to be published; none are published after an error of `publish`."""
 
     def __init__(self, publish: Publish, every: int, seconds: float) -> None:
         self._publish = publish
@@ -89,22 +89,18 @@ class _Outbox:
         self._broken = False
 
     async def put(self, result: Result) -> None:
-        """Add a result; hand over when a batch is full. Whoever fills it up waits: this bounds what waits."""
+        """Add a result; publish when a batch is full. The caller waits, which bounds the number of waiting results."""
         self._results.append(result)
         if len(self._results) >= self._every:
-            await _to_the_end(self._hand_over(self._every))
+            await _to_the_end(self.flush(self._every))
 
     async def tick(self) -> None:
-        """Hand over every so many seconds, for ever."""
+        """Publish every few seconds, until cancelled."""
         while True:
             await asyncio.sleep(self._seconds)
-            await _to_the_end(self._hand_over(1))
+            await _to_the_end(self.flush())
 
-    async def flush(self) -> None:
-        """Hand over all that is left."""
-        await self._hand_over(1)
-
-    async def _hand_over(self, least: int) -> None:
+    async def flush(self, least: int = 1) -> None:
         """Publish while at least `least` results wait."""
         async with self._turn:
             while len(self._results) >= least and not self._broken:

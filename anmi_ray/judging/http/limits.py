@@ -1,6 +1,6 @@
-"""How fast a server is asked: a rate per minute, a pause for everybody, and a number in flight that adapts to overload.
+"""Limits on requests to a server: rates per minute, a shared pause, and a number in flight that adapts to overload.
 
-Clocks and sleeps are arguments, so that tests need not wait; both are in seconds, monotonic.
+Clocks and sleeps are arguments for tests; both are in seconds, monotonic.
 """
 
 from __future__ import annotations
@@ -10,37 +10,24 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], Awaitable[object]]
 _MINUTE = 60.0
 _ENDLESS = 10**15
-_EVEN_S = 1.0  # what may be sent at once after a lull: this many seconds' worth
-
-
-class Limiter(Protocol):
-    """Permission to send, by requests and by tokens; one for all clients that share an account."""
-
-    async def reserve(self, requests: int, tokens: int) -> None:
-        """Wait until that much may be sent. Cancelled while waiting, it has taken nothing."""
-        ...
-
-    def settle(self, reserved: int, used: int) -> None:
-        """Correct a reservation of tokens to what the server counted."""
-        ...
+_EVEN_S = 1.0  # seconds of requests or tokens that may be sent at once after a pause
 
 
 class _Bucket:
-    """One quantity with a limit per minute. The level may fall below zero: a debt that delays what comes after.
+    """One quantity with a limit per minute. The level may be negative: a debt that delays later requests.
 
     In any minute at most the limit is taken, plus the last request's overdraft: a burst b and a rate r with
-    b + 60 r = limit + 1 (of whole things, the first of a burst is there at the minute's beginning already). What others
-    may have taken and not used yet (`held`) can leave with a burst, and counts as part of it.
+    b + 60 r = limit + 1 (for whole units, the first of a burst is available at the start of the minute). Units that
+    clients may hold without having used them (`held`) count as part of the burst.
     """
 
     def __init__(self, per_minute: float | None, now: float, held: float = 0.0) -> None:
-        self._burst, self._rate = float("inf"), 0.0  # things, and things a second
+        self._burst, self._rate = float("inf"), 0.0  # units, and units per second
         if per_minute is not None:
             self._burst = max(1.0, per_minute * _EVEN_S / _MINUTE)
             self._rate = (per_minute + 1 - self._burst - held) / _MINUTE
@@ -52,7 +39,7 @@ class _Bucket:
         self._seen = now
 
     def wait(self, amount: float, now: float) -> float:
-        """Seconds until `amount` may be taken; more than a burst may be taken from a full bucket."""
+        """Return seconds until `amount` may be taken; a full bucket admits more than a burst."""
         self._refill(now)
         missing = min(amount, self._burst) - self._level
         return missing / self._rate if missing > 1e-9 else 0.0
@@ -61,43 +48,14 @@ class _Bucket:
         self._level = min(self._burst, self._level - amount)
 
 
-class TokenBucket:
-    """A Limiter of one process: first come, first served; None: no limit."""
-
-    def __init__(
-        self,
-        requests_per_minute: float | None,
-        tokens_per_minute: float | None,
-        clock: Clock = time.monotonic,
-        sleep: Sleep = asyncio.sleep,
-    ) -> None:
-        self._clock = clock
-        self._sleep = sleep
-        self._requests = _Bucket(requests_per_minute, clock())
-        self._tokens = _Bucket(tokens_per_minute, clock())
-        self._turn = asyncio.Lock()
-
-    async def reserve(self, requests: int, tokens: int) -> None:
-        """See Limiter."""
-        async with self._turn:  # a lock serves its waiters in order
-            while wait := max(self._requests.wait(requests, self._clock()), self._tokens.wait(tokens, self._clock())):
-                await self._sleep(wait)
-            self._requests.take(requests)
-            self._tokens.take(tokens)
-
-    def settle(self, reserved: int, used: int) -> None:
-        """See Limiter."""
-        self._tokens.take(used - reserved)
-
-
-Lease = tuple[float, int, int]  # seconds to wait, then so many requests and tokens may be sent
-Leases = Callable[[int, int, int], Awaitable[Lease]]  # Rates.lease, wherever it stands
+Lease = tuple[float, int, int]  # seconds to wait, and the requests and tokens that may be sent then
+Leases = Callable[[int, int, int], Awaitable[Lease]]  # Rates.lease, perhaps of another process
 
 
 class Rates:
-    """A server's limits a minute, leased in slices to several clients of one account, each with a `Leased` of its own.
+    """A server's limits per minute, leased in slices to the clients of one account, each with its own `Limiter`.
 
-    A slice is what is asked for, or a client's share of a second if that is more; None: no limit.
+    A slice is the requested amount, or the client's share of a second if that is more; None: no limit.
     """
 
     def __init__(
@@ -107,7 +65,7 @@ class Rates:
         clients: int,
         clock: Clock = time.monotonic,
     ) -> None:
-        self._clock, self._until = clock, clock()  # when the last slice is used
+        self._clock, self._until = clock, clock()  # when the last slice may be used
         limits = (requests_per_minute, tokens_per_minute)
         self._shares = [
             _ENDLESS if limit is None else max(1, int(limit * _EVEN_S / _MINUTE / clients)) for limit in limits
@@ -117,9 +75,9 @@ class Rates:
         ]
 
     def lease(self, requests: int, tokens: int, unused: int = 0) -> Lease:
-        """At least so many requests and tokens, and how long to wait for them; leases follow one another.
+        """Lease at least so many requests and tokens, after earlier leases.
 
-        `unused` tokens of earlier leases come back.
+        unused: tokens of earlier leases that the client returns.
         """
         self._buckets[1].take(-unused)
         wanted = [max(amount, share) for amount, share in zip((requests, tokens), self._shares, strict=True)]
@@ -127,20 +85,18 @@ class Rates:
         begin = max(now, self._until)
         self._until = begin + max(b.wait(amount, begin) for b, amount in zip(self._buckets, wanted, strict=True))
         for bucket, amount in zip(self._buckets, wanted, strict=True):
-            bucket.wait(amount, self._until)  # filled up to the moment at which the slice is used, not before
+            bucket.wait(amount, self._until)  # refill up to the time at which the slice may be used
             bucket.take(amount)
         return self._until - now, wanted[0], wanted[1]
 
 
-class Leased:
-    """A Limiter of one client in one event loop, which takes slices through `lease` from Rates that stand elsewhere."""
+class Limiter:
+    """Permission to send requests and tokens, first come, first served, from slices that `Rates` leases.
 
-    def __init__(
-        self,
-        lease: Leases,
-        clock: Clock = time.monotonic,
-        sleep: Sleep = asyncio.sleep,
-    ) -> None:
+    lease: `Rates.lease` in the process that holds the rates.
+    """
+
+    def __init__(self, lease: Leases, clock: Clock = time.monotonic, sleep: Sleep = asyncio.sleep) -> None:
         self._lease = lease
         self._clock = clock
         self._sleep = sleep
@@ -148,32 +104,31 @@ class Leased:
         self._ready = clock()
         self._turn = asyncio.Lock()  # serves its waiters in order
 
-    async def reserve(self, requests: int, tokens: int) -> None:
-        """See Limiter. Cancelled while it waits for a slice, that slice serves whoever comes next."""
+    async def reserve(self, tokens: int) -> None:
+        """Wait until a request of so many tokens may be sent. If cancelled, a leased slice serves the next caller."""
         async with self._turn:
-            lack = max(0, requests - self._requests), max(0, tokens - self._tokens)
+            lack = max(0, 1 - self._requests), max(0, tokens - self._tokens)
             if any(lack):
-                unused = self._unused
-                self._unused = 0
-                wait, more_requests, self._slice = await self._lease(*lack, unused)
-                self._requests = self._requests + more_requests
-                self._tokens = self._tokens + self._slice
+                unused, self._unused = self._unused, 0
+                wait, requests, self._slice = await self._lease(*lack, unused)
+                self._requests += requests
+                self._tokens += self._slice
                 self._ready = self._clock() + wait
             while (wait := self._ready - self._clock()) > 0:
                 await self._sleep(wait)
-            self._requests -= requests
+            self._requests -= 1
             self._tokens -= tokens
 
     def settle(self, reserved: int, used: int) -> None:
-        """See Limiter. What is more than a slice goes back with the next lease."""
+        """Correct a reservation of tokens to the server's count. The next lease returns what exceeds a slice."""
         self._tokens += reserved - used
-        more = max(0, self._tokens - self._slice)
-        self._tokens = self._tokens - more
-        self._unused = self._unused + more
+        excess = max(0, self._tokens - self._slice)
+        self._tokens -= excess
+        self._unused += excess
 
 
 class Pause:
-    """A pause that holds for everybody who passes here."""
+    """A pause of all requests of a client."""
 
     def __init__(self, clock: Clock = time.monotonic, sleep: Sleep = asyncio.sleep) -> None:
         self._clock = clock
@@ -182,25 +137,25 @@ class Pause:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody is made to wait."""
+        """Return whether requests may pass."""
         return self._clock() >= self._until
 
     def pause(self, seconds: float) -> None:
-        """Let nobody pass for so long; a longer pause under way stays."""
+        """Pause for so long; a longer pause in progress is kept."""
         self._until = max(self._until, self._clock() + seconds)
 
     async def passed(self) -> None:
-        """Wait until the gate is open."""
+        """Wait until the pause is over."""
         while (wait := self._until - self._clock()) > 0:
             await self._sleep(wait)
 
 
 class InFlight:
-    """How many requests are in flight: additive increase, multiplicative decrease, never above `bound`.
+    """Number of requests in flight: additive increase, multiplicative decrease, at most `bound`.
 
-    As TCP does it (RFC 5681): it begins with one, so a wrong key or address costs one request; every answer admits one
-    more up to the threshold, and 1/limit more beyond; an overload halves limit and threshold. Requests that left
-    before the last halving do not halve again.
+    Follows TCP (RFC 5681): starts at one, so a wrong key or address costs one request; each answer adds one up to the
+    threshold and 1/limit above it; an overload halves limit and threshold. Requests sent before the last halving do
+    not halve again.
     """
 
     def __init__(self, bound: int) -> None:
@@ -217,7 +172,7 @@ class InFlight:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[int]:
-        """A place in flight, waited for in order; gives what `overloaded` wants back."""
+        """Hold a slot, waited for in order; yields the epoch for `overloaded`."""
         await self._acquire()
         try:
             yield self._epoch
@@ -233,7 +188,7 @@ class InFlight:
                 await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
-                    self._wake()  # whoever comes next takes the place that was offered
+                    self._wake()  # offer the slot to the next waiter
                 raise
             finally:
                 if turn in self._waiting:
@@ -249,13 +204,13 @@ class InFlight:
                 free -= 1
 
     def answered(self) -> None:
-        """The server answered, and did not complain of overload."""
+        """Record an answer without overload."""
         step = 1.0 if self._limit < self._threshold else 1.0 / self._limit
         self._limit = min(self._bound, self._limit + step)
         self._wake()
 
     def overloaded(self, epoch: int) -> None:
-        """The server asked to slow down, in answer to a request of the slot that gave `epoch`."""
+        """Record an overload in response to a request of a slot of `epoch`."""
         if epoch == self._epoch:
             self._epoch += 1
             self._limit = self._threshold = max(1.0, self._limit / 2)

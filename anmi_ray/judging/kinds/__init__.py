@@ -1,7 +1,7 @@
-"""The kinds of judges, one a file: `kinds/<kind>.py` makes of settings of that `kind` an object that knows the rest.
+"""The kinds of judges: `kinds/<kind>.py` turns settings of that `kind` into a judge object.
 
-Settings say what a user wrote; everything that depends on which kind it is stands here and nowhere else. A new kind is
-its settings in `config/judge.py` and a file here, named as its settings' `kind`, whose `JUDGE` is its class.
+Everything that depends on the kind is here. To add one, define its settings in `config/judge.py` and a module here,
+named like its `kind`, whose `JUDGE` is its class.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ def of(config: TextJudgeConfig) -> TextJudge: ...
 @overload
 def of(config: JudgeSettings) -> Judge: ...
 def of(config: JudgeSettings) -> Judge:
-    """The judge that settings describe. Loads the file of its kind, and no model."""
+    """Return the judge of settings. Imports the module of its kind; loads no model."""
     return import_module(f"{__name__}.{config.kind}").JUDGE(config)
 
 
 def reading(panel: JudgeConfig) -> tuple[TextJudge, ...]:
-    """The judges of a panel that read texts, in its order."""
+    """Return the text judges of a panel, in order."""
     return tuple(judge for judge in map(of, panel.judges) if isinstance(judge, TextJudge))
 
 
 def prompted(panel: JudgeConfig) -> tuple[PromptJudge, ...]:
-    """The judges of a panel that are asked by prompts, in its order."""
+    """Return the judges of a panel that are asked by prompts, in order."""
     return tuple(judge for judge in map(of, panel.judges) if isinstance(judge, PromptJudge))
 
 
 def fingerprint_inputs(panel: JudgeConfig) -> dict[str, str]:
-    """What, beside the settings, a stage that asks a panel follows from; in the order that fingerprints are made of."""
+    """Return the inputs of a panel's fingerprint in addition to its settings, in a fixed order."""
     judges = sorted(map(of, panel.judges), key=lambda judge: not isinstance(judge, TextJudge))
     return {name: value for judge in judges for name, value in judge.fingerprint_inputs().items()}

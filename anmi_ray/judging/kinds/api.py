@@ -25,10 +25,9 @@ from anmi_ray.judging import spend
 from anmi_ray.judging.http.client import ChatClient, Failed, Reply
 from anmi_ray.judging.http.completion import Completion, TokenCounts
 from anmi_ray.judging.http.dispatch import Question, Result, ask_all
-from anmi_ray.judging.http.limits import Leased, Leases
+from anmi_ray.judging.http.limits import Leases
 from anmi_ray.judging.kinds.base import (
     DEFAULTS,
-    Price,
     PromptJudge,
     Publish,
     Reals,
@@ -122,14 +121,14 @@ class ApiJudge(PromptJudge):
         uncounted = pc.and_(held, pc.equal(answers["prompt_tokens"], 0)).to_numpy()
         return least, least + uncounted * answers["attempts"].to_numpy() * self.max_dollars
 
-    def price(self, calls: int, prompt: float, answer: float, plan: PlanConfig) -> Price:
+    def price(self, calls: int, prompt: float, answer: float, plan: PlanConfig) -> spend.Price:
         """See PromptJudge; hours of the tighter of the server's rate limits."""
         dollars = spend.dollars(self.server, TokenCounts(round(prompt), 0, round(answer)))
         at_most = None if dollars is None else max(dollars, calls * self.max_dollars)
         requests, tokens = self.rates
         limits = ((calls, requests, "requests a minute"), (prompt + answer, tokens, "tokens a minute"))
         hours = [(amount / limit / 60.0, f"{limit:,.0f} {what}") for amount, limit, what in limits if limit is not None]
-        return Price(dollars, at_most, *(max(hours) if hours else (None, "")))
+        return spend.Price(dollars, at_most, *(max(hours) if hours else (None, "")))
 
     @property
     def _answer_tokens(self) -> int:
@@ -194,9 +193,8 @@ class ApiEngine:
 
         self._past = self.spend
         by_logprobs = self.config.prompt.readout == "logprob"
-        limiter = Leased(self._lease) if self._lease else None
         past = self._client
-        self._client = ChatClient(self.config.endpoint, limiter, by_logprobs, past.answered, past.merges_system)
+        self._client = ChatClient(self.config.endpoint, self._lease, by_logprobs, past.answered, past.merges_system)
         try:
             async with self._client as client:
                 await ask_all(client, asked(), publish_results, self.at_once)

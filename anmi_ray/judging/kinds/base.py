@@ -36,6 +36,7 @@ from anmi_ray.judging.prompt import load_template
 from anmi_ray.judging.prompt_builder import PromptBuilder
 from anmi_ray.judging.protocol import Answers, Order, Questions
 from anmi_ray.judging.questions import Rows, TextQuestions
+from anmi_ray.judging.spend import Price
 from anmi_ray.store.spend_log import Spend
 
 ACTOR_CPUS = 0.5  # of an asking actor
@@ -63,25 +64,6 @@ class JudgeEngine(Protocol):
     def ask(self, questions: TextQuestions, slices: Slices, publish: Publish) -> None:
         """Ask the questions of all slices."""
         ...
-
-
-@dataclass(frozen=True)
-class Price:
-    """Predicted cost of asking; None: unknown.
-
-    dollars: estimate.
-    at_most: upper bound in dollars.
-    hours: time by the rate limit that `limit` names.
-    gpus: description of the use of the cluster's GPUs, if any.
-    gpu_hours: GPU hours of that use.
-    """
-
-    dollars: float | None = None
-    at_most: float | None = None
-    hours: float | None = None
-    limit: str = ""
-    gpus: str = ""
-    gpu_hours: float | None = None
 
 
 @dataclass(frozen=True)

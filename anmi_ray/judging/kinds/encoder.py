@@ -1,8 +1,8 @@
-"""The judge that is a sequence classification model: a reranker that scores documents, or a model that reads a pair.
+"""Judges that are sequence classification models: rerankers that score documents, or models that read a pair.
 
 A reranker scores every (query, document) once and answers all questions about it from that score. A pairwise model
-reads the query and both documents at once; texts that do not fit are cut to one length, the longest first, so that
-neither document is shown more of than the other. How a distilled one is asked and read stands in its folder.
+reads the query and both documents at once, truncated to one length, the longest first, so both are shown equally. The
+folder of a distilled judge describes how it is asked and read.
 Letters: N questions, L labels.
 """
 
@@ -25,6 +25,7 @@ from anmi_ray.config.encoder_judge import NO_LABELS, EncoderJudgeConfig
 from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.scale import log_sigmoid
+from anmi_ray.judging.calibration import log_probabilities
 from anmi_ray.judging.http.limits import Leases
 from anmi_ray.judging.kinds import distilled
 from anmi_ray.judging.kinds.base import ModelInputs, Publish, Reals, Slices, TextJudge, actor_need, answer_rows
@@ -37,8 +38,8 @@ from anmi_ray.store.spend_log import Spend
 if TYPE_CHECKING:
     from anmi_ray.models.classifier import Resources
 
-AHEAD = 1024  # documents that a reranker scores at once: enough of like length to fill batches
-TOKENS = 512  # that a model is taken to read, where neither settings nor folder say it
+AHEAD = 1024  # documents scored at once: enough to fill batches with documents of similar length
+TOKENS = 512  # assumed maximum if neither settings nor folder define it
 NOT_FINITE = "the model's score is not finite"
 _OF_THE_FOLDER = ("text", "text_pair", "first_label", "second_label", "tie_label", "max_tokens")  # of distilled judges
 Logs = dict[str, Reals]  # log_first, log_second and, of models with ties, log_tie: float64[N], NaN where not finite
@@ -47,7 +48,7 @@ Answered = Iterator[tuple[Rows, Logs]]
 
 @dataclass(frozen=True)
 class EncoderJudge(TextJudge):
-    """A sequence classification model, run where the questions are."""
+    """A sequence classification model that runs in asking actors."""
 
     config: EncoderJudgeConfig
 
@@ -61,11 +62,11 @@ class EncoderJudge(TextJudge):
         return self.config.gpus
 
     def content(self) -> dict[str, object]:
-        """All settings but the name; a folder's model is its content, wherever it lies."""
+        """Return all settings except the name; a local model is identified by its content."""
         form = form_of(self.config)
         model = source(self.config)
         shown = whole(self.config)
-        unsaid = ("name", "model", *(_OF_THE_FOLDER if form else ()))  # those of a folder are in its content
+        unsaid = ("name", "model", *(_OF_THE_FOLDER if form else ()))
         content: dict[str, object] = {name: shown[name] for name in shown if name not in unsaid}
         return content | {"weights": model.revision if model.is_local else f"{model.path_or_id}@{model.revision}"}
 
@@ -81,7 +82,7 @@ class EncoderJudge(TextJudge):
 
 
 def source(config: EncoderJudgeConfig) -> loading.ModelSource:
-    """Where the model's weights are, by content or commit. ConfigError: no such model."""
+    """Return the source of the model's weights. Raises ConfigError if there is no such model."""
     if Path(config.model).expanduser().is_dir():
         return loading.resolve(config.model, config.trust_remote_code)
     return _published(config.model, config.trust_remote_code)
@@ -89,21 +90,21 @@ def source(config: EncoderJudgeConfig) -> loading.ModelSource:
 
 @functools.lru_cache(maxsize=64)
 def _published(model: str, trust: bool) -> loading.ModelSource:
-    """A model of the hub or of a package: what it is does not change while a process lives."""
+    """Resolve a model of the hub or of a package once per process."""
     return loading.resolve(model, trust)
 
 
 def form_of(config: EncoderJudgeConfig) -> DistilledForm | None:
-    """How a distilled judge is asked, by the judge.json in its folder; None for other models.
+    """Return the form of a distilled judge from the judge.json in its folder; None for other models.
 
-    Raises ConfigError where that file is damaged, settings say otherwise, or neither it nor they name the labels.
-    A setting at its default says nothing: written-out settings hold all of them.
+    Raises ConfigError if that file is damaged, settings that are not at their defaults contradict it, or neither names
+    the labels.
     """
     place = f"model {config.model}"
     form = distilled.read(Path(config.model).expanduser())
     if config.form != "pairwise":
         if form is not None:
-            raise ConfigError(f"holds {distilled.FILE}: it reads both documents", place, "set form: pairwise")
+            raise ConfigError(f"has a {distilled.FILE}, so it reads both documents", place, "set form: pairwise")
         return None
     if form is None:
         if config.first_label is None:
@@ -117,13 +118,13 @@ def form_of(config: EncoderJudgeConfig) -> DistilledForm | None:
     for name in _OF_THE_FOLDER:
         given = getattr(config, name)
         if given != type(config).model_fields[name].default and given != held[name]:
-            remedy = "leave it out: a distilled judge is asked as it was trained, or distill again"
+            remedy = "remove the setting, or distill again"
             raise ConfigError(f"`{name}` is {given!r}, and its {distilled.FILE} says {held[name]!r}", place, remedy)
     return form
 
 
 class EncoderEngine:
-    """Loads the model where it is built. Raises ConfigError where it cannot be, or does not fit the form."""
+    """Loads the model. Raises ConfigError if that fails or the model does not fit the form."""
 
     def __init__(self, config: EncoderJudgeConfig) -> None:
         distilled_form = form_of(config)
@@ -133,7 +134,7 @@ class EncoderEngine:
         self.spend = Spend()
 
     def ask(self, questions: TextQuestions, slices: Slices, publish: Publish) -> None:
-        """One slice after another; at most AT_ONCE answers are handed over together. JudgeError: no memory."""
+        """See JudgeEngine; publishes at most AT_ONCE answers at a time. Raises JudgeError if memory runs out."""
         texts = Texts(questions)
         self.form.begin()
         for which in slices:
@@ -147,10 +148,10 @@ class EncoderEngine:
 
 
 class Texts:
-    """The texts of questions as models read them, and what a reranker found: one query may fill several slices.
+    """Texts of questions as models read them, and scores that are reused between slices of one query.
 
-    known: (keys int64[K], sorted, scores float64[K]) of (query, document), a key being query row · documents + document
-    row; scores of queries before those of the last slice are forgotten.
+    known: sorted keys int64[K] (query row · documents + document row) and scores float64[K]; scores of queries before
+    those of the last slice are dropped.
     """
 
     def __init__(self, questions: TextQuestions) -> None:
@@ -162,16 +163,16 @@ class Texts:
         self.known: tuple[Rows, Reals] = np.zeros(0, np.int64), np.zeros(0)
 
     def query(self, row: int) -> str:
-        """A query's text."""
+        """Return a query's text."""
         return self.questions.queries["text"][row].as_py().strip()
 
     def document(self, row: int) -> str:
-        """A document's title and body."""
+        """Return a document's title and body."""
         texts = self.questions.texts
         return self._joined(texts["title"][row].as_py().strip(), texts["text"][row].as_py().strip())
 
     def empty(self, which: Rows) -> NDArray[np.str_]:
-        """Of each question: "query" or "document" where that text is empty, else ""."""
+        """Return for each question "query" or "document" if that text is empty, else ""."""
         asked = self.questions
         found = np.full(len(which), "", dtype="<U8")
         sides: tuple[tuple[str, Callable[[int], str], Rows], ...] = (
@@ -185,7 +186,7 @@ class Texts:
         return found
 
     def remember(self, keys: Rows, scores: Reals) -> None:
-        """Scores of a slice's distinct keys int64[N], sorted."""
+        """Store the scores of a slice's distinct, sorted keys int64[N]."""
         old, held = self.known
         kept = (old >= keys[0] // self.documents * self.documents) & ~np.isin(old, keys) if len(keys) else old < 0
         keys = np.concatenate([keys, old[kept]])
@@ -194,7 +195,7 @@ class Texts:
         self.known = keys[order], scores[order]
 
     def recall(self, keys: Rows) -> Reals:
-        """Scores float64[N] that are remembered, NaN where there is none."""
+        """Return the stored scores float64[N], NaN if absent."""
         known, scores = self.known
         if not len(known):
             return np.full(len(keys), np.nan)
@@ -208,7 +209,7 @@ class Pointwise:
     P that one document answers the query is σ(slope · score).
     """
 
-    at_once = 8192  # questions about so many documents that batches are full
+    at_once = 8192  # enough documents to fill batches
 
     def __init__(self, config: EncoderJudgeConfig) -> None:
         from anmi_ray.models import classifier
@@ -219,12 +220,12 @@ class Pointwise:
         self._score = classifier.score
 
     def begin(self) -> None:
-        """What is asked now does not depend on what was asked before, so that a chunk's answers are its own."""
+        """Drop cached state, so that a chunk's answers do not depend on earlier chunks."""
         if (forget := getattr(self.scorer, "forget", None)) is not None:
             forget()
 
     def answers(self, texts: Texts, which: Rows) -> Answered:
-        """Questions in their order, as soon as their documents are scored; each (query, document) is scored once."""
+        """Yield answers in order as their documents are scored; each (query, document) is scored once."""
         asked = texts.questions
         sides = np.stack([side[which] for side in (asked.first, asked.second)[: asked.documents]], axis=1)
         keys = asked.query[which, None] * texts.documents + sides
@@ -247,7 +248,7 @@ class Pointwise:
         texts.remember(once, scores)
 
     def _logs(self, scores: Reals) -> Logs:
-        """Of scores float64[N, 2], or [N, 1] of documents that stand against none, whose score is 0."""
+        """Return log probabilities for scores float64[N, 2], or [N, 1] for single documents against a score of 0."""
         finite = np.where(np.isfinite(scores), scores, np.nan)
         other = finite[:, 1] if finite.shape[1] == 2 else 0.0
         difference = self.slope * (finite[:, 0] - other)
@@ -255,7 +256,7 @@ class Pointwise:
 
 
 class Pairwise:
-    """A model that reads the query and both documents; the preference is read from its labels' probabilities."""
+    """A model that reads the query and both documents; its labels' probabilities are the preference."""
 
     at_once = 1024
 
@@ -269,10 +270,10 @@ class Pairwise:
         self.truncator = Truncator(self.model, asked.text, asked.text_pair)
 
     def begin(self) -> None:
-        """Nothing is kept from one question to the next."""
+        """Do nothing: no state is kept between questions."""
 
     def answers(self, texts: Texts, which: Rows) -> Answered:
-        """AT_ONCE questions after another, the longest first: what is read at once is of like length."""
+        """Yield answers, longest inputs first, so that inputs of a batch have similar lengths."""
         asked = texts.questions
         for start in range(0, len(which), self.at_once):
             rows = which[start : start + self.at_once]
@@ -289,16 +290,16 @@ class Pairwise:
                 yield rows[part], self._logs(self.model.logits_of(some))
 
     def _logs(self, logits: Reals) -> Logs:
-        """Log probabilities of logits float64[N, L]."""
+        """Return log probabilities of logits float64[N, L]."""
         finite = np.where(np.isfinite(logits).all(axis=1, keepdims=True), logits, np.nan)
         if self.form is not None:
-            return distilled.log_probabilities(self.form, finite)
+            return log_probabilities(finite, self.form.target, self.form.calibration)
         logs = log_softmax(finite, axis=1)
         return {name: logs[:, column] for name, column in self.columns.items()}
 
 
 def _label_columns(config: EncoderJudgeConfig, labels: tuple[str, ...]) -> dict[str, int]:
-    """Which logit is what. Raises ConfigError where the model's labels are not those of the settings."""
+    """Map columns to logits. Raises ConfigError if the model's labels are not those of the settings."""
     named = {"log_first": config.first_label, "log_second": config.second_label, "log_tie": config.tie_label}
     wanted = {column: label for column, label in named.items() if label is not None}
     place = f"model {config.model}"
@@ -327,7 +328,7 @@ def _parts(rows: Rows) -> Iterator[Rows]:
 
 
 def _columns(logs: Logs) -> dict[str, object]:
-    """Answer columns; a row with a value that is not finite is a failure."""
+    """Return Answer columns; rows with non-finite values are failures."""
     failed = np.any([~np.isfinite(value) for value in logs.values()], axis=0)
     columns: dict[str, object] = {name: pa.array(value, mask=failed) for name, value in logs.items()}
     return columns | {"error": pa.array(np.full(len(failed), NOT_FINITE, object), pa.string(), mask=~failed)}

@@ -1,4 +1,4 @@
-"""The judge whose preferences stand in a file: the stage reads the file once and answers from its rows."""
+"""The judge whose preferences are in a file, which the stage imports once."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from anmi_ray.tables import formats
 
 @dataclass(frozen=True)
 class ImportedJudge(Judge):
-    """What a file does not hold is a failure of that name."""
+    """Questions that are not in the file are failures."""
 
     config: ImportedJudgeConfig
 
     def fingerprint_inputs(self) -> dict[str, str]:
-        """What the file holds, and as what it is read: files may change under the same path."""
+        """Return the file's content and format: files may change under the same path."""
         return {f"file of {self.name}": formats.identity_of(Path(self.config.path).expanduser())}
 
 

@@ -1,4 +1,4 @@
-"""The judge that answers by hash, without reading: what is left is the cost of everything but judging."""
+"""A judge that answers by hash, to measure the cost of everything except judging."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from anmi_ray.store.spend_log import Spend
 
 @dataclass(frozen=True)
 class NullJudge(TextJudge):
-    """Its answers depend on the question's texts alone."""
+    """Answers by a hash of the question's texts."""
 
     config: NullJudgeConfig
 
     def content(self) -> dict[str, object]:
-        """Nothing can change an answer."""
+        """Return nothing: its answers are fixed."""
         return {}
 
     def engine(self, lease: Leases | None = None, answered: bool = False) -> NullEngine:
@@ -30,7 +30,7 @@ class NullJudge(TextJudge):
 
 
 class NullEngine:
-    """One slice after another."""
+    """The engine of NullJudge."""
 
     at_once = 16_384
 

@@ -1,4 +1,4 @@
-"""The similarity judge: a label-free stand-in that repeats the bi-encoder's order with a soft confidence."""
+"""The similarity judge: a baseline without labels that follows the bi-encoder's order with a soft confidence."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SLOPE = 10.0  # probits: cosines of candidates differ by about a tenth
 
 @dataclass(frozen=True)
 class SimilarityJudge(Judge):
-    """p_a = Φ(10 (similarity_a − similarity_b)), without position bias: the order has no effect.
+    """p_a = Φ(10 (similarity_a − similarity_b)), without position bias.
 
-    Of a single document it says yes where the cosine is above one half.
+    A single document is confirmed if its cosine is above one half.
     """
 
     config: SimilarityJudgeConfig

@@ -1,6 +1,6 @@
-"""A simulated panel over a latent relevance built from labels and similarity, with every habit that audits look for.
+"""A simulated panel over a latent relevance built from labels and similarity, with all biases that audits measure.
 
-Each random number is a hash of (seed, what it is about), so any order, any subset and any rerun give the same answer.
+Each random number is a hash of the seed and its purpose, so order, subsets and reruns do not change answers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FAILURES = ("simulated failure: timeout", "simulated failure: unreadable answer"
 
 
 def latent(known: Documents, config: TruthConfig, seed: int) -> Reals:
-    """True relevance of each document in probits, float[D]: bonus·positive + slope·z(similarity) + hidden noise.
+    """Return true relevance in probits, float[D]: bonus·positive + slope·z(similarity) + hidden noise.
 
     z is within the query over its compared documents; a constant similarity gives z = 0.
     """
@@ -30,10 +30,10 @@ def latent(known: Documents, config: TruthConfig, seed: int) -> Reals:
 
 
 def perceived(asked: Questions, truth: TruthConfig, shared: SharedNoiseConfig, seed: int) -> Reals:
-    """What the whole panel sees of doc_a − doc_b in probits, float[P]: the truth plus the panel's common errors.
+    """Return doc_a − doc_b in probits as the panel perceives it, float[P]: the truth plus common errors.
 
-    Nothing, where it is in the place of doc_b, stands halfway between a known positive and another document, both of
-    the query's mean similarity: what is above answers the query.
+    A single document is compared with the midpoint of a known positive and another document, both of the query's mean
+    similarity.
     """
     known = asked.documents
     seen = latent(known, truth, seed) + shared.document_sd * _normals(known.ids, "judge", seed, "document")
@@ -48,7 +48,7 @@ class SimulatedJudge(Judge):
     config: SimulatedJudgeConfig
 
     def ask(self, asked: Questions, order: Order, difference: Reals, seed: int) -> Answers:
-        """Answers to what the panel sees (`difference`, float[P]), in one order.
+        """Return answers in one order, for the panel's perceived `difference` float[P].
 
         It perceives difference + taste_a − taste_b + noise ± position_bias, then ties, lapses and fails as configured.
         """
@@ -73,7 +73,7 @@ class SimulatedJudge(Judge):
 
 
 def _noise(asked: Questions, order: Order, config: SimulatedJudgeConfig, key: tuple[str | int, ...]) -> Reals:
-    """The judge's own noise: a part alike in both orders, a part per order."""
+    """Return the judge's noise: a part shared by both orders and a part per order."""
     noise = np.zeros(len(asked.ids))
     for variance, about in ((config.order_correlation, "both"), (1 - config.order_correlation, order)):
         share = np.sqrt(variance)
@@ -83,7 +83,7 @@ def _noise(asked: Questions, order: Order, config: SimulatedJudgeConfig, key: tu
 
 
 def _draw(ids: NDArray[np.uint8], config: SimulatedJudgeConfig, key: tuple[str | int, ...]) -> Reals:
-    """Noise with sd 1: normal, or Student's t by Bailey's polar method (1994), √(ν(u^(−2/ν) − 1))·cos(2πv)."""
+    """Return noise with sd 1: normal, or Student's t by Bailey's polar method (1994), √(ν(u^(−2/ν) − 1))·cos(2πv)."""
     if config.tail == "normal":
         return _normals(ids, *key)
     df = config.tail_df
@@ -96,11 +96,11 @@ def _normals(ids: NDArray[np.uint8], *salt: str | int) -> Reals:
 
 
 def _standardise(known: Documents) -> Reals:
-    """Similarity as z within the query."""
+    """Return the similarity standardized within the query."""
     count = np.maximum(np.bincount(known.query), 1)
     centred = known.similarity - (np.bincount(known.query, known.similarity) / count)[known.query]
     sd = np.sqrt(np.bincount(known.query, centred**2) / count)[known.query]
-    # A query whose similarities differ by rounding alone is constant.
+    # differences by rounding alone count as constant
     flat = sd <= 1e-12 * (1 + np.abs(known.similarity))
     return np.where(flat, 0.0, centred / np.where(flat, 1.0, sd))
 

@@ -1,8 +1,7 @@
-"""The judge that vLLM runs in the cluster's own processes: questions become requests to the engine, and what it gives
-back becomes Answer rows. The engine itself is Ray's (`stages.judge.vllm`); nothing here imports it.
+"""Judges that vLLM runs on the cluster: questions become requests to engines, and their outputs become Answer rows.
 
-A request is the tokens of the same prompt that an endpoint is sent. Where the letters' probabilities are read, the
-answer is one token and can be nothing but a letter; else the model says what it likes, and words are read.
+The engines are Ray's (`stages.judge.vllm`). A request has the tokens of the prompt that an endpoint would receive. With
+readout logprob, the answer is constrained to one letter; otherwise replies are parsed.
 Letters: N questions.
 """
 
@@ -32,7 +31,7 @@ from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import ANSWER
 from anmi_ray.judging import spend
 from anmi_ray.judging.http.limits import Leases
-from anmi_ray.judging.kinds.base import DEFAULTS, JUDGE_LABELS, JudgeEngine, Price, PromptJudge
+from anmi_ray.judging.kinds.base import DEFAULTS, JUDGE_LABELS, JudgeEngine, PromptJudge
 from anmi_ray.judging.parse_reply import letter_columns, text_columns
 from anmi_ray.judging.prompt import Message, without_system
 from anmi_ray.judging.prompt_builder import EMPTY, PromptBuilder
@@ -45,9 +44,9 @@ LETTERS = ("A", "B", "T")
 WORDS = ("yes", "no")
 TOO_LONG = "context length"
 TOO_LONG_TEXT = "maximum context length"
-FAILED = "__inference_error__"  # Ray's name of the column; what has one before the engine passes it by
+FAILED = "__inference_error__"  # Ray's column; rows with an error skip the engine
 _HASHES = ("query_hash", "first_hash", "second_hash")
-_SLACK = 64  # tokens that texts may need beyond their limits where they meet the template
+_SLACK = 64  # extra tokens where texts and template join
 REQUEST = pa.struct({
     "bucket": pa.int32(), "start": pa.int32(), **dict.fromkeys(_HASHES, pa.binary(16)),
     "tokenized_prompt": pa.list_(pa.int32()), FAILED: pa.string(),
@@ -56,7 +55,7 @@ REQUEST = pa.struct({
 
 @dataclass(frozen=True)
 class VllmJudge(PromptJudge):
-    """A language model that Ray runs with vLLM on the cluster's own machines."""
+    """A language model that Ray runs with vLLM on the cluster."""
 
     asked_by = "engines"
 
@@ -100,50 +99,51 @@ class VllmJudge(PromptJudge):
         return self.config.execution.engines
 
     def content(self) -> dict[str, object]:
-        """Prompt, model and, of answers in words, sampling."""
+        """Return prompt, model and, for replies, sampling."""
         content = super().content()
         names = ["chat", "dtype", "engine_kwargs", "trust_remote_code"]
-        if not content["logprob"]:  # else nothing is sampled
+        if not content["logprob"]:  # otherwise nothing is sampled
             names += ["temperature", "max_tokens", "seed"]
         content |= {name: whole(getattr(self.config, name)) for name in names}
-        # "max_model_len" was a setting, whose default is part of the name under which answers are kept
+        # "max_model_len" was a setting; its default is still part of the identity
         return content | {"max_model_len": None, "weights": revision(self.config)}
 
     def engine(self, lease: Leases | None = None, answered: bool = False) -> JudgeEngine:
-        """Never called: its engines are Ray's."""
+        """Not used: its engines are Ray's."""
         raise AssertionError("a vllm judge's engines are Ray's: stages.judge.vllm")
 
     def prompt_builder(self) -> PromptBuilder:
         """See PromptJudge."""
         return load_prompt_builder(self.config, loading.resolve(self.config.model, self.config.trust_remote_code))
 
-    def price(self, calls: int, prompt: float, answer: float, plan: PlanConfig) -> Price:
-        """GPU hours; the model's size as `plan` says, or of local weights at two bytes a parameter."""
+    def price(self, calls: int, prompt: float, answer: float, plan: PlanConfig) -> spend.Price:
+        """Predict GPU hours, by the model's size in `plan` or of local weights at two bytes per parameter."""
         execution = self.config.execution
         gpu = execution.accelerator_type or plan.gpu
         billions = plan.parameters.get(as_written(self.config.model))
         size = _parameters(Path(self.config.model).expanduser()) if billions is None else billions * 1e9
         if execution.device == "cpu":
-            return Price(gpus="none: on CPUs, whose speed is not known")
+            return spend.Price(gpus="none: runs on CPUs, whose speed is unknown")
         if not size:
-            why = "the model is not in a folder, which would tell its size (plan.parameters does)"
-            return Price(gpus=f"hours not known: {why}")
+            why = "set plan.parameters: the size of a model that is not in a folder is unknown"
+            return spend.Price(gpus=f"hours unknown: {why}")
         hours = spend.gpu_hours(prompt + answer, size, gpu)
         if hours is None:
             known = ", ".join(spend.GPU_TFLOPS)
-            return Price(gpus=f"hours not known: set execution.accelerator_type to one of {known}")
-        said = f"about {hours:,.2f} hours of one {gpu}, by its arithmetic at {spend.USED:.0%}"
-        return Price(gpus=said, gpu_hours=hours)
+            return spend.Price(gpus=f"hours unknown: set execution.accelerator_type to one of {known}")
+        return spend.Price(
+            gpus=f"about {hours:,.2f} hours of one {gpu} at {spend.USED:.0%} utilization", gpu_hours=hours
+        )
 
 
 def _parameters(folder: Path) -> float:
-    """Of the weights in a folder, at two bytes each; 0 where there is no such folder."""
+    """Return the number of parameters of the weights in a folder, at two bytes each; 0 without the folder."""
     return sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 2 if folder.is_dir() else 0.0
 
 
 @dataclass(frozen=True)
 class VllmModel:
-    """A judge's model that was looked at: where it is, and how long (tokens, answer included) a prompt may be."""
+    """A judge's checked model: its source, and the maximum tokens of a prompt and its answer."""
 
     config: VllmJudgeConfig
     source: ModelSource
@@ -151,27 +151,27 @@ class VllmModel:
 
     @property
     def judge(self) -> VllmJudge:
-        """The judge whose model it is."""
+        """The model's judge."""
         return VllmJudge(self.config)
 
     @property
     def by_letters(self) -> bool:
-        """Whether the letters' probabilities are read, rather than words."""
+        """Return whether probabilities of letters are read, rather than replies."""
         return self.config.prompt.readout == "logprob"
 
     def sampling(self) -> dict[str, Any]:
-        """What vLLM's SamplingParams is given with every request."""
+        """Return the arguments of vLLM's SamplingParams."""
         if not self.by_letters:
             chosen = {"temperature": self.config.temperature, "seed": self.config.seed}
             return {"max_tokens": self.config.max_tokens, **chosen}
         if self.config.prompt.is_direct:
-            # what begins no word has probability 0 then: with "y", "ye" and "n" five alternatives are all
+            # other tokens than beginnings of these words have probability 0: five alternatives suffice
             return {"max_tokens": 1, "temperature": 0.0, "logprobs": 5, "structured_outputs": {"choice": list(WORDS)}}
-        choice = {"choice": list(LETTERS)}  # what is not a letter has probability 0 then, so three alternatives are all
+        choice = {"choice": list(LETTERS)}  # other tokens have probability 0
         return {"max_tokens": 1, "temperature": 0.0, "logprobs": len(LETTERS), "structured_outputs": choice}
 
     def engine_kwargs(self) -> dict[str, Any]:
-        """What vLLM's engine is started with. Weights are safetensors, or it does not start."""
+        """Return the arguments of vLLM's engine; only safetensors are loaded."""
         config = self.config
         execution = self.config.execution
         gpu = execution.device == "gpu"
@@ -184,23 +184,23 @@ class VllmModel:
             "max_num_seqs": execution.max_num_seqs, "enforce_eager": execution.enforce_eager,
             "gpu_memory_utilization": execution.gpu_memory_utilization if gpu else None,
             "tensor_parallel_size": parallel,
-            # processes of its own for several GPUs: Ray's would hold a placement group until the driver ends
+            # separate processes for several GPUs: Ray's would hold a placement group until the driver ends
             "distributed_executor_backend": "uni" if parallel == 1 else "mp",
         }  # fmt: skip
-        own = {} if gpu else {"block_size": 32}  # tokens in a unit of the KV cache: the CPU's own 128 shares less
+        own = {} if gpu else {"block_size": 32}  # tokens per KV cache block; the CPU default of 128 shares less
         return {**own, **config.engine_kwargs, **{name: value for name, value in given.items() if value is not None}}
 
     def environment(self) -> dict[str, str]:
-        """Environment variables of the engine's process."""
+        """Return the environment variables of the engine's process."""
         execution = self.config.execution
         own = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
         if execution.device == "cpu":
-            own["VLLM_CPU_KVCACHE_SPACE"] = "4"  # GB of the KV cache; `environment` says more
+            own["VLLM_CPU_KVCACHE_SPACE"] = "4"  # GB of KV cache, unless `environment` sets it
         return {**own, **execution.environment}
 
 
 class Requests:
-    """Makes requests of questions."""
+    """Builds requests for questions."""
 
     def __init__(self, judge: VllmModel) -> None:
         self.builder = load_prompt_builder(judge.config, judge.source)
@@ -208,9 +208,9 @@ class Requests:
         self.ids = _Encoder(judge.config, self.builder)
 
     def of(self, questions: TextQuestions, which: Rows, bucket: int, start: int = 0) -> pa.StructArray:
-        """Requests (REQUEST) for the questions `which`, in their order. What cannot be asked has failed, by name.
+        """Return requests (REQUEST) for the questions `which`, in order, with errors of those that cannot be asked.
 
-        `bucket` and `start` say of which chunk they are.
+        bucket, start: identify the chunk.
         """
         prompt = self.builder.prompts(questions)
         tokens = [np.zeros(0, np.int32)] * len(which)
@@ -218,7 +218,7 @@ class Requests:
         for row, q in enumerate(which.tolist()):
             try:
                 ids = self.ids(prompt(q))
-            except DataError:  # of the three texts one is empty
+            except DataError:  # a text is empty
                 errors[row] = EMPTY
                 continue
             if len(ids) > self.room:
@@ -235,7 +235,7 @@ class Requests:
 
 
 def answers(judge: VllmModel, outputs: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Answer rows of what came back for requests, in its order."""
+    """Return Answer rows of outputs, in order."""
     rows = [_row(judge, output) for output in outputs]
     return ANSWER.table({name: [row[name] for row in rows] for name in ANSWER.schema.names})
 
@@ -258,7 +258,7 @@ def _row(judge: VllmModel, output: Mapping[str, Any]) -> dict[str, object]:
 
 
 def revision(config: VllmJudgeConfig) -> str:
-    """Which weights a judge's model is: a folder's content, a hub's commit. Raises ConfigError where there is none."""
+    """Return the hash of a folder's content, or the commit on the hub. Raises ConfigError if the model is missing."""
     folder = Path(config.model).expanduser()
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
     state = [(str(path), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in files]
@@ -267,36 +267,36 @@ def revision(config: VllmJudgeConfig) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _source(model: str, trust_remote_code: bool, state: tuple[tuple[str, int, int], ...]) -> ModelSource:
-    """`loading.resolve`, once as long as a folder's files stay as they are: it reads them, and asks the hub."""
+    """Resolve a model once per state of its folder's files."""
     return loading.resolve(model, trust_remote_code)
 
 
 def check_engine(config: VllmJudgeConfig) -> None:
-    """Raise ConfigError where vLLM is not installed, or knows no such argument as the judge gives its engine."""
+    """Raise ConfigError if vLLM is not installed or does not have an argument of `engine_kwargs`."""
     place = f"judge {config.name}"
     VllmJudge(config).check()
     if not config.engine_kwargs:
         return
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it tells of its surroundings while it is imported
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it logs while it is imported
     from vllm import AsyncEngineArgs
 
     known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
     for name in sorted(set(config.engine_kwargs) - known):
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else "see the arguments of vLLM's engine"
-        raise ConfigError(f"engine_kwargs: vLLM's engine knows no {name}", place, hint)
+        raise ConfigError(f"engine_kwargs: unknown argument {name} of vLLM's engine", place, hint)
 
 
 def examine(config: VllmJudgeConfig) -> VllmModel:
-    """Look at a judge's model before an engine starts: it is there, and can be asked what the prompt asks.
+    """Check a judge's model before an engine starts.
 
-    Raises ConfigError where the model is missing or not in safetensors, its tokenizer does not serve or is another
-    model's, a letter is not one token, or the prompt's limits do not fit into max_model_len.
+    Raises ConfigError if the model is missing or not in safetensors, its tokenizer is unusable or another model's, a
+    letter is not one token, or the model's maximum length is too short for a prompt.
     """
     source = loading.resolve(config.model, config.trust_remote_code)
     if source.is_local and not any(Path(source.path_or_id).glob("*.safetensors")):
-        remedy = "save the model with save_pretrained, which writes safetensors; other formats may hold code"
-        raise ConfigError("the folder holds no *.safetensors", f"model {config.model}", remedy)
+        remedy = "save the model with save_pretrained, which writes safetensors; other formats may contain code"
+        raise ConfigError("no *.safetensors in the folder", f"model {config.model}", remedy)
     builder = load_prompt_builder(config, source)
     of_text = _text_config(source)
     if rows := getattr(of_text, "vocab_size", None):
@@ -307,9 +307,9 @@ def examine(config: VllmJudgeConfig) -> VllmModel:
 
 
 def load_prompt_builder(config: VllmJudgeConfig, source: ModelSource) -> PromptBuilder:
-    """What makes the prompts, with the model's own tokenizer. Raises ConfigError."""
+    """Return the prompt builder with the model's tokenizer. Raises ConfigError."""
     name = source.path_or_id if source.is_local else f"{source.path_or_id}@{source.revision}"
-    # validated already, and a vllm judge's own settings refuse a tokenizer
+    # not validated again: settings of vllm judges refuse a tokenizer
     return PromptBuilder.load(config.prompt.model_copy(update={"tokenizer": name}))
 
 
@@ -324,15 +324,14 @@ def _check_letters(config: VllmJudgeConfig, builder: PromptBuilder) -> None:
     torn = [letter for letter in answers if len(tokenizer.encode(letter, add_special_tokens=False)) != 1]
     if torn:
         raise ConfigError(
-            f"{' and '.join(torn)} {'are not single tokens' if len(torn) > 1 else 'is not one token'} of the model, "
-            "whose probability could be read",
+            f"readout logprob needs single tokens, and {' and '.join(torn)} are several tokens of this model",
             f"model {config.model}",
-            "set prompt.readout: sign, which reads words, or choose another model",
+            "set prompt.readout: sign, which parses replies, or choose another model",
         )
 
 
 class _Encoder:
-    """Token ids of a prompt as the model reads it."""
+    """Encodes prompts as the model reads them."""
 
     def __init__(self, config: VllmJudgeConfig, builder: PromptBuilder) -> None:
         self.config = config
@@ -344,7 +343,7 @@ class _Encoder:
         probe: list[Message] = [{"role": "system", "content": "One."}, {"role": "user", "content": "Two."}]
         try:
             self(probe)
-        except jinja2.TemplateError:  # some templates refuse a system message
+        except jinja2.TemplateError:  # some templates reject system messages
             self.system = False
         try:
             self(probe)
@@ -363,8 +362,9 @@ class _Encoder:
 
 
 def _length(config: VllmJudgeConfig, made_for: int | None, builder: PromptBuilder) -> int:
-    """Tokens of the longest prompt with its answer: what the prompt's limits add up to, at most the `made_for` tokens
-    that the model was trained for. Raises ConfigError where that holds no prompt.
+    """Return the maximum tokens of a prompt and its answer, at most the `made_for` tokens of the model's training.
+
+    Raises ConfigError if no prompt fits.
     """
     ids = _Encoder(config, builder)
     frame = len(ids(builder.messages(builder.query("a"), builder.document("b"), builder.document("c"))))
@@ -375,15 +375,15 @@ def _length(config: VllmJudgeConfig, made_for: int | None, builder: PromptBuilde
     length = min(needed, made_for or needed)
     if length < frame + answer + _SLACK:
         raise ConfigError(
-            f"{length} tokens hold no prompt: the template and an answer alone are {frame + answer}",
+            f"expected room for a prompt in {length} tokens; the template and an answer alone take {frame + answer}",
             f"judge {config.name}",
-            "choose a model made for longer prompts",
+            "choose a model with a longer context",
         )
     return length
 
 
 def _text_config(source: ModelSource) -> Any:
-    """The configuration of a model's text decoder."""
+    """Return the configuration of a model's text decoder."""
     from transformers import AutoConfig
 
     try:
@@ -392,7 +392,7 @@ def _text_config(source: ModelSource) -> Any:
         )
     except (OSError, ValueError, KeyError) as error:
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-        remedy = "check its config.json; a model with code of its own needs trust_remote_code: true"
+        remedy = "check its config.json; a model with custom code needs trust_remote_code: true"
         raise ConfigError(f"its configuration cannot be read: {cause}", f"model {source.name}", remedy) from None
     return config.get_text_config()
 

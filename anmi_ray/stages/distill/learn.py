@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from anmi_ray.config.distill import DEV_SHARE, TEST_SHARE, DistillConfig
 from anmi_ray.core.errors import DataError
@@ -22,8 +23,7 @@ from anmi_ray.core.identity import id_matrix, uniforms
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, PREDICTION, REJECT, find_rows, rejects
 from anmi_ray.evaluation.pairwise import JUDGE, Predictor, compare
 from anmi_ray.evaluation.significance import Estimate
-from anmi_ray.judging import ensemble, order_averaging
-from anmi_ray.judging.calibration import fit_temperature
+from anmi_ray.judging import calibration, ensemble
 from anmi_ray.runtime.tasks import Context, over_buckets
 from anmi_ray.stages.distill import worker
 from anmi_ray.stages.distill.worker import DEV, LOGITS, TEST, TRAIN
@@ -124,7 +124,7 @@ def _report(
 def _summary(
     compared: Sequence[Predictor],
     pairs: pa.Table,
-    fitted: order_averaging.OrderCalibration,
+    fitted: calibration.OrderCalibration,
     judgments: int,
     form: str,
 ) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _ends(found: Estimate) -> list[float | None]:
 
 def _predictions(
     artifact: Artifact, pairs: pa.Table, config: DistillConfig, result: TrainResult
-) -> tuple[pa.Table, order_averaging.OrderCalibration]:
+) -> tuple[pa.Table, calibration.OrderCalibration]:
     """Prediction rows of the test pairs up to the best step, each step calibrated on the dev pairs as the last one."""
     target = config.target
     held = pairs.filter(pc.not_equal(pairs["split"], TRAIN))
@@ -172,13 +172,13 @@ def _predictions(
         is_dev_R = np.repeat(is_dev, 2)
         of_dev = logits[is_dev_R]
         of_test = logits[~is_dev_R]
-        fitted = order_averaging.fit(of_dev, score[is_dev], target, config.calibration)
-        found = order_averaging.averaged(fitted.sharpened(of_test), target, fitted.isotonic)
+        fitted = calibration.fit(of_dev, score[is_dev], target, config.calibration)
+        found = calibration.averaged(fitted.sharpened(of_test), target, fitted.isotonic)
         rows.append(_said(JUDGE, target, step, test, found))
         plain = of_test
     assert fitted is not None, "the best step was evaluated"
     assert plain is not None
-    rows.append(_said(UNCALIBRATED, target, result.best_step, test, order_averaging.averaged(plain, target)))
+    rows.append(_said(UNCALIBRATED, target, result.best_step, test, calibration.averaged(plain, target)))
     rows.append(_said(SIMILARITY, "binary", 0, test, _similarity(pairs, test)))
     return pa.concat_tables(rows), fitted
 
@@ -195,15 +195,16 @@ def _held_logits(artifact: Artifact, last: int) -> list[tuple[int, NDArray[np.fl
     return found
 
 
-def _similarity(pairs: pa.Table, test: pa.Table) -> order_averaging.Averaged:
+def _similarity(pairs: pa.Table, test: pa.Table) -> calibration.Averaged:
     """The first stage's similarity as a judge, sharpened on the pairs that are not in the report."""
     known = pairs.filter(pc.not_equal(pairs["split"], TEST))
     difference, of_test = ((t["similarity_b"].to_numpy() - t["similarity_a"].to_numpy()) for t in (known, test))
-    second = fit_temperature(difference, known["score"].to_numpy(), most=order_averaging.SHARPEST)(of_test)
-    return order_averaging.Averaged(1.0 - second, second, np.zeros(len(second)))
+    beta = calibration.fit_temperature(difference, known["score"].to_numpy(), calibration.SHARPEST)
+    second = expit(beta * of_test)
+    return calibration.Averaged(1.0 - second, second, np.zeros(len(second)))
 
 
-def _said(model: str, target: str, step: int, test: pa.Table, found: order_averaging.Averaged) -> pa.Table:
+def _said(model: str, target: str, step: int, test: pa.Table, found: calibration.Averaged) -> pa.Table:
     """Prediction rows of one model at one step."""
     rows, two = test.num_rows, target == "two-head"
     decided = found.first_P + found.second_P

@@ -5,7 +5,6 @@ Legend: P pairs, R = 2P inputs, L labels.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import torch.distributed as dist
 from anmi_ray.config.distill import DistillConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import id_matrix
-from anmi_ray.judging import order_averaging
+from anmi_ray.judging import calibration
 from anmi_ray.judging.kinds import distilled
 from anmi_ray.judging.truncate import Truncator
 from anmi_ray.models.bi_encoder import BiEncoder
@@ -66,7 +65,7 @@ def distill(job: Job, tools: Tools) -> Trained:
 
     def measure(step: int, logits_RL: Logits) -> float:
         _publish(sources.logits, step, logits_RL)
-        return -order_averaging.fit(logits_RL[is_dev], score, target, "temperature").loss
+        return -calibration.fit(logits_RL[is_dev], score, target, "temperature").loss
 
     held_out = HeldOut(others, measure)
     task = partial(PreferenceTask, model, data, held_out, config, job.execution)
@@ -74,12 +73,12 @@ def distill(job: Job, tools: Tools) -> Trained:
     trained = carry_out(task, config, job.execution, tools.checkpoints, report, report.notice)
     said = others.reader.infer(trained.model.scorer(config.precision), np.flatnonzero(is_dev))
     logits = both_orders(said[:, 0]) if others.reader.single else said
-    _calibrate(trained.model, order_averaging.fit(logits, score, target, config.calibration), config)
+    _calibrate(trained.model, calibration.fit(logits, score, target, config.calibration), config)
     return trained
 
 
 def _calibrate(
-    model: PairClassifier | CrossEncoder | BiEncoder, fitted: order_averaging.OrderCalibration, config: DistillConfig
+    model: PairClassifier | CrossEncoder | BiEncoder, fitted: calibration.OrderCalibration, config: DistillConfig
 ) -> None:
     """Store the calibration in the weights, or in the file next to them; for cosines it is the judge's slope."""
     if isinstance(model, BiEncoder):
@@ -90,7 +89,7 @@ def _calibrate(
     sharpen(model.network, fitted.beta, fitted.columns)
     text, pair = texts_of(model, config)
     form = distilled.DistilledForm(config.target, text, pair, model.max_tokens, fitted.isotonic)
-    model.beside[distilled.FILE] = json.dumps(form.to_json(), indent=2, ensure_ascii=False) + "\n"
+    model.beside[distilled.FILE] = form.to_json()
 
 
 Make = Callable[[pa.Table, pa.Table, pa.Table], PairSet]

@@ -1,8 +1,8 @@
-"""judge: comparisons -> signed preferences of every judge in both orders; failures stay failures.
+"""judge: comparisons -> preferences of every judge in both orders; failures stay failures.
 
-validate is the same over the comparisons of the second round; label is it over the sample that a judge is distilled
-from, where a panel that holds that judge asks the model that distill made. confirm asks about single documents, each
-compared with nothing: does it answer the query? assess asks that of the held-out queries' top documents.
+validate does the same for the comparisons of the second round, label for the sample that a judge is distilled from; a
+panel with that judge asks the distilled model. confirm asks about single documents, each compared with nothing: does it
+answer the query? assess asks the same about the top documents of held-out queries.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ from anmi_ray.store import Artifact
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
-    """One task per bucket, then the audit of a sample; returns flows and what was asked and spent.
-
-    Raises JudgeError where no judge gave any answer, or too few did; a second round may stay without.
-    """
+    """Run one task per bucket, then audit a sample; return flows, counts and spend."""
     from anmi_ray.stages.judge import panel
 
     return panel.run(artifact, inputs, config, context)
@@ -34,21 +31,21 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig,
 def confirm(
     artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context
 ) -> dict[str, Any]:
-    """The same about single documents. JudgeError: judges confirm none of them, or all."""
+    """Do the same for single documents."""
     from anmi_ray.stages.judge import panel
 
-    return panel.run(artifact, inputs, config, context, direct=True)
+    return panel.confirm(artifact, inputs, config, context)
 
 
 def assess(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
-    """The same about top documents of held-out queries. Answers that measure nothing are a notice: a model is there."""
+    """Do the same for the top documents of held-out queries."""
     from anmi_ray.stages.judge import panel
 
-    return panel.run(artifact, inputs, config, context, direct=True, held_out=True)
+    return panel.assess(artifact, inputs, config, context)
 
 
 def _of(stage: Stage, experiment: Experiment) -> Stage:
-    """A panel that holds a distilled judge reads what was distilled."""
+    """Add the distilled model as an input if the panel has a distilled judge."""
     return replace(stage, inputs=(*stage.inputs, "distill")) if experiment.judge.distilled else stage
 
 
@@ -79,7 +76,7 @@ def _needs(stage: Stage, experiment: Experiment) -> Iterable[Need]:
 
 
 def _check(stage: Stage, experiment: Experiment) -> Iterator[AnmiError]:
-    """Packages of the judges; on a cluster those of the nodes count."""
+    """Yield errors of missing packages; on a cluster the nodes are checked instead."""
     from anmi_ray.judging import kinds
 
     if experiment.execution.address is None:
@@ -96,7 +93,7 @@ def _cost_direct(load: Workload) -> StageCost:
 
 
 def _asking(load: Workload, config: JudgeConfig, orders: int) -> StageCost:
-    """A round of judging: what is computed here, and the calls to language models, judge after judge."""
+    """Return the cost of a round: judgments computed in process, and calls to language models by judge."""
     from anmi_ray.judging import kinds
 
     prompted = kinds.prompted(config)

@@ -1,131 +1,157 @@
-"""The actor that asks: it holds a judge's engine, takes chunks, and publishes every batch of answers at once."""
+"""The actor that asks: it holds a judge's engine, asks chunks, and publishes every batch of answers at once."""
 
 from __future__ import annotations
 
 import collections
-import functools
-import itertools
 import logging
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import ray
-from numpy.typing import NDArray
+from ray.util.metrics import Counter, Gauge
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core import logs
 from anmi_ray.core.errors import AnmiError, flatten
-from anmi_ray.judging.budget import Admission
+from anmi_ray.judging import kinds
+from anmi_ray.judging.budget import BudgetSession
+from anmi_ray.judging.http.limits import Lease, Rates
 from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.judging.kinds.base import JudgeEngine, failures_of
-from anmi_ray.judging.questions import Rows, TextQuestions, slices
-from anmi_ray.stages.judge.sources import QuestionSources
-from anmi_ray.store.answer_log import AnswerLog, Lacking
+from anmi_ray.stages.judge.sources import Asking, Chunk
+from anmi_ray.store.answer_log import Lacking
+from anmi_ray.store.spend_log import Spend, SpendLog
 
-CHUNK = ("bucket", "start", "stop", "backwards")  # columns
-_QUESTIONS = ""  # no reason is called so
 _LOG = logging.getLogger(__name__)
 
 
 class JudgeActor:
-    """Asks what a chunk still lacks.
+    """Asks the unanswered questions of chunks.
 
-    An error meant for the user goes to the budget actor, which then lets nothing through: Ray Data would wrap it, and
-    the next chunks may be on their way when the driver hears of it.
+    User errors are reported to the budget actor, which then admits nothing more: Ray Data would wrap them, and other
+    chunks may be started before the driver sees them.
     """
 
     def __init__(self) -> None:
         self._engine: JudgeEngine | None = None
 
-    def __call__(
-        self,
-        batch: dict[str, Any],
-        log: AnswerLog,
-        sources: QuestionSources,
-        judge: TextJudge,
-        budget: Any,
-        where: Mapping[str, Any],
-    ) -> dict[str, Any]:
-        """Ask chunks (columns of CHUNK); gives the same columns back. where: the context of log lines."""
+    def __call__(self, batch: dict[str, Any], asking: Asking) -> dict[str, Any]:
+        """Ask a batch of chunks and return it."""
         logs.set_up()
-        for bucket, start, stop, backwards in zip(*(batch[name].tolist() for name in CHUNK), strict=True):
+        for chunk in Chunk.of(batch):
+            where = {**asking.where, "bucket": chunk.bucket, "chunk": chunk.start}
             try:
-                with logs.Span(_LOG, "chunk", traces=True, **{**where, "bucket": bucket, "chunk": start}) as span:
-                    self._ask(sources, bucket, np.arange(start, stop), bool(backwards), log, judge, budget, span)
+                with logs.Span(_LOG, "chunk", traces=True, **where) as span:
+                    self._ask(chunk, asking, span)
             except AnmiError as error:
-                ray.get(budget.stop.remote(flatten(error)))
-        return {name: batch[name] for name in CHUNK}
+                ray.get(asking.budget.stop.remote(flatten(error)))
+        return batch
 
-    def _ask(
-        self,
-        sources: QuestionSources,
-        bucket: int,
-        chunk: Rows,
-        backwards: bool,
-        log: AnswerLog,
-        judge: TextJudge,
-        budget: Any,
-        span: logs.Span,
-    ) -> None:
-        questions = sources.questions(bucket)
-        lacking = Lacking(log, bucket, questions.ids)
-        queries = in_order(questions, chunk, lacking.among(chunk), backwards)
-        if not queries:
+    def _ask(self, chunk: Chunk, asking: Asking, span: logs.Span) -> None:
+        judge, budget = asking.judge, asking.budget
+        questions = asking.sources.questions(chunk.bucket)
+        lacking = Lacking(asking.log, chunk.bucket, questions.ids)
+        if not lacking.among(np.arange(chunk.start, chunk.stop)).any():
             return
-        key = chunk_key(bucket, int(chunk[0]))
-        answered: bool = ray.get(budget.begin.remote(key))
+        answered: bool = ray.get(budget.begin.remote(chunk.key))
         if self._engine is None:
-            sources.fetch()
+            asking.sources.fetch()
             self._engine = judge.engine(lambda *wanted: budget.lease.remote(*wanted), answered or lacking.answered)
         engine = self._engine
         spent = engine.spend
-        asked: collections.Counter[str] = collections.Counter()
+        asked = 0
+        failed: collections.Counter[str] = collections.Counter()
 
         def settle(count: int, failures: dict[str, int]) -> None:
             nonlocal spent
             since = engine.spend - spent
             spent = engine.spend
-            budget.settle.remote(key, count, failures, since)
+            budget.settle.remote(chunk.key, count, failures, since)
 
         def publish(answers: pa.Table) -> None:
-            log.publish(bucket, answers)
+            nonlocal asked
+            asking.log.publish(chunk.bucket, answers)
             failures = failures_of(answers, judge, engine.messages)
-            asked.update({_QUESTIONS: answers.num_rows, **failures})
+            asked += answers.num_rows
+            failed.update(failures)
             settle(answers.num_rows, failures)
 
-        let = functools.partial(admit, budget, key, judge.estimated_dollars(questions))
         try:
-            engine.ask(questions, slices(queries, engine.at_once, let, lacking=lacking), publish)
+            engine.ask(questions, asking.slices(chunk, questions, lacking, engine.at_once), publish)
         finally:
-            settle(0, {})  # what was sent for nothing
-            ray.get(budget.close.remote(key))
-            span.told(questions=asked.pop(_QUESTIONS, 0), failures=dict(asked))
+            settle(0, {})  # spend of requests without an answer
+            ray.get(budget.close.remote(chunk.key))
+            span.told(questions=asked, failures=dict(failed))
 
 
-def context_of(judge: TextJudge) -> dict[str, Any]:
-    """Fields of log lines about asking."""
-    return {**logs.context(), "judge": judge.name}
+REMEDY = "see what it is asked with anmi judge CONFIG --dry-run; prompt.template and prompt.readout must suit the model"
 
 
-def chunk_key(bucket: int, start: int) -> str:
-    """How the budget actor knows a chunk."""
-    return f"{bucket}-{start}"
+class BudgetActor(BudgetSession):
+    """See the module. `clients`: actors that ask; after a restart the record so far is of a session that died."""
+
+    def __init__(self, log: SpendLog, config: JudgeConfig, judge: TextJudge, clients: int, missing: int) -> None:
+        super().__init__(log, config.budget, judge, kinds.reading(config), REMEDY)
+        self._rates = Rates(*judge.rates, clients)
+        self._meters = _Meters(judge.name, missing)
+
+    def settle(self, key: str, questions: int, failures: Mapping[str, int], spend: Spend) -> None:
+        """See BudgetSession."""
+        self._meters.add(questions, sum(failures.values()), spend)
+        super().settle(key, questions, failures, spend)
+
+    def lease(self, requests: int, tokens: int, unused: int) -> Lease:
+        """See Rates."""
+        return self._rates.lease(requests, tokens, unused)
 
 
-def admit(budget: Any, key: str, dollars: NDArray[np.float64], group: list[Rows], patient: bool) -> Admission:
-    """How many queries of a group may be asked; `dollars` float64[N] is what each question of the bucket may cost."""
-    costs = [(len(which), float(dollars[which].sum())) for which in group]
-    return ray.get(budget.admit.remote(key, costs, patient))
+class _Meters:
+    """What Prometheus sees."""
+
+    def __init__(self, judge: str, missing: int) -> None:
+        tags = {"tag_keys": ("judge",)}
+        self._answers = Counter("anmi_judge_answers", "questions answered by a judge", **tags)
+        self._failures = Counter("anmi_judge_failures", "questions that a judge failed to answer", **tags)
+        self._requests = Counter("anmi_judge_requests", "requests sent to a judge, retries included", **tags)
+        self._prompt = Counter("anmi_judge_prompt_tokens", "prompt tokens that a judge read", **tags)
+        self._cached = Counter("anmi_judge_cached_tokens", "prompt tokens that came from a judge's cache", **tags)
+        self._answer = Counter("anmi_judge_answer_tokens", "tokens that a judge wrote", **tags)
+        self._dollars = Counter("anmi_judge_dollars", "dollars spent on a judge, by its prices", **tags)
+        self._queue = Gauge("anmi_judge_queue", "questions that are not answered yet", **tags)
+        self._tags = {"judge": judge}
+        self._missing = missing
+        self._queue.set(missing, tags=self._tags)
+
+    def add(self, questions: int, failed: int, spend: Spend) -> None:
+        """Count what was settled."""
+        amounts: list[tuple[Counter, float]] = [
+            (self._answers, questions - failed),
+            (self._failures, failed),
+            (self._requests, spend.requests),
+            (self._prompt, spend.prompt_tokens),
+            (self._cached, spend.cached_tokens),
+            (self._answer, spend.answer_tokens),
+            (self._dollars, spend.cost),
+        ]
+        for counter, amount in amounts:
+            if amount > 0:
+                counter.inc(amount, tags=self._tags)
+        self._missing = max(0, self._missing - questions)
+        self._queue.set(self._missing, tags=self._tags)
 
 
-def in_order(questions: TextQuestions, chunk: Rows, missing: NDArray[np.bool_], backwards: bool = False) -> list[Rows]:
-    """What is missing of a chunk, query by query; queries that were begun come first, so that a budget ends none.
-
-    backwards: from the other end, begun ones last: another run, at work on the same, is asking them now.
-    """
-    query = questions.query[chunk]
-    bounds = [0, *(np.flatnonzero(np.diff(query)) + 1).tolist(), len(chunk)]
-    ranges = [slice(*ends) for ends in itertools.pairwise(bounds)]
-    ranges = sorted((one for one in ranges if missing[one].any()), key=lambda one: bool(missing[one].all()))
-    return [chunk[one][missing[one]] for one in (reversed(ranges) if backwards else ranges)]
+def start_budget(log: SpendLog, config: JudgeConfig, judge: TextJudge, clients: int, missing: int) -> Any:
+    """A BudgetActor, named, on this node; it needs no CPU, and comes back when its process dies."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    actor = ray.remote(BudgetActor).options(
+        name=f"anmi-budget-{log.campaign}-{judge.name}-{uuid.uuid4().hex[:8]}",
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=-1,
+        scheduling_strategy=here,
+    )
+    return actor.remote(log, config, judge, clients, missing)

@@ -1,7 +1,7 @@
-"""Bringing in a file of preferences: read once in batches, parted by query bucket, shared by compare and judge.
+"""Import a file of preferences: read once in batches, split by query bucket, shared by compare and judge.
 
-An artifact of its own under the file's content and the collection. Each batch becomes one file with a part per bucket;
-then one task per bucket puts its parts together. Rows that cannot be used become rejects with file, line and reason.
+The result is an artifact identified by the file's content and the collection. Each batch becomes one file with a part
+per bucket; then one task per bucket merges its parts. Unusable rows become rejects with file, line and reason.
 Letters: N rows of a batch, Q queries of the collection.
 """
 
@@ -37,14 +37,14 @@ NO_QUERY = "unknown query"
 HELD_OUT = "a test query"
 NO_DOCUMENT = "unknown document"
 _UNKNOWN = "unknown.bin"
-_MAX_REJECTED = 0.01  # share of malformed rows: with more, the file is hardly what its user takes it for
-_NAMED = 8  # judges in a message
+_MAX_REJECTED = 0.01  # maximum share of malformed rows
+_NAMED = 8  # maximum judges in a message
 
 
 def bring_in(source: CompareConfig | ImportedJudgeConfig, ingest: Artifact, context: Context) -> Artifact:
-    """The artifact of a file's preferences, made where it is not there: Imported rows and Rejects per bucket.
+    """Return the artifact of a file's preferences, created if missing: Imported rows and Rejects per bucket.
 
-    Raises ConfigError or DataError where the file cannot be read, too many rows are malformed, or none can be used.
+    Raises ConfigError or DataError if the file cannot be read, too many rows are malformed, or none can be used.
     """
     path = Path(source.path or "")
     inputs = [f"content={formats.content_hash(path)}", f"ingest={ingest.fingerprint}"]
@@ -64,29 +64,29 @@ def bring_in(source: CompareConfig | ImportedJudgeConfig, ingest: Artifact, cont
 
 
 def rejects_of(artifact: Artifact, bucket: int) -> pa.Table:
-    """The Rejects that were put into a bucket; those of no query are spread evenly."""
+    """Return the Rejects of a bucket; those without a query are spread evenly."""
     path = artifact.part_path("rejects", bucket)
     return artifact.read_part("rejects", bucket, REJECT) if artifact.store.exists(path) else REJECT.empty()
 
 
 @dataclass(frozen=True)
-class Brought:
-    """A judge's rows: the artifact that holds them, and what the file calls the judge."""
+class ImportedAnswers:
+    """The imported answers of a judge: their artifact, and the judge's name in the file."""
 
     artifact: Artifact
     judge: str
 
     def answers(self, bucket: int) -> AnswerSource:
-        """The judge, for a bucket's comparisons."""
+        """Return the answers about a bucket's comparisons."""
         return imported.judge_of(self.artifact.read_part("preferences", bucket, IMPORTED), self.judge)
 
 
-def judges(config: JudgeConfig, ingest: Artifact, context: Context) -> dict[str, Brought]:
-    """By name, the imported judges of a panel. ConfigError where a file names several judges and none is chosen."""
+def judges(config: JudgeConfig, ingest: Artifact, context: Context) -> dict[str, ImportedAnswers]:
+    """Return the imported judges of a panel by name. Raises ConfigError if one of several in a file must be chosen."""
     return {one.name: _chosen(one, bring_in(one, ingest, context)) for one in config.imported}
 
 
-def _chosen(config: ImportedJudgeConfig, artifact: Artifact) -> Brought:
+def _chosen(config: ImportedJudgeConfig, artifact: Artifact) -> ImportedAnswers:
     names: list[str] = sorted((artifact.manifest() or {})["judges"])
     listed = ", ".join(name or "(unnamed)" for name in names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
     wanted = None if config.judge is None else normalize_id(config.judge)
@@ -95,14 +95,16 @@ def _chosen(config: ImportedJudgeConfig, artifact: Artifact) -> Brought:
         raise ConfigError(f"holds answers of {len(names)} judges ({listed})", config.path, remedy)
     if wanted is not None and wanted not in names:
         raise ConfigError(f"has no answers of judge {config.judge}; its judges are {listed}", config.path, "name one")
-    return Brought(artifact, names[0] if wanted is None else wanted)
+    return ImportedAnswers(artifact, names[0] if wanted is None else wanted)
 
 
 @dataclass
 class _Read:
-    """What was read: rows, of these malformed ones by reason and those of other queries, and where the first stood.
+    """Counts of what was read.
 
-    stripped: number of ids and names that were read without the blanks around them.
+    stripped: number of ids and names with blanks around them, which were removed.
+    malformed, strangers: rejected rows by reason, and rows of unknown or held-out queries.
+    examples: first row and its place by reason.
     """
 
     batches: int = 0
@@ -114,7 +116,7 @@ class _Read:
     examples: dict[str, str] = field(default_factory=dict)
 
     def count(self, refused: pa.Table, into: Counter[str]) -> None:
-        """Count Rejects by reason, and remember the first of each."""
+        """Count Rejects by reason, and store the first of each."""
         into.update(refused["reason"].to_pylist())
         for reason in pc.unique(refused["reason"]).to_pylist():
             first = refused.slice(pc.index(refused["reason"], reason).as_py(), 1).to_pylist()[0]
@@ -123,7 +125,7 @@ class _Read:
 
 
 def _spread(artifact: Artifact, path: Path, ingest: Artifact, buckets: int) -> dict[str, Any]:
-    """Read the file, and write each batch with a part per bucket; what was read."""
+    """Read the file, write each batch with a part per bucket, and return counts."""
     known = _queries(ingest, buckets)
     read = _Read()
     documents = np.zeros(0, np.uint64)
@@ -155,7 +157,7 @@ def _spread(artifact: Artifact, path: Path, ingest: Artifact, buckets: int) -> d
 
 
 def _queries(ingest: Artifact, buckets: int) -> pa.Table:
-    """Every query's id, bucket, and whether it is a test query."""
+    """Return each query's id, bucket, and whether it is a test query."""
     tables = []
     for bucket in range(buckets):
         queries = ingest.read_part("queries", bucket, QUERY, ["query_id", "split"])
@@ -166,12 +168,12 @@ def _queries(ingest: Artifact, buckets: int) -> pa.Table:
 
 
 def _marks(ids: pa.ChunkedArray) -> NDArray[np.uint64]:
-    """64 bits of every id: a document of the file whose bits are another's passes for known, and is no candidate."""
+    """Return 64 bits of every id; a collision with a known document is harmless, since it is not a candidate."""
     return mix(id_matrix(ids))
 
 
 def _unknown(ingest: Artifact, documents: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Those of the marks (sorted) that no document of the collection has; shards are read one by one."""
+    """Return the sorted marks without a document in the collection; shards are read one by one."""
     for shard in range(int((ingest.manifest() or {})["shards"])):
         ids = ingest.read_part("documents", shard, DOCUMENT, ["doc_id"])["doc_id"]
         documents = np.setdiff1d(documents, _marks(ids))
@@ -185,7 +187,7 @@ def _path(artifact: Artifact, part: str, batch: int) -> str:
 def _publish(
     artifact: Artifact, part: str, batch: int, table: pa.Table, bucket_N: NDArray[np.int64], buckets: int
 ) -> None:
-    """One Arrow file with a record batch per bucket."""
+    """Publish one Arrow file with a record batch per bucket."""
     order = np.argsort(bucket_N, kind="stable")
     bounds = np.searchsorted(bucket_N[order], np.arange(buckets + 1))
     table = table.take(pa.array(order)).combine_chunks()
@@ -199,7 +201,7 @@ def _publish(
 
 
 def _read(artifact: Artifact, part: str, batches: int, bucket: int, record: Record) -> pa.Table:
-    """A bucket's rows of all batches, in the file's order."""
+    """Return a bucket's rows of all batches, in the order of the file."""
     tables = [record.empty()]
     for batch in range(batches):
         with artifact.store.open_input(_path(artifact, part, batch)) as stream:
@@ -224,9 +226,9 @@ def _gather(artifact: Artifact, bucket: int, batches: int) -> list[Flow]:
 
 
 def _check_read(read: dict[str, Any], path: Path) -> None:
-    """Say at once that nothing of the file can be used."""
+    """Raise DataError if nothing in the file can be used."""
     if not read["rows"]:
-        raise DataError("holds no preference", str(path), "give rows in which two documents are compared")
+        raise DataError("no preferences in the file", str(path), "give rows in which two documents are compared")
     good = read["rows"] - sum(read["malformed"].values())
     foreign, held_out = (read["strangers"].get(reason, 0) for reason in (NO_QUERY, HELD_OUT))
     if good and foreign == good:
@@ -240,7 +242,7 @@ def _check_read(read: dict[str, Any], path: Path) -> None:
 
 
 def _check(manifest: dict[str, Any], path: Path) -> None:
-    """Refuse too many malformed rows, and a file whose documents are all unknown."""
+    """Raise DataError for too many malformed rows, or if all documents are unknown."""
     found = {flow["unit"]: flow for flow in manifest["flows"]}
     bad = found["rows"]["rejected"]
     rows = found["rows"]["rows_in"]
@@ -253,7 +255,7 @@ def _check(manifest: dict[str, Any], path: Path) -> None:
             f"{bad:,} of {rows:,} rows cannot be used ({bad / rows:.1%}, allowed {_MAX_REJECTED:.1%}): "
             + "; ".join(why),
             str(path),
-            "mend these rows, or take them out of the file",
+            "fix or remove these rows",
         )
     if not found["preferences"]["rows_out"]:
         remedy = "ids must be those of the collection: _id in corpus.jsonl"

@@ -1,16 +1,15 @@
-"""How a panel judges a round of comparisons, whichever of the stages of `stages/judge` it is.
+"""Judge a round of comparisons with a panel: the bodies of the stages in `stages/judge`.
 
-Judges that read texts are asked first, what is missing in the answer log (`dispatch`); then every bucket's judgments
-are put together from the log, from files of preferences (`importing`), and from the judges that compute in process (a
-simulated panel, similarity). The latent relevance of a simulated panel is kept beside its judgments, so that the audit
-can measure accuracy and errors against it.
+Text judges are asked first for what is missing in the answer log (`dispatch`); then each bucket's judgments are
+collected from the log, from files of preferences (`importing`), and from judges that compute in process (simulated,
+similarity). The latent relevance of a simulated panel is stored with its judgments, so that the audit can measure
+accuracy and errors.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -28,8 +27,8 @@ from anmi_ray.runtime.costs import BEGUN
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.stages.ingest import HIDDEN, of_queries, sample_queries, stacked
 from anmi_ray.stages.judge import dispatch, importing
-from anmi_ray.stages.judge.budget_actor import REMEDY
-from anmi_ray.stages.judge.sources import QuestionSources
+from anmi_ray.stages.judge.actor import REMEDY
+from anmi_ray.stages.judge.sources import ASSESS, CONFIRM, FIRST, VALIDATE, QuestionSources
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.store.folders import local_folder
 from anmi_ray.store.spend_log import SpendRecord
@@ -37,61 +36,83 @@ from anmi_ray.store.spend_log import SpendRecord
 _AUDIT_QUERIES = 1000
 
 
-def run(
-    artifact: Artifact,
-    inputs: Mapping[str, Artifact],
-    config: JudgeConfig,
-    context: Context,
-    direct: bool = False,
-    held_out: bool = False,
+def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
+    """Ask which document of each pair is better. Raises JudgeError or BudgetError if a first round lacks answers."""
+    config = bound(config, inputs.get("distill"))
+    later = "first" in inputs
+    sources = _sources(inputs, orders=config.orders, round=VALIDATE if later else FIRST)
+    facts, spent, why = _judged(artifact, sources, config, context)
+    if not later:
+        if why:
+            raise _no_answer(why, facts["flows"], config, artifact.stage)
+        _check_left_out(facts["flows"], config, artifact.stage, spent, sources.begun is not None)
+    return facts
+
+
+def confirm(
+    artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context
 ) -> dict[str, Any]:
-    """Run the stage; `direct`: about single documents, `held_out`: for queries not used in training."""
-    made = inputs.get("distill")
-    whole = bound(config, made)
-    config = config.direct if direct else whole
+    """Ask about single documents. Raises JudgeError if none is answered or confirmed, or all are confirmed."""
+    sources = _sources(inputs, pairwise=bound(config, inputs.get("distill")), round=CONFIRM)
+    facts, _, why = _judged(artifact, sources, config.direct, context)
+    if why:
+        raise _no_answer(why, facts["flows"], config.direct, artifact.stage)
+    if problem := confirmation.fault(_counts(facts["flows"])):
+        remedy = "check the prompt with anmi judge CONFIG --dry-run; prompt.relevance sets another one"
+        raise JudgeError(problem, f"stage {artifact.stage}", remedy)
+    return facts
+
+
+def assess(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
+    """Ask about the top documents of held-out queries. Useless answers only cause a notice, since a model exists."""
+    sources = _sources(inputs, pairwise=bound(config, inputs.get("distill")), round=ASSESS)
+    facts, _, why = _judged(artifact, sources, config.direct, context)
+    nothing = f"no question about held-out queries was answered, so judges measure nothing; {why}" if why else None
+    if problem := nothing or confirmation.fault(_counts(facts["flows"])):
+        context.notice(problem)
+    return {**facts, "panel": {judge.name: judge.kind for judge in config.direct.judges}}
+
+
+def _sources(inputs: Mapping[str, Artifact], **more: Any) -> QuestionSources:
     read = inputs["compare"], inputs["retrieve"], inputs["ingest"]
-    round_ = QuestionSources(*read, first=inputs.get("first"), begun=inputs.get(BEGUN), distill=made, held_out=held_out)
-    sources = replace(round_, direct=whole) if direct else replace(round_, orders=config.orders)
+    others = {"first": inputs.get("first"), "begun": inputs.get(BEGUN), "distill": inputs.get("distill")}
+    return QuestionSources(*read, **others, **more)
+
+
+def _judged(
+    artifact: Artifact, sources: QuestionSources, config: JudgeConfig, context: Context
+) -> tuple[dict[str, Any], Sequence[SpendRecord], str]:
+    """Ask, collect the judgments of all buckets, and audit a sample of them.
+
+    Return the manifest's facts, this round's spend, and the failures by judge if nothing was answered.
+    """
     asked = dispatch.ask(artifact, sources, config, context) if config.reading else {}
-    brought = importing.judges(config, inputs["ingest"], context)
-    flows = run_buckets(context, artifact, ("judgments", JUDGMENT), _bucket, sources, config, context.seed, brought)
+    imported = importing.judges(config, sources.ingest, context)
+    flows = run_buckets(context, artifact, ("judgments", JUDGMENT), _bucket, sources, config, context.seed, imported)
     spend_log = dispatch.spend_log_of(artifact.store, sources, config)
     spent = spend_log.records_of_round() if config.reading else []
-    audit = artifact.read_json("audit.json")
-    if audit is None:  # before the checks, so that `anmi audit` shows why they fail
-        figures = _audit_direct if direct else _audit
-        audit = run_task(context, figures, artifact, sources, config, context.buckets)
-        artifact.publish_json("audit.json", audit)
+    if artifact.read_json("audit.json") is None:  # before the checks, so that `anmi audit` shows why they fail
+        figures = _audit_direct if sources.pairwise else _audit
+        artifact.publish_json("audit.json", run_task(context, figures, artifact, sources, config, context.buckets))
     judgments = [flow for flow in flows if flow.unit == "judgments"]
     answered = sum(flow.rows_out for flow in judgments) or not sum(flow.rows_in for flow in judgments)
     why = "" if answered else run_task(context, _failures, artifact, context.buckets)
-    if held_out:
-        if said := _doubt(flows, why):
-            context.notice(said)
-    else:
-        if why and (direct or sources.first is None):
-            raise _no_answer(why, flows, config, artifact.stage)
-        if sources.first is None:
-            _check_left_out(flows, config, artifact.stage, spent, later=sources.begun is not None)
-        if direct:
-            _check_telling(flows, artifact.stage)
-    facts = {"panel": {judge.name: judge.kind for judge in config.judges}} if held_out else {}
-    return {"flows": flows, "asked": asked, "spent": budget.total(spent), "campaign": spend_log.campaign, **facts}
+    facts = {"flows": flows, "asked": asked, "spent": budget.total(spent), "campaign": spend_log.campaign}
+    return facts, spent, why
 
 
 def bound(config: JudgeConfig, made: Artifact | None) -> JudgeConfig:
-    """The panel with its distilled judges as judges that ask the model of `made`, the artifact of the stage distill."""
+    """Return the panel with its distilled judges bound to the model of `made`, the artifact of the stage distill."""
     if made is None:
         return config
     model: dict[str, Any] = {"kind": "encoder", "model": str(local_folder(made, "model")), "form": "pairwise"}
     if (made.manifest() or {})["settings"].get("form") != "pairwise":
         model |= {"form": "pointwise", "slope": made.read_json("summary.json")["slope"]}
-
     return config.model_copy(update={"judges": tuple(kinds.of(judge).resolved(model) for judge in config.judges)})
 
 
 def _failures(judge: Artifact, buckets: int) -> str:
-    """The failures of each judge by reason, with their counts over all judgments."""
+    """Return the failures of each judge by reason, with their counts over all judgments."""
     parts = [judge.read_part("judgments", bucket, JUDGMENT).select(["judge", "error"]) for bucket in range(buckets)]
     rows = pa.concat_tables(parts).group_by(["judge", "error"]).aggregate([([], "count_all")]).to_pylist()
     failures: dict[str, dict[str, int]] = {}
@@ -101,20 +122,20 @@ def _failures(judge: Artifact, buckets: int) -> str:
 
 
 def _no_answer(why: str, flows: list[Flow], config: JudgeConfig, stage: str) -> AnmiError:
-    """The error for a stage without any answer, so that there is nothing to rate."""
+    """Return the error for a stage without any answer."""
     if any(flow.rejected for flow in flows if flow.unit == "queries"):
-        what = f"no question was answered within the budget ({_limits(config)}): a query is asked about whole; {why}"
-        return BudgetError(what, f"stage {stage}", f"raise {_group(stage)}.budget: `anmi plan` says what a run costs")
+        what = f"the budget ({_limits(config)}) does not cover all questions about one query; {why}"
+        return BudgetError(what, f"stage {stage}", f"raise {_group(stage)}.budget; `anmi plan` shows what a run costs")
     return JudgeError(f"no question was answered; {why}", f"stage {stage}", REMEDY)
 
 
 def _check_left_out(
     flows: list[Flow], config: JudgeConfig, stage: str, spent: Sequence[SpendRecord], later: bool
 ) -> None:
-    """Say here that a budget ended before all queries were asked about: nothing is built on fewer unless that is said.
+    """Raise BudgetError if the budget ended before all queries were judged, unless the settings allow it.
 
-    later: in a round after the first of a design, or of a refinement. There a query that is left out keeps the answers
-    that it has, so any number may be where some may. Raises BudgetError.
+    later: in a later round of a design or refinement, queries that are left out keep the answers they have, so any
+    number is allowed if some are.
     """
     if later and config.max_left_out:
         return
@@ -127,11 +148,11 @@ def _check_left_out(
     sums = f"{sum(record.calls for record in spent):,.0f} calls" + (f", {dollars:,.2f} dollars" if dollars else "")
     share = math.ceil(100 * left_out / asked) / 100
     raise BudgetError(
-        f"the budget ({_limits(config)}) is spent, {sums} in all: {asked - left_out:,} of {asked:,} queries have all "
-        f"their answers, {left_out:,} were left out. What was bought is kept",
+        f"the budget ({_limits(config)}) is spent, {sums} in total: {asked - left_out:,} of {asked:,} queries have all "
+        f"their answers, {left_out:,} were left out; the answers are kept",
         f"stage {stage}",
-        f"raise {_group(stage)}.budget and run again, which goes on from there (`anmi plan` says what is missing); or "
-        f"go on with those queries alone: {_group(stage)}.max_left_out={share:g}",
+        f"raise {_group(stage)}.budget and run again to continue (`anmi plan` shows what is missing); or continue with "
+        f"those queries alone: {_group(stage)}.max_left_out={share:g}",
     )
 
 
@@ -140,28 +161,12 @@ def _limits(config: JudgeConfig) -> str:
 
 
 def _group(stage: str) -> str:
-    """The settings of a stage's judges."""
+    """Return the settings group of a stage's judges."""
     return "distill.judge" if stage == "label" else "judge"
-
-
-def _doubt(flows: list[Flow], why: str) -> str:
-    """Return the problem with answers about held-out queries, or ""; why: the failures if all failed."""
-    if why:
-        return f"no question about held-out queries was answered, so judges measure nothing; {why}"
-    return confirmation.fault(_counts(flows)) or ""
 
 
 def _counts(flows: list[Flow]) -> dict[str, int]:
     return {unit: sum(flow.rows_out for flow in flows if flow.unit == unit) for unit in confirmation.UNITS}
-
-
-def _check_telling(flows: list[Flow], stage: str) -> None:
-    """Say here that no query would have an anchor, or that no answer tells documents apart."""
-    if said := confirmation.fault(_counts(flows)):
-        remedy = (
-            "see what they are asked with anmi judge CONFIG --dry-run; a judge's prompt.relevance says it otherwise"
-        )
-        raise JudgeError(said, f"stage {stage}", remedy)
 
 
 def _bucket(
@@ -170,16 +175,16 @@ def _bucket(
     sources: QuestionSources,
     config: JudgeConfig,
     seed: int,
-    brought: Mapping[str, importing.Brought],
+    imported: Mapping[str, importing.ImportedAnswers],
 ) -> list[Flow]:
     comparisons = sources.compare.read_part("comparisons", bucket, COMPARISON)
     candidates = sources.candidates.read_part("candidates", bucket, CANDIDATE)
     if config.simulated:
-        candidates = _told(candidates, sources.ingest, bucket)
-    given = dict(dispatch.bought(artifact.store, sources, config, bucket))
-    given |= {name: one.answers(bucket) for name, one in brought.items()}
-    direct = sources.direct is not None
-    judgments = judging.judge(comparisons, candidates, config, seed, given, direct)
+        candidates = _with_hidden(candidates, sources.ingest, bucket)
+    answers = dispatch.bought(artifact.store, sources, config, bucket)
+    answers |= {name: rows.answers(bucket) for name, rows in imported.items()}
+    direct = sources.pairwise is not None
+    judgments = judging.judge(comparisons, candidates, config, seed, answers, direct)
     asked, answered = judgments.num_rows, len(judgments["p_a"]) - judgments["p_a"].null_count
     flows, left_out = [Flow("judgments", asked, answered, asked - answered)], None
     if config.budget != BudgetConfig():
@@ -195,7 +200,7 @@ def _bucket(
     return flows
 
 
-def _told(candidates: pa.Table, ingest: Artifact, bucket: int) -> pa.Table:
+def _with_hidden(candidates: pa.Table, ingest: Artifact, bucket: int) -> pa.Table:
     """Return candidates including withheld positives, which only a simulated panel may see."""
     if not (ingest.manifest() or {}).get("hidden"):
         return candidates
@@ -207,7 +212,7 @@ def _told(candidates: pa.Table, ingest: Artifact, bucket: int) -> pa.Table:
 
 
 def _left_out(judgments: pa.Table) -> pa.Table:
-    """Rejects: queries of which some judge was asked nothing, because the budget was spent."""
+    """Return Rejects: queries that some judge was not asked about because the budget was spent."""
     unasked = judgments.filter(pc.equal(judgments["error"], dispatch.NO_BUDGET_LEFT)).select(["query_id", "judge"])
     by_query = unasked.group_by("query_id", use_threads=False).aggregate([("judge", "distinct")])
     rows = zip(by_query["query_id"].to_pylist(), by_query["judge_distinct"].to_pylist(), strict=True)
@@ -216,14 +221,14 @@ def _left_out(judgments: pa.Table) -> pa.Table:
 
 
 def _audit_direct(judge: Artifact, asked: QuestionSources, config: JudgeConfig, buckets: int) -> dict[str, Any]:
-    """Each judge's failures and yeses over a hash sample of queries."""
+    """Return each judge's rates of failures and yes over a hash sample of queries."""
     sample = sample_queries(asked.compare, "comparisons", buckets, _AUDIT_QUERIES, "audit")
     parts = [of_queries(judge.read_part("judgments", bucket, JUDGMENT), sample) for bucket in range(buckets)]
     return {"queries": sample.num_rows, **confirmation.audit(pa.concat_tables(parts))}
 
 
 def _audit(judge: Artifact, asked: QuestionSources, config: JudgeConfig, buckets: int) -> dict[str, Any]:
-    """The audit over a hash sample of queries, read bucket by bucket."""
+    """Return the audit over a hash sample of queries, read bucket by bucket."""
     compare = asked.compare
     sample = sample_queries(compare, "comparisons", buckets, _AUDIT_QUERIES, "audit")
     parts = ((judge, "judgments", JUDGMENT), (compare, "comparisons", COMPARISON), (judge, "truth", TRUTH))

@@ -1,25 +1,38 @@
-"""Where a judge's questions come from: comparisons, queries and texts, bucket by bucket."""
+"""Questions to a judge: where they come from, and the one object that workers need to ask them."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
 
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core.records import COMPARISON, QUERY, TEXT_OF
-from anmi_ray.judging.questions import TextQuestions, direct_questions, text_questions
+from anmi_ray.judging.budget import Admission
+from anmi_ray.judging.kinds import TextJudge
+from anmi_ray.judging.questions import PATIENCE_S, Rows, TextQuestions, direct_questions, slices, text_questions
 from anmi_ray.store import Artifact
+from anmi_ray.store.answer_log import AnswerLog, Lacking
 from anmi_ray.store.folders import local_folder
+
+FIRST, VALIDATE, CONFIRM, ASSESS = range(4)  # rounds of the spend log
 
 
 @dataclass(frozen=True)
 class QuestionSources:
-    """Where questions come from.
+    """The artifacts that questions are built from, bucket by bucket.
 
-    first: the comparisons of the main questions, where these are later ones; begun: those of an adaptive design's first
-    round, where this is a later one; distill: the model that a distilled judge of
-    the panel is; direct: the panel of the first round, where this is about single documents; held_out: of queries that
-    nothing trains on; orders: as the panel's.
+    first: comparisons of the first round, if this is a later one.
+    begun: comparisons of an adaptive design's first round, if this is a later one.
+    distill: the model of the panel's distilled judge, if any.
+    pairwise: the panel of the first round, if this one is about single documents.
+    orders: presentation orders of the panel.
+    round: round of the spend log.
     """
 
     compare: Artifact
@@ -28,25 +41,90 @@ class QuestionSources:
     first: Artifact | None = None
     begun: Artifact | None = None
     distill: Artifact | None = None
-    direct: JudgeConfig | None = None
-    held_out: bool = False
+    pairwise: JudgeConfig | None = None
     orders: Literal["both", "one"] = "both"
+    round: int = FIRST
 
     @property
     def candidates(self) -> Artifact:
-        """What holds the documents that may be asked about: retrieve, or of held-out queries whoever pooled them."""
-        return self.compare if self.held_out else self.retrieve
+        """The artifact with the candidates: retrieve, or the pool of held-out queries."""
+        return self.compare if self.round == ASSESS else self.retrieve
 
     def fetch(self) -> None:
-        """See that a distilled judge's model lies on this machine's disk, where its settings say it does."""
+        """Copy a distilled judge's model to this machine, where its settings expect it."""
         if self.distill is not None:
             local_folder(self.distill, "model")
 
     def questions(self, bucket: int) -> TextQuestions:
-        """All questions of a bucket."""
-        read = (
+        """Return all questions of a bucket."""
+        tables = (
             self.compare.read_part("comparisons", bucket, COMPARISON),
             self.ingest.read_part("queries", bucket, QUERY),
             self.retrieve.read_part("texts", bucket, TEXT_OF),
         )
-        return text_questions(*read, self.orders) if self.direct is None else direct_questions(*read)
+        return direct_questions(*tables) if self.pairwise else text_questions(*tables, self.orders)
+
+
+class Chunk(NamedTuple):
+    """The questions `start` to `stop` of a bucket, whole queries.
+
+    begun: 1 if some have answers.
+    backwards: 1 to ask the last queries first.
+    """
+
+    bucket: int
+    start: int
+    stop: int
+    begun: int = 0
+    backwards: int = 0
+
+    @property
+    def key(self) -> str:
+        """Name of the chunk in the budget actor."""
+        return f"{self.bucket}-{self.start}"
+
+    @staticmethod
+    def of(batch: dict[str, Any]) -> list[Chunk]:
+        """Return the chunks of a batch of Ray Data (columns of arrays)."""
+        return [Chunk(*row) for row in zip(*(batch[name].tolist() for name in Chunk._fields), strict=True)]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Everything that a worker needs to ask a judge.
+
+    budget: handle of the judge's BudgetActor.
+    where: context of log lines.
+    """
+
+    judge: TextJudge
+    log: AnswerLog
+    sources: QuestionSources
+    budget: Any
+    where: Mapping[str, Any]
+
+    def slices(
+        self, chunk: Chunk, questions: TextQuestions, lacking: Lacking, size: int, patience_s: float = PATIENCE_S
+    ) -> Iterator[Rows]:
+        """Return the slices of a chunk's unanswered questions, as the budget admits them."""
+        rows = np.arange(chunk.start, chunk.stop)
+        dollars = self.judge.estimated_dollars(questions)
+
+        def admit(group: list[Rows], patient: bool) -> Admission:
+            costs = [(len(which), float(dollars[which].sum())) for which in group]
+            return ray.get(self.budget.admit.remote(chunk.key, costs, patient))
+
+        queries = in_order(questions, rows, lacking.among(rows), bool(chunk.backwards))
+        return slices(queries, size, admit, patience_s, lacking)
+
+
+def in_order(questions: TextQuestions, chunk: Rows, missing: NDArray[np.bool_], backwards: bool = False) -> list[Rows]:
+    """Return the missing questions of a chunk by query; partly answered queries come first, before a budget may end.
+
+    backwards: reversed, since another run that started earlier is asking the same questions in order.
+    """
+    query = questions.query[chunk]
+    bounds = [0, *(np.flatnonzero(np.diff(query)) + 1).tolist(), len(chunk)]
+    ranges = [slice(*ends) for ends in itertools.pairwise(bounds)]
+    ranges = sorted((rows for rows in ranges if missing[rows].any()), key=lambda rows: bool(missing[rows].all()))
+    return [chunk[rows][missing[rows]] for rows in (reversed(ranges) if backwards else ranges)]

@@ -30,14 +30,12 @@ from anmi_ray.config.needs import gpu_of_type
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.core import logs
 from anmi_ray.core.errors import AnmiError, ConfigError, JudgeError, flatten
-from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.judging.kinds.base import failures_of
 from anmi_ray.judging.kinds.vllm import REQUEST, Requests, VllmModel, answers, check_engine, examine
-from anmi_ray.judging.questions import AT_ONCE, slices
+from anmi_ray.judging.questions import AT_ONCE
 from anmi_ray.runtime.tasks import Context, data_settings, rows_of
-from anmi_ray.stages.judge.actor import CHUNK, admit, chunk_key, context_of, in_order
-from anmi_ray.stages.judge.sources import QuestionSources
-from anmi_ray.store.answer_log import AnswerLog, Lacking
+from anmi_ray.stages.judge.sources import Asking, Chunk
+from anmi_ray.store.answer_log import Lacking
 from anmi_ray.store.spend_log import Spend
 
 _LOG = logging.getLogger(__name__)
@@ -45,62 +43,43 @@ _RESTARTS = 20  # deaths of one engine after which the run gives up: more are a 
 _DATA = "__data"  # the column in which Ray's processor keeps a row
 
 
-def ask_chunks(
-    chunks: list[dict[str, int]],
-    log: AnswerLog,
-    sources: QuestionSources,
-    judge: TextJudge,
-    pool: tuple[int, int],
-    budget: Any,
-    context: Context,
-) -> None:
-    """Ask what chunks (columns of CHUNK) lack, as far as the budget actor lets it through.
+def ask_chunks(chunks: list[Chunk], asking: Asking, pool: tuple[int, int], context: Context) -> None:
+    """Ask the unanswered questions of chunks (at least one), as the budget actor admits them.
 
-    pool: fewest and most engines.
-
-    Without chunks no engine starts. Raises ConfigError before one starts for what the user has to mend, JudgeError
-    where engines do not start or keep dying.
+    pool: minimum and maximum number of engines. Raises ConfigError for user errors before an engine starts, JudgeError
+    if engines do not start or keep dying.
     """
-    if not chunks:
-        return
-    config: VllmJudgeConfig = judge.config
+    config: VllmJudgeConfig = asking.judge.config
     check_engine(config)
     model = examine(config)
     _check_gpus(config, context)
-    # a node may go while an engine starts on it
+    # a node may be lost while an engine starts on it
     deaths = {} if context.execution.address is None else {"max_consecutive_actor_init_deaths": 2}
     with (
         data_settings(context, context.execution.judging_on, **deaths),
         _engine_errors(config),
         _off_screen(),
-        rows_of(_pipeline(chunks, model, log, sources, pool, budget, context.execution.judging_on)) as rows,
+        rows_of(_pipeline(chunks, model, asking, pool, context.execution.judging_on)) as rows,
     ):
         collections.deque(rows, maxlen=0)
 
 
 def _pipeline(
-    chunks: list[dict[str, int]],
-    judge: VllmModel,
-    log: AnswerLog,
-    sources: QuestionSources,
-    pool: tuple[int, int],
-    budget: Any,
-    on: Mapping[str, str],
+    chunks: list[Chunk], model: VllmModel, asking: Asking, pool: tuple[int, int], on: Mapping[str, str]
 ) -> ray.data.Dataset:
-    where = context_of(judge.judge)
     requests = (
-        ray.data.from_items(chunks, override_num_blocks=len(chunks))
+        ray.data.from_items([chunk._asdict() for chunk in chunks], override_num_blocks=len(chunks))
         .map_batches(
-            cast(Any, _requests),  # Ray's types know no generator of tables
-            fn_args=(judge, log, sources, budget, where),
+            cast(Any, _requests),  # Ray's types do not know generators of tables
+            fn_args=(model, asking),
             batch_size=1,
             batch_format="numpy",
             num_cpus=0.5,
         )
         .repartition(target_num_rows_per_block=AT_ONCE)
     )
-    return _processor(judge, pool, on)(requests).map_batches(
-        _publish, fn_args=(judge, log, budget, where), batch_size=None, batch_format="numpy", num_cpus=0.25
+    return _processor(model, pool, on)(requests).map_batches(
+        _publish, fn_args=(model, asking), batch_size=None, batch_format="numpy", num_cpus=0.25
     )
 
 
@@ -151,35 +130,27 @@ def reserved(bundles: list[dict[str, float]], on: dict[str, str]) -> dict[str, A
     return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)}
 
 
-def _requests(
-    batch: dict[str, Any],
-    judge: VllmModel,
-    log: AnswerLog,
-    sources: QuestionSources,
-    budget: Any,
-    where: Mapping[str, Any],
-) -> Iterator[pa.Table]:
-    """Requests of a chunk's questions that are not in the log, query by query as the budget actor lets them through."""
+def _requests(batch: dict[str, Any], model: VllmModel, asking: Asking) -> Iterator[pa.Table]:
+    """Yield requests for the unanswered questions of chunks, query by query as the budget actor admits them."""
     logs.set_up()
     try:
-        requests = _requests_of(judge, log.judge_id)
-        for bucket, start, stop, backwards in zip(*(batch[name].tolist() for name in CHUNK), strict=True):
-            questions, chunk = sources.questions(bucket), np.arange(start, stop)
-            lacking = Lacking(log, bucket, questions.ids)
-            queries = in_order(questions, chunk, lacking.among(chunk), bool(backwards))
-            key = chunk_key(bucket, start)
-            ray.get(budget.begin.remote(key))
+        requests = _requests_of(model, asking.log.judge_id)
+        for chunk in Chunk.of(batch):
+            questions = asking.sources.questions(chunk.bucket)
+            lacking = Lacking(asking.log, chunk.bucket, questions.ids)
+            ray.get(asking.budget.begin.remote(chunk.key))
             sent = 0
-            # it cannot wait: requests wait for others to fill a block, and would wait for their own answers
-            let = functools.partial(admit, budget, key, judge.judge.estimated_dollars(questions))
-            for which in slices(queries, AT_ONCE, let, patience_s=0.0, lacking=lacking):
+            # without patience: requests wait for others to fill a block, and would wait for their own answers
+            for which in asking.slices(chunk, questions, lacking, AT_ONCE, patience_s=0.0):
                 sent += len(which)
                 for begin in range(0, len(which), AT_ONCE):
-                    yield _table(requests.of(questions, which[begin : begin + AT_ONCE], bucket, start), judge)
-            _LOG.info("chunk is sent", extra={**where, "bucket": bucket, "chunk": start, "questions": sent})
+                    rows = which[begin : begin + AT_ONCE]
+                    yield _table(requests.of(questions, rows, chunk.bucket, chunk.start), model)
+            facts = {"bucket": chunk.bucket, "chunk": chunk.start, "questions": sent}
+            _LOG.info("chunk is sent", extra={**asking.where, **facts})
     except AnmiError as error:  # Ray Data would wrap it
-        _LOG.error("chunks fail", extra={**where, "error_type": type(error).__name__, "error": str(error)})
-        ray.get(budget.stop.remote(flatten(error)))
+        _LOG.error("chunks fail", extra={**asking.where, "error_type": type(error).__name__, "error": str(error)})
+        ray.get(asking.budget.stop.remote(flatten(error)))
 
 
 def _table(requests: pa.StructArray, judge: VllmModel) -> pa.Table:
@@ -199,36 +170,30 @@ def _requests_of(judge: VllmModel, name: str) -> Requests:
     return _held[name]
 
 
-def _publish(
-    batch: dict[str, Any], judge: VllmModel, log: AnswerLog, budget: Any, where: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Publish what came back of a block, a segment a bucket, and tell the budget actor, chunk by chunk."""
+def _publish(batch: dict[str, Any], model: VllmModel, asking: Asking) -> dict[str, Any]:
+    """Publish the answers of a block, a segment per bucket, and report them to the budget actor, chunk by chunk."""
     logs.set_up()
     outputs = list(batch[_DATA])
     try:
-        for bucket, rows in _grouped(outputs, "bucket").items():
-            found, starts = answers(judge, rows), np.array([row["start"] for row in rows])
+        for bucket in sorted({int(row["bucket"]) for row in outputs}):
+            rows = [row for row in outputs if row["bucket"] == bucket]
+            table = answers(model, rows)
+            starts = np.array([row["start"] for row in rows])
             for begin in range(0, len(rows), AT_ONCE):
-                log.publish(bucket, found.slice(begin, AT_ONCE))
+                asking.log.publish(bucket, table.slice(begin, AT_ONCE))
             for start in np.unique(starts).tolist():
-                table = found.filter(pa.array(starts == start))
-                tokens = (pc.sum(table[f"{kind}_tokens"]).as_py() for kind in ("prompt", "cached", "answer"))
-                spend = Spend(pc.sum(table["attempts"]).as_py(), *tokens)
-                failures = failures_of(table, judge.judge)
+                mine = table.filter(pa.array(starts == start))
+                tokens = (pc.sum(mine[f"{kind}_tokens"]).as_py() for kind in ("prompt", "cached", "answer"))
+                failures = failures_of(mine, model.judge)
                 if failures:
-                    said = {**where, "bucket": bucket, "chunk": start, "failures": failures}
-                    _LOG.warning("questions failed", extra=said)
-                ray.get(budget.settle.remote(chunk_key(bucket, start), table.num_rows, failures, spend))
+                    where = {**asking.where, "bucket": bucket, "chunk": start, "failures": failures}
+                    _LOG.warning("questions failed", extra=where)
+                spend = Spend(pc.sum(mine["attempts"]).as_py(), *tokens)
+                key = Chunk(bucket, start, start).key
+                ray.get(asking.budget.settle.remote(key, mine.num_rows, failures, spend))
     except AnmiError as error:
-        ray.get(budget.stop.remote(flatten(error)))
+        ray.get(asking.budget.stop.remote(flatten(error)))
     return {"asked": np.array([len(outputs)])}
-
-
-def _grouped(rows: list[Any], column: str) -> dict[int, list[Any]]:
-    found: dict[int, list[Any]] = {}
-    for row in rows:
-        found.setdefault(int(row[column]), []).append(row)
-    return found
 
 
 def _check_gpus(judge: VllmJudgeConfig, context: Context) -> None:

@@ -116,7 +116,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
     sample = fitted[:_SAMPLE]  # they stand in the order of their hash
     audit = run.artifacts["judge"].read_json("audit.json") or {}
     summary = run.artifacts["mine"].read_json("summary.json")
-    judged = by_judges.of(evaluate)
+    judged = by_judges.measurements(evaluate)
     judged_metrics = evaluate.read_part(by_judges.NAME, 0, METRIC) if judged is not None else None
     return report.ReportData(
         run=experiment.name,

@@ -25,7 +25,7 @@ from anmi_ray.config.evaluate import PeerConfig
 from anmi_ray.config.needs import SCORE_ON_CPU
 from anmi_ray.core.errors import ConfigError, DamagedError, JudgeError
 from anmi_ray.core.records import REJECT, RUN, rejects
-from anmi_ray.judging.http import access
+from anmi_ray.judging.http import connections
 from anmi_ray.judging.http.client import Failed
 from anmi_ray.judging.http.reranking import RerankClient, Scores
 from anmi_ray.models import loading
@@ -90,7 +90,7 @@ def scored(
         artifact.check_files()
         return artifact
     if peer.endpoint is not None:
-        access.read_key(peer.endpoint)
+        connections.read_key(peer.endpoint)
         # one bucket at a time: what bounds requests a minute and in flight stands in the process that asks
         context = replace(context, execution=context.execution.model_copy(update={"window": 1}))
     asked = Asked(retrieve, ingest, depth, HELD_OUT if peer.dev else HELD_OUT[1:])
@@ -250,6 +250,6 @@ def _stop_if_too_many(peer: PeerConfig, failed: Sequence[Failed], queries: int) 
     assert peer.endpoint is not None
     raise JudgeError(
         f"{len(failed)} of {queries} queries have no scores, for reasons that may go away: {reasons}",
-        access.place(peer.endpoint),
+        connections.place(peer.endpoint),
         "run again, which asks those alone; or take the peer out",
     )
