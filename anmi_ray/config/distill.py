@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from anmi_ray.config.encoder_judge import check_texts
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.sample import SampleConfig
@@ -53,12 +52,6 @@ class DistillConfig(LearnConfig):
         description="what is learned of a score c: binary, P(second) = c; pairwise alone: ternary, a tie with P = 1 - "
         "|2c - 1| and the rest on the preferred side; two-head, E[c] and E|2c - 1| by a logit each",
     )
-    text: str | None = Field(
-        default=None,
-        description="pairwise: the model's first text, made of {query}, {first}, {second}, {sep}; null: as its "
-        "tokenizer pairs texts",
-    )
-    text_pair: str | None = Field(default=None, description="pairwise: its second text; null with text: there is none")
     calibration: Calibration = Field(
         default="temperature", description="how probabilities are calibrated on the dev pairs once training is over"
     )
@@ -97,12 +90,6 @@ class DistillConfig(LearnConfig):
                 raise ValueError("a difference of two scores knows no ties: set target: binary, or form: pairwise")
             if self.calibration == "isotonic" or (self.calibration == "none" and self.form == "bi-encoder"):
                 raise ValueError(f"{self.calibration} is for other forms: of differences choose temperature")
-            if self.text is not None or self.text_pair is not None:
-                raise ValueError("text and text_pair are of form: pairwise: leave them out")
-        elif self.text is None and self.text_pair is not None:
-            raise ValueError("text_pair is the second text: give text too")
-        elif self.text is not None:
-            check_texts(self.text, self.text_pair)
         if self.judge.orders == "one":
             raise ValueError("judge.orders: one needs a fit of what judges prefer for its place: leave it at both")
         if any(judge.kind == "distilled" for judge in self.judge.judges):

@@ -62,7 +62,6 @@ class SimulatedJudgeConfig(OneJudge[Literal["simulated"]]):
     taste_sd: float = Field(default=0.0, ge=0, le=10, description="sd of the judge's own lasting opinion of a document")
     position_bias: float = Field(default=0.0, ge=-5, le=5, description="probits in favour of the document shown first")
     tie_width: float = Field(default=0.0, ge=0, le=5, description="perceived differences below this (probits) are ties")
-    lapse_rate: float = Field(default=0.0, ge=0, le=1, description="share of answers that are a coin flip")
     failure_rate: float = Field(default=0.0, ge=0, le=1, description="share of requests that fail")
     readout: Readout = Field(default="sign", description="sign: 0, 1/2 or 1; soft: Φ of the perceived difference")
 
@@ -185,7 +184,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     # The errors of two judges on a pair correlate at one half; each alone is still Thurstone with sd 1.
     "correlated": {"shared_noise": {"document_sd": 0.0, "pair_sd": 0.5**0.5}, "judges": _three(noise_sd=0.5**0.5)},
     "heavy-tailed": {"shared_noise": _NO_SHARED, "judges": _three(tail="student-t", tail_df=2.5)},
-    # Lasting wrong opinions, lapses, strong position biases and wide ties: nothing that Thurstone's model has.
+    # Lasting wrong opinions, strong position biases and wide ties: nothing that Thurstone's model has.
     "misspecified": {
         "shared_noise": {"document_sd": 0.3, "pair_sd": 0.5},
         "judges": _panel(
@@ -193,7 +192,6 @@ _PRESETS: dict[str, dict[str, Any]] = {
             {"name": "sim-2", "position_bias": -0.4, "tie_width": 0.4},
             {"name": "sim-3", "position_bias": 0.8, "tie_width": 0.2, "tail": "student-t", "tail_df": 3.0},
             taste_sd=0.5,
-            lapse_rate=0.05,
             order_correlation=0.5,
             failure_rate=0.02,
         ),

@@ -62,15 +62,6 @@ class LearnConfig(StartModel):
     layer_decay: float = Field(
         default=1.0, gt=0, le=1.0, description="factor on the learning rate per layer below the highest; 1: all alike"
     )
-    warmup_fraction: float = Field(
-        default=0.1, ge=0.0, lt=1.0, description="share of the steps with rising learning rate"
-    )
-    decay: Literal["linear", "cosine", "constant"] = Field(
-        default="linear", description="learning rate after the warm-up"
-    )
-    weight_decay: float = Field(
-        default=0.01, ge=0.0, description="decoupled weight decay; none on biases and LayerNorm"
-    )
     clip: float = Field(default=1.0, ge=0.0, description="largest norm of the gradient; 0: not clipped")
     average_decay: float = Field(
         default=0.0,

@@ -7,7 +7,6 @@ them out. Gaps are in Elo points (anchor minus document), P means a probability 
 from __future__ import annotations
 
 import difflib
-from itertools import pairwise
 from typing import Annotated, Any, Generic, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -33,9 +32,7 @@ class GateRule(RuleSettings[Literal["gate"]]):
 
 
 class Denoise(RuleSettings[Literal["denoise"]]):
-    """Keep what the anchor surely beats: max(0, (p - .5)/.5) above `keep_above`, p = P(gap > 0)."""
-
-    keep_above: float = Field(default=0.1, ge=0, lt=1, description="least denoising weight that is kept")
+    """Keep what the anchor surely beats: max(0, (p - .5)/.5) above .1, p = P(gap > 0)."""
 
 
 class RocketQA(RuleSettings[Literal["rocketqa"]]):
@@ -107,17 +104,15 @@ class Validate(RuleSettings[Literal["validate"]]):
 
     low: float = Field(default=80.0, ge=-10_000, le=10_000, description="least borderline gap, points")
     high: float = Field(default=150.0, ge=-10_000, le=10_000, description="largest borderline gap, points")
-    reject_below: Share = Field(default=0.65, description="preference for the anchor below which a document is refused")
-    full_above: Share = Field(default=0.75, description="preference above which it is a negative of weight 1")
-    weight: Share = Field(default=0.3, description="weight in between")
+    reject_below: float = Field(
+        default=0.65, ge=0, le=0.75, description="preference for the anchor below which a document is refused"
+    )
+    weight: Share = Field(default=0.3, description="weight up to a preference of .75, above which it is 1")
 
     @model_validator(mode="after")
     def _ascends(self) -> Validate:
-        if self.low >= self.high or self.reject_below > self.full_above:
-            raise ValueError(
-                f"low < high and reject_below <= full_above must hold, not {self.low}, {self.high} and "
-                f"{self.reject_below}, {self.full_above}"
-            )
+        if self.low >= self.high:
+            raise ValueError(f"expected low < high, got {self.low} and {self.high}")
         return self
 
 
@@ -132,22 +127,10 @@ class PosteriorRule(RuleSettings[Literal["posterior"]]):
 
 
 class Percentile(RuleSettings[Literal["percentile"]]):
-    """Bands at percentiles of the query's own gaps: refuses a fixed share of every query, whatever its documents are.
+    """Weights 0, .5, 1, .3 between the 10th, 25th and 75th percentile of the query's own gaps.
 
-    It knows nothing of false negatives; gaps of 0 and below are refused all the same.
+    Refuses a tenth of every query, whatever its documents are, and gaps of 0 and below.
     """
-
-    percentiles: tuple[float, float, float] = Field(
-        default=(10.0, 25.0, 75.0), description="edges between danger, soft, goldilocks and easy"
-    )
-    weights: tuple[Share, Share, Share, Share] = Field(default=(0.0, 0.5, 1.0, 0.3), description="their weights")
-
-    @model_validator(mode="after")
-    def _ascend(self) -> Percentile:
-        edges = (0.0, *self.percentiles, 100.0)
-        if any(low >= high for low, high in pairwise(edges)):
-            raise ValueError(f"percentiles must ascend between 0 and 100, not {self.percentiles}")
-        return self
 
 
 class Relative(RelativeRule[Literal["relative"]]):
@@ -240,14 +223,13 @@ class SimANS(RuleSettings[Literal["simans"]]):
 
 
 class Closed(RuleSettings[Literal["closed"]]):
-    """The nearest to the report's closed optimum, 200 (1 + 2 rho) (sd / reference_sd) points.
+    """The nearest to the report's closed optimum, 260 (sd / reference_sd) points.
 
-    sd is the query's spread of ratings.
+    sd is the query's spread of ratings; 260 is 200 (1 + 2 rho) for a share rho = .15 of false negatives.
     """
 
-    rho: Share = Field(default=0.15, description="share of false negatives among candidates")
     reference_sd: float = Field(
-        default=170.0, gt=0, le=1e4, description="spread of ratings at which 200 (1 + 2 rho) is meant, points"
+        default=170.0, gt=0, le=1e4, description="spread of ratings at which the target is 260 points"
     )
 
 

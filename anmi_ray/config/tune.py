@@ -146,7 +146,7 @@ class CampaignConfig(Settings):
 
     # what a campaign may have otherwise when it goes on; the experiment counts by its stages' fingerprints
     how_only: ClassVar[frozenset[str]] = frozenset(
-        {"name", "experiment", "settings", "trials", "repeats", "max_concurrent", "trial_hours"}
+        {"name", "experiment", "settings", "trials", "repeats", "max_concurrent"}
     )
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,55}$", description="name of the campaign and its runs")
@@ -170,11 +170,6 @@ class CampaignConfig(Settings):
     )
     max_concurrent: int = Field(
         default=1, ge=1, description="trials at once; with one, a campaign of the same seed has the same trials again"
-    )
-    trial_hours: float | None = Field(
-        default=None,
-        gt=0,
-        description="hours, those of all trials added up, after which no trial starts; null: no limit",
     )
 
     def drawn(self, ask: Ask) -> tuple[dict[str, Any], dict[str, Any]]:

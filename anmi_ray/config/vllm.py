@@ -20,7 +20,7 @@ _OWN = frozenset({
     "trust_remote_code", "skip_tokenizer_init", "task", "task_type", "runner", "convert", "load_format", "dtype",
     "seed", "max_model_len", "max_logprobs", "logprobs_mode", "enable_prefix_caching", "disable_log_stats",
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "distributed_executor_backend",
-    "gpu_memory_utilization", "max_num_seqs", "enforce_eager",
+    "gpu_memory_utilization",
 })  # fmt: skip
 
 
@@ -56,8 +56,6 @@ class VllmExecution(GpuType):
     )
     tensor_parallel: int = Field(default=1, ge=1, le=64, description="GPUs of one node that share a model")
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1, description="share of a GPU's memory to use")
-    max_num_seqs: int = Field(default=256, ge=1, le=8192, description="prompts that an engine works on at once")
-    enforce_eager: bool = Field(default=False, description="no compilation: starts sooner, runs slower")
     environment: dict[str, str] = Field(
         default={},
         description="environment variables of the engines' processes, such as VLLM_ATTENTION_BACKEND"
@@ -97,7 +95,7 @@ class VllmJudgeConfig(ModelJudge[Literal["vllm"]]):
     max_tokens: int = Field(default=16, ge=1, description="longest answer in words; a letter's probability needs none")
     seed: int = Field(default=0, ge=0, description="seed of sampling")
     engine_kwargs: dict[str, JsonValue] = Field(
-        default={}, description="more arguments of vLLM's engine, such as quantization, kv_cache_dtype, block_size"
+        default={}, description="more arguments of vLLM's engine, such as quantization, kv_cache_dtype, max_num_seqs, enforce_eager"
     )
     execution: VllmExecution = Field(default=VllmExecution(), description="with what the engines run")
 

@@ -12,6 +12,9 @@ from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict
 from anmi_ray.mining.posterior import below
 
 
+FULL_ABOVE = 0.75  # preference for the anchor above which a borderline document has weight 1
+
+
 def anchor_better(negatives: Negatives) -> Reals:
     """Return P(anchor is better) = P(Δ > 0) = Φ(Δ̂/se); the posterior includes the pair's own judgments."""
     return 1.0 - below(0.0, negatives.gap, negatives.gap_se)
@@ -22,9 +25,9 @@ def confidence(negatives: Negatives) -> Reals:
     return np.maximum(0.0, (anchor_better(negatives) - 0.5) / 0.5)
 
 
-def denoise(negatives: Negatives, settings: Denoise, _common: Common) -> RuleVerdict:
-    """Reject documents whose `confidence` does not exceed `keep_above`."""
-    return RuleVerdict(np.where(confidence(negatives) > settings.keep_above, np.nan, 0.0))
+def denoise(negatives: Negatives, _settings: Denoise, _common: Common) -> RuleVerdict:
+    """Reject documents whose `confidence` does not exceed .1."""
+    return RuleVerdict(np.where(confidence(negatives) > 0.1, np.nan, 0.0))
 
 
 def reliability(negatives: Negatives, _settings: Reliability, _common: Common) -> RuleVerdict:
@@ -64,8 +67,8 @@ def outcomes(preference: Reals, settings: Validate) -> dict[str, Flags]:
     """Return the outcome of each direct preference for the anchor; all False for NaN."""
     return {
         "rejected": preference < settings.reject_below,
-        "reduced": (preference >= settings.reject_below) & (preference <= settings.full_above),
-        "full": preference > settings.full_above,
+        "reduced": (preference >= settings.reject_below) & (preference <= FULL_ABOVE),
+        "full": preference > FULL_ABOVE,
     }
 
 

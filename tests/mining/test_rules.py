@@ -197,7 +197,6 @@ def test_denoising_by_hand() -> None:
     negatives = pool(gap, 100.0, direct=direct)
     np.testing.assert_allclose(weigh(negatives, "reliability"), [0.6827, 0.6827, 0.0797, 0.0, 0.0], atol=5e-5)
     assert allowed(negatives, "denoise") == [True, True, False, False, False]
-    assert allowed(negatives, {"rule": "denoise", "keep_above": 0.05}) == [True, True, True, False, False]
 
 
 def test_rocketqa_believes_a_pointwise_model_first() -> None:
