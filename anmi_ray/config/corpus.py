@@ -59,9 +59,12 @@ _NONE: Any = ()  # of whichever names
 class Splits(Settings, Generic[Named]):
     """One or more names, or files, for each split that there is."""
 
-    train: Named = Field(default=_NONE, description="of the train queries")
-    dev: Named = Field(default=_NONE, description="of the dev queries; without any, some train queries become dev")
-    test: Named = Field(default=_NONE, description="of the test queries")
+    train: Named = _NONE
+    """Of the train queries."""
+    dev: Named = _NONE
+    """Of the dev queries; without any, some train queries become dev."""
+    test: Named = _NONE
+    """Of the test queries."""
 
     @model_validator(mode="before")
     @classmethod
@@ -89,117 +92,84 @@ class Splits(Settings, Generic[Named]):
 class Columns(Settings):
     """Names of columns; null is the one of the usual names that is there (two of them are an error)."""
 
-    doc_id: str | None = Field(default=None, description="id of a document; null: _id, id, doc_id, docid or docno")
-    title: str | None = Field(default=None, description="title of a document; null: title, where there is one")
-    text: str | None = Field(default=None, description="text of a document; null: text")
-    query_id: str | None = Field(default=None, description="id of a query; null: _id, id, query_id or qid")
-    query: str | None = Field(default=None, description="text of a query; null: text or query")
-    qrels_query_id: str | None = Field(default=None, description="null: query-id, query_id or qid")
-    qrels_doc_id: str | None = Field(default=None, description="null: corpus-id, corpus_id, doc_id, docid or docno")
-    grade: str | None = Field(default=None, description="relevance grade; null: score, grade, relevance or rel")
+    doc_id: str | None = None
+    """Id of a document; null: _id, id, doc_id, docid or docno."""
+    title: str | None = None
+    """Title of a document; null: title, where there is one."""
+    text: str | None = None
+    """Text of a document; null: text."""
+    query_id: str | None = None
+    """Id of a query; null: _id, id, query_id or qid."""
+    query: str | None = None
+    """Text of a query; null: text or query."""
+    qrels_query_id: str | None = None
+    """null: query-id, query_id or qid."""
+    qrels_doc_id: str | None = None
+    """null: corpus-id, corpus_id, doc_id, docid or docno."""
+    grade: str | None = None
+    """Relevance grade; null: score, grade, relevance or rel."""
 
 
 class CorpusConfig(Settings):
     """Which documents, queries and relevance grades a run starts from."""
 
-    reader: Literal["pydocs", "beir", "trec", "table", "ir_datasets"] = Field(
-        default="pydocs",
-        description="pydocs: this Python's own docstrings (embedded, no network); beir: a folder in BEIR layout; "
-        "trec: SGML or MS MARCO's tsv, topics, qrels; table: Parquet, JSON lines, csv or tsv; ir_datasets: by that "
-        "library's ids",
-    )
-    path: PathOrUri | None = Field(
-        default=None, description="beir: folder with corpus.jsonl, queries.jsonl and, where there are any, qrels/*.tsv"
-    )
-    documents: Paths = Field(
-        default=(),
-        description="trec, table: files and folders of documents, local or s3://, gs://, file://; read sorted by path",
-    )
-    queries: Paths = Field(
-        default=(),
-        description="trec: files of topics (<top> or tsv); table: of queries. Their split is that of their qrels; "
-        "without any, train",
-    )
-    qrels: Splits[Paths] | None = Field(
-        default=None,
-        description="trec, table: files of relevance grades by split; a grade below 0 counts as 0, not relevant; "
-        "null: there are none",
-    )
-    labels: SplitNames = Field(
-        default=_SPLITS,
-        description="splits whose relevance grades are read, where there are any. Those of others are never looked at, "
-        "and their queries are unlabelled: [test] trains without labels, and measures with them",
-    )
-    unlabelled: Literal["train", "leave-out"] = Field(
-        default="train",
-        description="queries without a grade in any split that is read: train queries, or left out of the collection",
-    )
-    unlabelled_dev: Size | None = Field(
-        default=None,
-        description="how many queries without a grade become dev, by hash of their text: a share below 1, a number, or "
-        "auto, a fifth of them but at most 100; null is auto with evaluate.judged: unlabelled, else 0. Judges compare "
-        "their documents like those of train queries where these need no label (mine.anchors), and training's best "
-        "point, weights of fusions and the baseline are chosen by their ratings; else by direct answers "
-        "(evaluate.judged)",
-    )
-    unlabelled_test: Size | None = Field(
-        default=None,
-        description="how many queries without a grade become test, as for unlabelled_dev, and before it: judges "
-        "measure on them (evaluate.judged)",
-    )
-    topic_fields: tuple[Topic, ...] = Field(
-        default=("title",), min_length=1, description="trec: what of a <top> is the query, joined in this order"
-    )
-    encoding: str = Field(
-        default="utf-8",
-        description="beir, trec, table: of all its text files, by any name that Python knows, such as latin-1, cp1252, "
-        "utf-16, gb18030 or shift_jis",
-    )
-    columns: Columns = Field(default=Columns(), description="table: which column is what")
-    datasets: Splits[Names] | None = Field(
-        default=None,
-        description="ir_datasets: ids by split, all over the same documents; see https://ir-datasets.com",
-    )
-    packages: tuple[str, ...] = Field(
-        default=(),
-        description="pydocs: installed packages whose sources are added to the standard library's, e.g. [numpy]",
-    )
-    dev_fraction: float | None = Field(
-        default=None,
-        ge=0.0,
-        lt=1.0,
-        description="share of queries that become dev, by hash of their text; null is .06 for pydocs, "
-        "for all others .1 of the train queries that have a grade (used only where no dev grades are read)",
-    )
-    test_fraction: float = Field(default=0.12, ge=0.0, lt=1.0, description="pydocs: share of queries that become test")
-    split_seed: int = Field(
-        default=0,
-        ge=0,
-        description="another number splits the queries another way (all but pydocs: carves another dev)",
-    )
-    max_train_queries: int | None = Field(
-        default=None, ge=0, description="keep so many train queries, by hash of their text"
-    )
-    max_dev_queries: int | None = Field(
-        default=None, ge=0, description="keep so many dev queries, by hash of their text"
-    )
-    max_test_queries: int | None = Field(
-        default=None, ge=0, description="keep so many test queries, by hash of their text"
-    )
-    own_document: OwnDocument = Field(
-        default="same-text",
-        description="all but pydocs: a document that has the id of a query is left out of what is ranked for that "
-        "query. same-text: if it repeats the query's text; same-id: always, as BEIR does; keep: never",
-    )
-    max_reject_fraction: float = Field(
-        default=0.01,
-        ge=0.0,
-        le=1.0,
-        description="share of documents, of queries or of qrels that may be refused as malformed",
-    )
-    shard_documents: int = Field(
-        default=50_000, ge=1, description="documents per shard, which is what a task reads and indexes at once"
-    )
+    reader: Literal["pydocs", "beir", "trec", "table", "ir_datasets"] = "pydocs"
+    """pydocs: this Python's own docstrings (embedded, no network); beir: a folder in BEIR layout; trec: SGML or MS
+    MARCO's tsv, topics, qrels; table: Parquet, JSON lines, csv or tsv; ir_datasets: by that library's ids."""
+    path: PathOrUri | None = None
+    """beir: folder with corpus.jsonl, queries.jsonl and, where there are any, qrels/*.tsv."""
+    documents: Paths = ()
+    """trec, table: files and folders of documents, local or s3://, gs://, file://; read sorted by path."""
+    queries: Paths = ()
+    """trec: files of topics (<top> or tsv); table: of queries. Their split is that of their qrels; without any,
+    train."""
+    qrels: Splits[Paths] | None = None
+    """trec, table: files of relevance grades by split; a grade below 0 counts as 0, not relevant; null: there are
+    none."""
+    labels: SplitNames = _SPLITS
+    """Splits whose relevance grades are read, where there are any. Those of others are never looked at, and their
+    queries are unlabelled: [test] trains without labels, and measures with them."""
+    unlabelled: Literal["train", "leave-out"] = "train"
+    """Queries without a grade in any split that is read: train queries, or left out of the collection."""
+    unlabelled_dev: Size | None = None
+    """How many queries without a grade become dev, by hash of their text: a share below 1, a number, or auto, a fifth
+    of them but at most 100; null is auto with evaluate.judged: unlabelled, else 0. Judges compare their documents like
+    those of train queries where these need no label (mine.anchors), and training's best point, weights of fusions and
+    the baseline are chosen by their ratings; else by direct answers (evaluate.judged)."""
+    unlabelled_test: Size | None = None
+    """How many queries without a grade become test, as for unlabelled_dev, and before it: judges measure on them
+    (evaluate.judged)."""
+    topic_fields: tuple[Topic, ...] = Field(default=("title",), min_length=1)
+    """trec: what of a <top> is the query, joined in this order."""
+    encoding: str = "utf-8"
+    """beir, trec, table: of all its text files, by any name that Python knows, such as latin-1, cp1252, utf-16, gb18030
+    or shift_jis."""
+    columns: Columns = Columns()
+    """table: which column is what."""
+    datasets: Splits[Names] | None = None
+    """ir_datasets: ids by split, all over the same documents; see https://ir-datasets.com."""
+    packages: tuple[str, ...] = ()
+    """pydocs: installed packages whose sources are added to the standard library's, e.g. [numpy]."""
+    dev_fraction: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """Share of queries that become dev, by hash of their text; null is .06 for pydocs, for all others .1 of the train
+    queries that have a grade (used only where no dev grades are read)."""
+    test_fraction: float = Field(default=0.12, ge=0.0, lt=1.0)
+    """pydocs: share of queries that become test."""
+    split_seed: int = Field(default=0, ge=0)
+    """Another number splits the queries another way (all but pydocs: carves another dev)."""
+    max_train_queries: int | None = Field(default=None, ge=0)
+    """Keep so many train queries, by hash of their text."""
+    max_dev_queries: int | None = Field(default=None, ge=0)
+    """Keep so many dev queries, by hash of their text."""
+    max_test_queries: int | None = Field(default=None, ge=0)
+    """Keep so many test queries, by hash of their text."""
+    own_document: OwnDocument = "same-text"
+    """All but pydocs: a document that has the id of a query is left out of what is ranked for that query. same-text: if
+    it repeats the query's text; same-id: always, as BEIR does; keep: never."""
+    max_reject_fraction: float = Field(default=0.01, ge=0.0, le=1.0)
+    """Share of documents, of queries or of qrels that may be refused as malformed."""
+    shard_documents: int = Field(default=50_000, ge=1)
+    """Documents per shard, which is what a task reads and indexes at once."""
 
     @field_validator("packages")
     @classmethod
@@ -281,7 +251,8 @@ class IngestConfig(CorpusConfig):
     A size of held-out queries that is null is 0 here.
     """
 
-    tells_panel: bool = Field(default=False, description="whether hidden grades are kept for a simulated panel")
+    tells_panel: bool = False
+    """Whether hidden grades are kept for a simulated panel."""
 
     @classmethod
     def of(cls, corpus: CorpusConfig, simulated: bool, judges_measure: bool = False) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -42,41 +42,32 @@ class TrainingStart:
 class Scoring(Settings):
     """How a model scores pairs of a query and a document."""
 
-    max_tokens: int | None = Field(
-        default=None,
-        ge=16,
-        le=32_768,
-        description="tokens of a query and document, longer documents are cut; null: as the model was trained",
-    )
-    precision: Precision = Field(
-        default="auto",
-        description="arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively",
-    )
+    max_tokens: int | None = Field(default=None, ge=16, le=32_768)
+    """Tokens of a query and document, longer documents are cut; null: as the model was trained."""
+    precision: Precision = "auto"
+    """Arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively."""
 
 
 class PeerConfig(LoadedModel, Scoring):
     """Another reranker that scores the same documents, a system of its own: a model, an endpoint, another run's, or the
     untrained."""
 
-    by_content: ClassVar[frozenset[str]] = frozenset({"run"})
+    by_content = frozenset({"run"})
 
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="name of the system in tables, tests and run files"
-    )
-    model: FolderOrName | None = Field(
-        default=None,
-        min_length=1,
-        description="a cross-encoder or bi-encoder: an installed package, a folder, or a hub id (org/model@revision)",
-    )
-    endpoint: RerankEndpointConfig | None = Field(default=None, description="a reranker behind HTTP")
-    untrained: bool = Field(
-        default=False, description="the model that training starts from, its head drawn by train.seed and not trained"
-    )
-    run: str | None = Field(
-        default=None, min_length=1, description="the reranker that another run under the same root has trained"
-    )
-    start: TrainingStart | None = Field(default=None, description="untrained: filled in from the settings of training")
-    dev: bool = Field(default=False, description="dev queries are scored too: filled in where evaluate.partners asks")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
+    """Name of the system in tables, tests and run files."""
+    model: FolderOrName | None = Field(default=None, min_length=1)
+    """A cross-encoder or bi-encoder: an installed package, a folder, or a hub id (org/model@revision)."""
+    endpoint: RerankEndpointConfig | None = None
+    """A reranker behind HTTP."""
+    untrained: bool = False
+    """The model that training starts from, its head drawn by train.seed and not trained."""
+    run: str | None = Field(default=None, min_length=1)
+    """The reranker that another run under the same root has trained."""
+    start: TrainingStart | None = None
+    """untrained: filled in from the settings of training."""
+    dev: bool = False
+    """Dev queries are scored too: filled in where evaluate.partners asks."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> PeerConfig:
@@ -115,17 +106,12 @@ class PeerConfig(LoadedModel, Scoring):
 class RerankConfig(Scoring):
     """How the trained model scores the first stage's documents of the dev and test queries."""
 
-    depth: int = Field(default=100, ge=1, le=10_000, description="documents per query, from the top of the hybrid run")
-    start: bool = Field(
-        default=True,
-        description="also measure the model that training starts from, before training; a head drawn at random is not "
-        "measured",
-    )
-    peers: tuple[PeerConfig, ...] = Field(
-        default=(),
-        max_length=50,
-        description="other rerankers that score the same documents of the test queries, measured beside ours",
-    )
+    depth: int = Field(default=100, ge=1, le=10_000)
+    """Documents per query, from the top of the hybrid run."""
+    start: bool = True
+    """Also measure the model that training starts from, before training; a head drawn at random is not measured."""
+    peers: tuple[PeerConfig, ...] = Field(default=(), max_length=50)
+    """Other rerankers that score the same documents of the test queries, measured beside ours."""
 
     @field_validator("peers")
     @classmethod
@@ -145,7 +131,7 @@ class HeldOutConfig(RerankConfig):
     untrained: the model that training starts from, as a peer; it follows from train, an input of the stage.
     """
 
-    how_only: ClassVar[frozenset[str]] = frozenset({"untrained"})
+    how_only = frozenset({"untrained"})
 
     untrained: PeerConfig | None = None
 
@@ -168,46 +154,25 @@ class HeldOutConfig(RerankConfig):
 class EvaluateConfig(Settings):
     """What is measured on the test queries, against what, and how the reranked scores are fused with the hybrid's."""
 
-    measures: tuple[str, ...] = Field(
-        default=MEASURES,
-        min_length=1,
-        max_length=8,
-        description="names that ir_measures reads; the first is the headline",
-    )
-    baseline: str | None = Field(
-        default=None,
-        min_length=1,
-        description="system that the others are compared with; null: the best on dev queries of those that nothing was "
-        "trained for, which are the retrievers, hybrid, the fusion without the reranker, start and start+hybrid",
-    )
-    rounds: int = Field(
-        default=10_000,
-        ge=100,
-        le=10_000_000,
-        description="sign flips of the randomisation test, resamples of the bootstrap",
-    )
-    fusion: bool = Field(
-        default=True,
-        description="also evaluate the reranked scores fused with the first stage's, by weights that dev chose",
-    )
-    partners: tuple[str, ...] = Field(
-        default=USUAL,
-        min_length=1,
-        max_length=4,
-        description="systems whose scores are fused with the reranked ones: retrievers; hybrid, the fused ranks as one "
-        "score; peers that are a model or another run's; by default the retrievers, or hybrid where they are four",
-    )
-    judged: Literal["none", "unlabelled", "all"] = Field(
-        default="none",
-        description="dev and test queries of whose top documents judges are asked whether they answer, but for dev "
-        "queries that they rated (corpus.unlabelled_dev): none; unlabelled, those without a relevant document among "
-        "the labels (corpus.unlabelled_test holds such queries out); all, so that labels and judges stand side by side",
-    )
-    judge: JudgeConfig | None = Field(
-        default=None,
-        description="the panel that is asked, of one's own, with its own budget; null: the training panel (judge), of "
-        "whose errors a model that it trained may have made a habit, and what its budget has left",
-    )
+    measures: tuple[str, ...] = Field(default=MEASURES, min_length=1, max_length=8)
+    """Names that ir_measures reads; the first is the headline."""
+    baseline: str | None = Field(default=None, min_length=1)
+    """System that the others are compared with; null: the best on dev queries of those that nothing was trained for,
+    which are the retrievers, hybrid, the fusion without the reranker, start and start+hybrid."""
+    rounds: int = Field(default=10_000, ge=100, le=10_000_000)
+    """Sign flips of the randomisation test, resamples of the bootstrap."""
+    fusion: bool = True
+    """Also evaluate the reranked scores fused with the first stage's, by weights that dev chose."""
+    partners: tuple[str, ...] = Field(default=USUAL, min_length=1, max_length=4)
+    """Systems whose scores are fused with the reranked ones: retrievers; hybrid, the fused ranks as one score; peers
+    that are a model or another run's; by default the retrievers, or hybrid where they are four."""
+    judged: Literal["none", "unlabelled", "all"] = "none"
+    """Dev and test queries of whose top documents judges are asked whether they answer, but for dev queries that they
+    rated (corpus.unlabelled_dev): none; unlabelled, those without a relevant document among the labels
+    (corpus.unlabelled_test holds such queries out); all, so that labels and judges stand side by side."""
+    judge: JudgeConfig | None = None
+    """The panel that is asked, of one's own, with its own budget; null: the training panel (judge), of whose errors a
+    model that it trained may have made a habit, and what its budget has left."""
 
     @property
     def first_stage(self) -> tuple[str, ...]:

@@ -11,14 +11,13 @@ from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.config.distill import DistillConfig
 from anmi_ray.config.evaluate import EvaluateConfig, RerankConfig
-from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.execution import ExecutionConfig, PlanConfig
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.paths import RUN_NAME
-from anmi_ray.config.plan import PlanConfig
 from anmi_ray.config.queries import QueriesConfig
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.config.recipes import RECIPES, fill
+from anmi_ray.config.recipes import fill
 from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.config.train import TrainConfig, offload_needs
 
@@ -30,25 +29,18 @@ class Experiment(Settings):
     `refines` and `trained_by` name have made is an input of stages.
     """
 
-    name: str = Field(default="experiment", pattern=RUN_NAME, description="name of the run")
-    seed: int = Field(default=0, ge=0, description="root of every derived seed")
-    recipe: str | None = Field(
-        default=None,
-        description=f"{', '.join(RECIPES)}: fills the settings of mine and train that it is about where these are not "
-        "given",
-    )
-    refines: str | None = Field(
-        default=None,
-        min_length=1,
-        description="another run under the same root, which is gone on with: its pairs are judged again with those "
-        "where its model and its ratings disagree, and training starts from its model",
-    )
-    trained_by: str | None = Field(
-        default=None,
-        min_length=1,
-        description="another run under the same root, whose model is measured over this collection: nothing is judged "
-        "or trained",
-    )
+    name: str = Field(default="experiment", pattern=RUN_NAME)
+    """Name of the run."""
+    seed: int = Field(default=0, ge=0)
+    """Root of every derived seed."""
+    recipe: str | None = None
+    """infonce-mined, zelo, anmi2 or anmi2-extended: fills the settings of mine and train that it is about where these
+    are not given."""
+    refines: str | None = Field(default=None, min_length=1)
+    """Another run under the same root, which is gone on with: its pairs are judged again with those where its model and
+    its ratings disagree, and training starts from its model."""
+    trained_by: str | None = Field(default=None, min_length=1)
+    """Another run under the same root, whose model is measured over this collection: nothing is judged or trained."""
     corpus: CorpusConfig = CorpusConfig()
     queries: QueriesConfig = QueriesConfig()
     retrieve: RetrieveConfig = RetrieveConfig()

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import NormalDist
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from anmi_ray.config.base import OneJudge, Settings
+from anmi_ray.config.base import ExecutionSettings, OneJudge, Settings
 from anmi_ray.config.encoder_judge import EncoderJudgeConfig, Forward
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.paths import PathOrUri
-from anmi_ray.config.pilot import PilotConfig
 from anmi_ray.config.prompt import PromptConfig
 from anmi_ray.config.vllm import VllmJudgeConfig
 
@@ -29,41 +28,44 @@ Readout = Literal["sign", "soft"]
 class TruthConfig(Settings):
     """Latent relevance of a (query, document) in a simulation: bonus·known + slope·z(similarity) + hidden noise."""
 
-    positive_bonus: float = Field(default=2.0, ge=0, le=20, description="added to known positives, probits")
-    similarity_slope: float = Field(
-        default=0.7, ge=-10, le=10, description="probits per sd of the bi-encoder's similarity within the query"
-    )
-    relevance_sd: float = Field(
-        default=0.5,
-        ge=0,
-        le=10,
-        description="sd of relevance that neither label nor similarity shows, probits",
-    )
+    positive_bonus: float = Field(default=2.0, ge=0, le=20)
+    """Added to known positives, probits."""
+    similarity_slope: float = Field(default=0.7, ge=-10, le=10)
+    """Probits per sd of the bi-encoder's similarity within the query."""
+    relevance_sd: float = Field(default=0.5, ge=0, le=10)
+    """Sd of relevance that neither label nor similarity shows, probits."""
 
 
 class SharedNoiseConfig(Settings):
     """What the whole simulated panel gets wrong together: the source of correlated judges."""
 
-    document_sd: float = Field(
-        default=0.15, ge=0, le=10, description="sd of the panel's common misreading of a document, probits"
-    )
-    pair_sd: float = Field(default=0.4, ge=0, le=10, description="sd of the panel's common error on a pair, probits")
+    document_sd: float = Field(default=0.15, ge=0, le=10)
+    """Sd of the panel's common misreading of a document, probits."""
+    pair_sd: float = Field(default=0.4, ge=0, le=10)
+    """Sd of the panel's common error on a pair, probits."""
 
 
 class SimulatedJudgeConfig(OneJudge[Literal["simulated"]]):
     """One judge of the simulated panel: it sees the latent difference, with noise, and answers in both orders."""
 
-    noise_sd: float = Field(default=1.0, gt=0, le=20, description="sd of the judge's own noise per answer, probits")
-    order_correlation: float = Field(
-        default=0.0, ge=0, le=1, description="share of the noise's variance that both orders of a pair have alike"
-    )
-    tail: Literal["normal", "student-t"] = Field(default="normal", description="distribution of the judge's own noise")
-    tail_df: float = Field(default=4.0, gt=2, le=200, description="degrees of freedom of student-t noise")
-    taste_sd: float = Field(default=0.0, ge=0, le=10, description="sd of the judge's own lasting opinion of a document")
-    position_bias: float = Field(default=0.0, ge=-5, le=5, description="probits in favour of the document shown first")
-    tie_width: float = Field(default=0.0, ge=0, le=5, description="perceived differences below this (probits) are ties")
-    failure_rate: float = Field(default=0.0, ge=0, le=1, description="share of requests that fail")
-    readout: Readout = Field(default="sign", description="sign: 0, 1/2 or 1; soft: Φ of the perceived difference")
+    noise_sd: float = Field(default=1.0, gt=0, le=20)
+    """Sd of the judge's own noise per answer, probits."""
+    order_correlation: float = Field(default=0.0, ge=0, le=1)
+    """Share of the noise's variance that both orders of a pair have alike."""
+    tail: Literal["normal", "student-t"] = "normal"
+    """Distribution of the judge's own noise."""
+    tail_df: float = Field(default=4.0, gt=2, le=200)
+    """Degrees of freedom of student-t noise."""
+    taste_sd: float = Field(default=0.0, ge=0, le=10)
+    """Sd of the judge's own lasting opinion of a document."""
+    position_bias: float = Field(default=0.0, ge=-5, le=5)
+    """Probits in favour of the document shown first."""
+    tie_width: float = Field(default=0.0, ge=0, le=5)
+    """Perceived differences below this (probits) are ties."""
+    failure_rate: float = Field(default=0.0, ge=0, le=1)
+    """Share of requests that fail."""
+    readout: Readout = "sign"
+    """sign: 0, 1/2 or 1; soft: Φ of the perceived difference."""
 
     @property
     def direct(self) -> SimulatedJudgeConfig:
@@ -86,7 +88,7 @@ class SimilarityJudgeConfig(OneJudge[Literal["similarity"]]):
 class NullJudgeConfig(OneJudge[Literal["null"]]):
     """A judge that answers at random, by hash, without reading: for measuring what everything but judging costs."""
 
-    reads_texts: ClassVar[bool] = True
+    reads_texts = True
 
     @property
     def direct(self) -> NullJudgeConfig:
@@ -97,15 +99,15 @@ class NullJudgeConfig(OneJudge[Literal["null"]]):
 class ApiJudgeConfig(OneJudge[Literal["api"]]):
     """A language model behind an OpenAI-compatible endpoint (OpenAI, Gemini, Anthropic, a vLLM server)."""
 
-    reads_texts: ClassVar[bool] = True
+    reads_texts = True
 
-    endpoint: EndpointConfig = Field(description="the model, and how its server is reached")
-    prompt: PromptConfig = Field(default=PromptConfig(), description="what it is asked, and how its answer is read")
-    identity: str | None = Field(
-        default=None,
-        description="what its answers are kept under, beside model and prompt; null: the server's address, so that a "
-        "model of the same name elsewhere is asked anew",
-    )
+    endpoint: EndpointConfig
+    """The model, and how its server is reached."""
+    prompt: PromptConfig = PromptConfig()
+    """What it is asked, and how its answer is read."""
+    identity: str | None = None
+    """What its answers are kept under, beside model and prompt; null: the server's address, so that a model of the same
+    name elsewhere is asked anew."""
 
     @property
     def unpriced(self) -> bool:
@@ -127,16 +129,13 @@ class ApiJudgeConfig(OneJudge[Literal["api"]]):
 class ImportedJudgeConfig(OneJudge[Literal["imported"]]):
     """Preferences that somebody has already, in a file; what it does not hold is a failure of that name."""
 
-    by_content: ClassVar[frozenset[str]] = frozenset({"path"})
+    by_content = frozenset({"path"})
 
-    path: PathOrUri = Field(
-        min_length=1,
-        description=".csv, .tsv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, doc_a, doc_b, "
-        "preference and perhaps judge, order, error, round, as anmi audit reads them; ids are the collection's",
-    )
-    judge: str | None = Field(
-        default=None, description="whose rows these are, by the file's column judge; null: all, of a single judge"
-    )
+    path: PathOrUri = Field(min_length=1)
+    """.csv, .tsv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, doc_a, doc_b, preference and
+    perhaps judge, order, error, round, as anmi audit reads them; ids are the collection's."""
+    judge: str | None = None
+    """Whose rows these are, by the file's column judge; null: all, of a single judge."""
 
 
 class DistilledJudgeConfig(Forward, OneJudge[Literal["distilled"]]):
@@ -242,9 +241,12 @@ class BudgetConfig(Settings):
     What was spent before with another budget, on the same comparisons and panel, counts.
     """
 
-    dollars: float | None = Field(default=None, gt=0, description="dollars, by the judges' prices; null: no limit")
-    calls: int | None = Field(default=None, gt=0, description="calls to judges, retries included; null: no limit")
-    hours: float | None = Field(default=None, gt=0, description="hours of asking; null: no limit")
+    dollars: float | None = Field(default=None, gt=0)
+    """dollars, by the judges' prices; null: no limit."""
+    calls: int | None = Field(default=None, gt=0)
+    """Calls to judges, retries included; null: no limit."""
+    hours: float | None = Field(default=None, gt=0)
+    """Hours of asking; null: no limit."""
 
     @field_validator("dollars", "calls", "hours", mode="before")
     @classmethod
@@ -256,64 +258,64 @@ class BudgetConfig(Settings):
         return value
 
 
+class PilotConfig(ExecutionSettings):
+    """A pilot asks a sample of the run's own questions, so it changes no judgment. A gate that is null is open."""
+
+    pairs: int = Field(default=300, ge=1)
+    """Pairs of documents that every judge is asked about, both orders."""
+    min_agreement: float | None = Field(default=0.6, ge=0, le=1)
+    """Least share of pairs with one known positive in which it is preferred, of those that take a side."""
+    max_position_bias: float | None = Field(default=0.15, ge=0, le=0.5)
+    """Most that the preference for the document shown first is off one half."""
+    max_inconsistent: float | None = Field(default=0.4, ge=0, le=1)
+    """Largest share of pairs whose two orders get different verdicts."""
+    max_failures: float | None = Field(default=0.05, ge=0, le=1)
+    """Largest share of questions that stay without an answer."""
+    max_dollars: float | None = Field(default=None, ge=0)
+    """Most dollars that a judge may cost for the whole run, as its pilot projects."""
+
+
 class JudgeConfig(Settings):
     """The panel. `preset` fills in what is not given."""
 
-    how_only: ClassVar[frozenset[str]] = frozenset({"max_failures", "max_left_out", "target_hours", "target_dollars"})
+    how_only = frozenset({"max_failures", "max_left_out", "target_hours", "target_dollars"})
 
-    preset: Preset = Field(default="realistic", description="fills every field of this group that is not given")
-    accuracy: float | None = Field(
-        default=None,
-        ge=0.55,
-        le=0.95,
-        description="presets panel and one-judge: the share of pairs of a relevant and another candidate that each "
-        f"judge puts right; null: {_ACCURACY}",
-    )
-    truth: TruthConfig = Field(default=TruthConfig(), description="latent relevance that simulated judges perceive")
-    shared_noise: SharedNoiseConfig = Field(default=SharedNoiseConfig(), description="errors that simulated ones share")
+    preset: Preset = "realistic"
+    """Fills every field of this group that is not given."""
+    accuracy: float | None = Field(default=None, ge=0.55, le=0.95)
+    """Presets panel and one-judge: the share of pairs of a relevant and another candidate that each judge puts right;
+    null: .8."""
+    truth: TruthConfig = TruthConfig()
+    """Latent relevance that simulated judges perceive."""
+    shared_noise: SharedNoiseConfig = SharedNoiseConfig()
+    """Errors that simulated ones share."""
     judges: tuple[JudgeSettings, ...] = Field(
         default_factory=lambda: tuple(SimulatedJudgeConfig(**judge) for judge in _PRESETS["realistic"]["judges"]),
         min_length=1,
-        description="the judges; each answers every comparison, as orders says",
     )
-    orders: Literal["both", "one"] = Field(
-        default="both",
-        description="orders in which judges are shown a pair: both, so that what they prefer for its place cancels, or "
-        "one, drawn by hash of the pair, at half the calls; one needs rate.judge_offsets: true, which fits that "
-        "preference",
-    )
-    retry_passes: int = Field(
-        default=1, ge=0, le=10, description="times that failures which may go away are asked again when all is done"
-    )
-    max_failures: float = Field(
-        default=0.05,
-        ge=0,
-        le=1,
-        description="share of a judge's questions that may stay without an answer for a reason that may go away "
-        "(time-outs, overload); with more the run ends, and asks those again when it is started again",
-    )
-    budget: BudgetConfig = Field(default=BudgetConfig(), description="what judges of texts may cost, in all rounds")
-    max_left_out: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="share of queries that a spent budget may leave out, else the run ends; above 0 any number may be "
-        "left out of a later round (compare.rounds, refines), for they keep the answers that they have",
-    )
-    target_hours: float | None = Field(
-        default=None,
-        gt=0,
-        description="hours in which the panel should have answered, from the start of each run and of each round "
-        "that asks (compare.rounds, refines): pools are as large as that needs, within their limits "
-        "(execution.askers, a vllm judge's execution.engines); null: their limits",
-    )
-    target_dollars: float | None = Field(
-        default=None,
-        gt=0,
-        description="dollars for GPUs (execution.gpu_dollars_hour) that pools should keep to each time, shared evenly "
-        "by judges: fewer take longer and start less often; unlike a budget it leaves nothing out; null: no limit",
-    )
-    pilot: PilotConfig = Field(default=PilotConfig(), description="how judges are tried, and what they must reach")
+    """The judges; each answers every comparison, as orders says."""
+    orders: Literal["both", "one"] = "both"
+    """Orders in which judges are shown a pair: both, so that what they prefer for its place cancels, or one, drawn by
+    hash of the pair, at half the calls; one needs rate.judge_offsets: true, which fits that preference."""
+    retry_passes: int = Field(default=1, ge=0, le=10)
+    """Times that failures which may go away are asked again when all is done."""
+    max_failures: float = Field(default=0.05, ge=0, le=1)
+    """Share of a judge's questions that may stay without an answer for a reason that may go away (time-outs, overload);
+    with more the run ends, and asks those again when it is started again."""
+    budget: BudgetConfig = BudgetConfig()
+    """What judges of texts may cost, in all rounds."""
+    max_left_out: float = Field(default=0.0, ge=0, le=1)
+    """Share of queries that a spent budget may leave out, else the run ends; above 0 any number may be left out of a
+    later round (compare.rounds, refines), for they keep the answers that they have."""
+    target_hours: float | None = Field(default=None, gt=0)
+    """Hours in which the panel should have answered, from the start of each run and of each round that asks
+    (compare.rounds, refines): pools are as large as that needs, within their limits (execution.askers, a vllm judge's
+    execution.engines); null: their limits."""
+    target_dollars: float | None = Field(default=None, gt=0)
+    """Dollars for GPUs (execution.gpu_dollars_hour) that pools should keep to each time, shared evenly by judges: fewer
+    take longer and start less often; unlike a budget it leaves nothing out; null: no limit."""
+    pilot: PilotConfig = PilotConfig()
+    """How judges are tried, and what they must reach."""
 
     @model_validator(mode="before")
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -28,9 +28,12 @@ Category = Literal["danger", "soft", "goldilocks", "medium", "easy"]
 class Band(Settings):
     """One row of Table 2: documents whose gap is below `below` (and not below the row before)."""
 
-    category: Category = Field(description="name of the band; it decides the curriculum tier")
-    below: float | None = Field(description="upper edge of the band in points; null for the last band")
-    weight: float = Field(ge=0, le=1, description="weight of a negative in this band")
+    category: Category
+    """Name of the band; it decides the curriculum tier."""
+    below: float | None
+    """Upper edge of the band in points; null for the last band."""
+    weight: float = Field(ge=0, le=1)
+    """Weight of a negative in this band."""
 
 
 TABLE_2 = (
@@ -45,59 +48,37 @@ TABLE_2 = (
 class MineConfig(Settings):
     """Which negatives an example gets, and with what weight: allow, weigh, sample."""
 
-    how_only: ClassVar[frozenset[str]] = frozenset({"rule"})  # what it stands for is in the fields that it fills
+    how_only = frozenset({"rule"})  # what it stands for is in the fields that it fills
 
-    rule: str | None = Field(
-        default=None,
-        description="a composition by name (posterior, table2, simans, ...): fills allow, weigh and sample where these "
-        "are not given",
-    )
-    allow: tuple[AllowRule, ...] = Field(
-        default=(GateRule(rule="gate"),),
-        description="who may be a negative, rule after rule: gate, denoise, rocketqa, rank-window, score-margin, "
-        "positive-relative, validate; known positives never may",
-    )
-    weigh: WeighRule = Field(
-        default=PosteriorRule(rule="posterior"),
-        description="what it weighs, 0 to 1: table2, posterior, percentile, relative, beta-mixture, gaussian-mixture, "
-        "reliability, optimum, equal",
-    )
-    sample: SampleRule = Field(
-        default=Top(rule="top"),
-        description="which of those with weight an example takes: top, weighted, uniform, ranked, simans, closed",
-    )
-    bands: tuple[Band, ...] = Field(default=TABLE_2, min_length=2, description="bands of the gap with weights")
-    false_negative_gap: float = Field(
-        default=100.0,
-        ge=-1000,
-        le=1000,
-        description="true gap below which a document is a false negative, points",
-    )
-    gap: Literal["anchor", "minimum"] = Field(
-        default="anchor",
-        description="with several positives: the gap to the example's own anchor, or the least",
-    )
-    negatives: int = Field(default=7, ge=1, le=1000, description="rated negatives per example, at most")
-    min_rated_negatives: int = Field(
-        default=0,
-        ge=0,
-        le=1000,
-        description="examples with fewer are refused; 0 allows random ones alone",
-    )
-    random_negatives: int = Field(default=2, ge=0, le=1000, description="random corpus negatives added to each example")
-    rated_extra: int = Field(
-        default=4,
-        ge=0,
-        le=1000,
-        description="further rated documents of weight 0, for the regression loss only",
-    )
-    anchors: Literal["known", "confirmed", "rated"] = Field(
-        default="known",
-        description="what anchors a query: its known positives, and queries without one are refused; confirmed: of a "
-        "query without one those of its four likeliest documents that are likelier than not to answer it, by their "
-        "rank, their rating, and what judges say who are asked directly; rated: the same by rank and rating alone, "
-        "where judges can only compare",
-    )
+    rule: str | None = None
+    """A composition by name (posterior, table2, simans, ...): fills allow, weigh and sample where these are not
+    given."""
+    allow: tuple[AllowRule, ...] = (GateRule(rule="gate"),)
+    """Who may be a negative, rule after rule: gate, denoise, rocketqa, rank-window, score-margin, positive-relative,
+    validate; known positives never may."""
+    weigh: WeighRule = PosteriorRule(rule="posterior")
+    """What it weighs, 0 to 1: table2, posterior, percentile, relative, beta-mixture, gaussian-mixture, reliability,
+    optimum, equal."""
+    sample: SampleRule = Top(rule="top")
+    """Which of those with weight an example takes: top, weighted, uniform, ranked, simans, closed."""
+    bands: tuple[Band, ...] = Field(default=TABLE_2, min_length=2)
+    """Bands of the gap with weights."""
+    false_negative_gap: float = Field(default=100.0, ge=-1000, le=1000)
+    """True gap below which a document is a false negative, points."""
+    gap: Literal["anchor", "minimum"] = "anchor"
+    """With several positives: the gap to the example's own anchor, or the least."""
+    negatives: int = Field(default=7, ge=1, le=1000)
+    """Rated negatives per example, at most."""
+    min_rated_negatives: int = Field(default=0, ge=0, le=1000)
+    """Examples with fewer are refused; 0 allows random ones alone."""
+    random_negatives: int = Field(default=2, ge=0, le=1000)
+    """Random corpus negatives added to each example."""
+    rated_extra: int = Field(default=4, ge=0, le=1000)
+    """Further rated documents of weight 0, for the regression loss only."""
+    anchors: Literal["known", "confirmed", "rated"] = "known"
+    """What anchors a query: its known positives, and queries without one are refused; confirmed: of a query without one
+    those of its four likeliest documents that are likelier than not to answer it, by their rank, their rating, and what
+    judges say who are asked directly; rated: the same by rank and rating alone, where judges can only compare."""
 
     @model_validator(mode="before")
     @classmethod

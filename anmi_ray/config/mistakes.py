@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
-from anmi_ray.config.dropped import RENAMED, Dropped, dropped
 from anmi_ray.core.redaction import is_secret_name, quoted, scrub, shortened
 
 _MOST = 5  # mistakes that a message lists
@@ -31,7 +30,20 @@ _REMEDY = re.compile(
     r"((?:add|choose|divide|fix|give|keep|leave|lower|mend|name|put|raise|remove|say|set(?! by)|use|write)\b.+)",
     re.DOTALL,
 )
-_Mistake = tuple[str, str | None]  # what is wrong, and what to do where that is known
+# Settings of the last release that are gone, without places in lists, and what to use instead.
+REPLACED = {
+    "compare.max_reject_fraction": "fix the file's malformed rows",
+    "evaluate.also": "trained_by in a run of another collection measures the model there",
+    "execution.core_dollars_hour": "execution.gpu_dollars_hour prices the GPU hours of a plan",
+    "judge.judges.endpoint.deadline_s": "the limit is five times timeout_s",
+    "judge.judges.execution.enforce_eager": "write engine_kwargs: {enforce_eager: true}",
+    "judge.judges.execution.max_num_seqs": "write engine_kwargs: {max_num_seqs: NUMBER}",
+    "judge.judges.revision": "write model: org/model@revision",
+    "mine.top_rated_anchors": "use mine.anchors: confirmed, or rated",
+    "rate.strength": "use rate.judge_weights",
+    "train.list_size": "use mine.negatives, the number of rated documents of a list",
+}
+_Mistake = tuple[str, str | None]  # what is wrong, and the remedy if there is one
 
 
 def described(error: ValidationError, model: type[BaseModel], content: Any, otherwise: str) -> tuple[str, str]:
@@ -60,11 +72,13 @@ def described(error: ValidationError, model: type[BaseModel], content: Any, othe
     return "\n  " + "\n  ".join(lines), "fix each of them" if all(one[1] for one in found.values()) else otherwise
 
 
-def is_fixed(name: str, setting: Dropped) -> str:
-    """The message for a setting that was dropped."""
-    return f"no such setting: {name} is fixed now, at {json.dumps(setting.value)}" + (
-        f"; {setting.instead}" if setting.instead else ""
-    )
+def without_places(name: str) -> str:
+    """A dotted name without numbers of places in lists.
+
+    >>> without_places("judge.judges.0.revision")
+    'judge.judges.revision'
+    """
+    return re.sub(r"\.\d+(?=\.|$)", "", name)
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
@@ -131,8 +145,6 @@ def _explained(detail: Mapping[str, Any], name: str, models: Sequence[type[BaseM
                 forms = [json.dumps(form) if form == "null" else form for form in forms]
             remedy = f"did you mean {near[0]}?" if near else f"give one of {members(forms)}"
             return f"{name}.{_key(detail)}: expected a known name (given: {_given(given, name)})", remedy
-    if isinstance(given, str) and (renamed := RENAMED.get(name, {}).get(given)):
-        return f"{name}: {given} is called {renamed} now", f"write {renamed}"
     wanted = _SHAPES.get(detail["type"]) or scrub(detail["msg"])
     shown = "" if detail["type"] == "missing" else f" (given: {_given(given, name)})"
     remedy = f"write {{kind: {given}}}" if detail["type"] == "model_attributes_type" and given in forms else None
@@ -154,8 +166,8 @@ def _given(value: object, name: str) -> str:
 
 
 def _unknown(name: str, models: Sequence[type[BaseModel]]) -> _Mistake:
-    if gone := dropped(name):
-        return is_fixed(name, gone), "leave it out"
+    if instead := REPLACED.get(without_places(name).removeprefix("distill.")):
+        return f"unknown setting {name}", instead
     group, _, last = name.rpartition(".")
     known = sorted({field for one in models for field in one.model_fields})
     if is_secret_name(last) and "key_env" in known:

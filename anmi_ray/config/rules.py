@@ -20,15 +20,15 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class RuleSettings(Settings, Generic[Word]):
     """Base of the rules."""
 
-    rule: Word = Field(description="which rule this is")
+    rule: Word
+    """Which rule this is."""
 
 
 class GateRule(RuleSettings[Literal["gate"]]):
     """Refuse what may be a false negative: P(gap < false_negative_gap) above `largest`."""
 
-    largest: float = Field(
-        default=0.02, gt=0, le=1, description="largest allowed P(false negative); .05 where few are near-relevant"
-    )
+    largest: float = Field(default=0.02, gt=0, le=1)
+    """Largest allowed P(false negative); .05 where few are near-relevant."""
 
 
 class Denoise(RuleSettings[Literal["denoise"]]):
@@ -38,21 +38,19 @@ class Denoise(RuleSettings[Literal["denoise"]]):
 class RocketQA(RuleSettings[Literal["rocketqa"]]):
     """RocketQA's denoising: a negative has P(relevant) below `negative_below`."""
 
-    negative_below: float = Field(
-        default=0.1, gt=0, le=0.9, description="P(relevant) below which a document is negative"
-    )
-    model: FolderOrName | None = Field(
-        default=None,
-        description="cross-encoder (folder or hub id) whose sigmoid is P(relevant); null: P(the anchor is not better), "
-        "P(gap <= 0)",
-    )
+    negative_below: float = Field(default=0.1, gt=0, le=0.9)
+    """P(relevant) below which a document is negative."""
+    model: FolderOrName | None = None
+    """cross-encoder (folder or hub id) whose sigmoid is P(relevant); null: P(the anchor is not better), P(gap <= 0)."""
 
 
 class RankWindow(RuleSettings[Literal["rank-window"]]):
     """The retriever's ranks `first` to `last`, as most libraries mine: knows nothing of judgments."""
 
-    first: int = Field(default=11, ge=1, description="first fused rank that may be a negative; ranks start at 1")
-    last: int | None = Field(default=None, ge=1, description="last such rank; null: no end")
+    first: int = Field(default=11, ge=1)
+    """First fused rank that may be a negative; ranks start at 1."""
+    last: int | None = Field(default=None, ge=1)
+    """Last such rank; null: no end."""
 
     @model_validator(mode="after")
     def _ascends(self) -> RankWindow:
@@ -64,22 +62,19 @@ class RankWindow(RuleSettings[Literal["rank-window"]]):
 class ScoreMargin(RuleSettings[Literal["score-margin"]]):
     """NV-Retriever's and most libraries' rule on the dense retriever's scores, s of a document and of the anchor."""
 
-    form: Literal["relative", "literal", "absolute"] = Field(
-        default="relative",
-        description="relative: s <= s_pos - margin |s_pos|, safe for negative scores; literal: s <= (1 - margin) "
-        "s_pos, as published; absolute: s <= s_pos - margin",
-    )
-    margin: float = Field(default=0.05, ge=0, le=10, description="how far a negative stays below the anchor")
+    form: Literal["relative", "literal", "absolute"] = "relative"
+    """relative: s <= s_pos - margin |s_pos|, safe for negative scores; literal: s <= (1 - margin) s_pos, as published;
+    absolute: s <= s_pos - margin."""
+    margin: float = Field(default=0.05, ge=0, le=10)
+    """How far a negative stays below the anchor."""
 
 
 class RelativeRule(RuleSettings[Word], Generic[Word]):
     """Base of the rules whose unit of the gap depends on the query."""
 
-    form: Literal["spread", "anchored"] = Field(
-        default="spread",
-        description="unit of the gap: spread is the query's robust sd of ratings; anchored (the report's literal form) "
-        "is the anchor's rating on a scale where the mean document has 1500",
-    )
+    form: Literal["spread", "anchored"] = "spread"
+    """Unit of the gap: spread is the query's robust sd of ratings; anchored (the report's literal form) is the anchor's
+    rating on a scale where the mean document has 1500."""
 
 
 class PositiveRelative(RelativeRule[Literal["positive-relative"]]):
@@ -88,7 +83,8 @@ class PositiveRelative(RelativeRule[Literal["positive-relative"]]):
     NV-Retriever's threshold on ratings; the report's is `form: anchored`, "gap > .05 x positive".
     """
 
-    least: float = Field(default=0.5, gt=0, le=100, description="least gap, units (anchored: .05)")
+    least: float = Field(default=0.5, gt=0, le=100)
+    """Least gap, units (anchored: .05)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -102,12 +98,14 @@ class Validate(RuleSettings[Literal["validate"]]):
     Its verdicts are final: rules after it speak of the rest. What has no judgment after all goes on to them.
     """
 
-    low: float = Field(default=80.0, ge=-10_000, le=10_000, description="least borderline gap, points")
-    high: float = Field(default=150.0, ge=-10_000, le=10_000, description="largest borderline gap, points")
-    reject_below: float = Field(
-        default=0.65, ge=0, le=0.75, description="preference for the anchor below which a document is refused"
-    )
-    weight: Share = Field(default=0.3, description="weight up to a preference of .75, above which it is 1")
+    low: float = Field(default=80.0, ge=-10_000, le=10_000)
+    """Least borderline gap, points."""
+    high: float = Field(default=150.0, ge=-10_000, le=10_000)
+    """Largest borderline gap, points."""
+    reject_below: float = Field(default=0.65, ge=0, le=0.75)
+    """Preference for the anchor below which a document is refused."""
+    weight: Share = 0.3
+    """Weight up to a preference of .75, above which it is 1."""
 
     @model_validator(mode="after")
     def _ascends(self) -> Validate:
@@ -123,7 +121,8 @@ class Table2(RuleSettings[Literal["table2"]]):
 class PosteriorRule(RuleSettings[Literal["posterior"]]):
     """Expected band weight given the gap's error, less `penalty` times P(false negative)."""
 
-    penalty: float = Field(default=0.0, ge=0, le=100, description="what a false negative costs, in weight")
+    penalty: float = Field(default=0.0, ge=0, le=100)
+    """What a false negative costs, in weight."""
 
 
 class Percentile(RuleSettings[Literal["percentile"]]):
@@ -139,9 +138,12 @@ class Relative(RelativeRule[Literal["relative"]]):
     Below `least` linear to 0 at a gap of 0, above `most` as exp(-(gap/unit - most)/fade).
     """
 
-    least: float = Field(default=1.5, gt=0, le=100, description="least gap of full weight, units (anchored: .05)")
-    most: float = Field(default=2.5, gt=0, le=100, description="largest gap of full weight, units (anchored: .30)")
-    fade: float = Field(default=1.0, gt=0, le=100, description="units in which the weight falls by e beyond `most`")
+    least: float = Field(default=1.5, gt=0, le=100)
+    """Least gap of full weight, units (anchored: .05)."""
+    most: float = Field(default=2.5, gt=0, le=100)
+    """Largest gap of full weight, units (anchored: .30)."""
+    fade: float = Field(default=1.0, gt=0, le=100)
+    """Units in which the weight falls by e beyond `most`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -160,11 +162,9 @@ class Relative(RelativeRule[Literal["relative"]]):
 class MixtureRule(RuleSettings[Word], Generic[Word]):
     """Base of the mixtures."""
 
-    criterion: Literal["bic", "icl"] = Field(
-        default="icl",
-        description="chooses the number of components: icl (BIC and the overlap) wants groups apart; bic takes the "
-        "shape of one for several",
-    )
+    criterion: Literal["bic", "icl"] = "icl"
+    """Chooses the number of components: icl (BIC and the overlap) wants groups apart; bic takes the shape of one for
+    several."""
 
 
 class BetaMixture(MixtureRule[Literal["beta-mixture"]]):
@@ -182,8 +182,10 @@ class Reliability(RuleSettings[Literal["reliability"]]):
 class Optimum(RuleSettings[Literal["optimum"]]):
     """Theorem 12: the information of a gap in bits, less `cost` times P(gap < false_gap), at least 0."""
 
-    cost: float = Field(default=5.0, ge=0, le=1000, description="what a false negative costs, bits")
-    false_gap: float = Field(default=0.0, ge=-1000, le=1000, description="true gap below which it is one, points")
+    cost: float = Field(default=5.0, ge=0, le=1000)
+    """What a false negative costs, bits."""
+    false_gap: float = Field(default=0.0, ge=-1000, le=1000)
+    """True gap below which it is one, points."""
 
 
 class Equal(RuleSettings[Literal["equal"]]):
@@ -212,9 +214,12 @@ class SimANS(RuleSettings[Literal["simans"]]):
     r is a document's rank by rating in its query and r+ the anchor's, both from 1.
     """
 
-    form: Literal["gap", "rank"] = Field(default="gap", description="what the chance depends on")
-    a: float = Field(default=1.0, gt=0, le=1e6, description="sharpness: large takes the nearest to the target")
-    b: float = Field(default=4.0, ge=-100, le=1000, description="target: gap/100, or a multiple of the anchor's rank")
+    form: Literal["gap", "rank"] = "gap"
+    """What the chance depends on."""
+    a: float = Field(default=1.0, gt=0, le=1e6)
+    """sharpness: large takes the nearest to the target."""
+    b: float = Field(default=4.0, ge=-100, le=1000)
+    """target: gap/100, or a multiple of the anchor's rank."""
 
     @model_validator(mode="before")
     @classmethod
@@ -228,9 +233,8 @@ class Closed(RuleSettings[Literal["closed"]]):
     sd is the query's spread of ratings; 260 is 200 (1 + 2 rho) for a share rho = .15 of false negatives.
     """
 
-    reference_sd: float = Field(
-        default=170.0, gt=0, le=1e4, description="spread of ratings at which the target is 260 points"
-    )
+    reference_sd: float = Field(default=170.0, gt=0, le=1e4)
+    """Spread of ratings at which the target is 260 points."""
 
 
 def _named(value: Any) -> Any:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ModelWrapValidatorHandler, field_validator, model_validator
 
-from anmi_ray.config.base import GpuType
-from anmi_ray.config.labels import Placed
+from anmi_ray.config.base import GpuType, Placed
 from anmi_ray.config.learning import LearnConfig, Offload
 from anmi_ray.config.objective import BalanceConfig, CurriculumConfig, LossConfig
 from anmi_ray.config.paths import PathOrUri
@@ -26,50 +25,38 @@ _SCHEDULED = ("table3", "algorithm3")
 class TrainConfig(LearnConfig):
     """How the reranker is trained. One step sees `lists_per_step` lists, however many workers share them."""
 
-    group: ClassVar[str] = "train"
-    items: ClassVar[str] = "lists"
+    group = "train"
+    items = "lists"
 
-    student: Student = Field(
-        default="cross-encoder",
-        description="cross-encoder: reads query and document together, one logit; bi-encoder: a unit vector each, "
-        "pooled as the start model's, and their cosine (exported for dense retrieval too); late-interaction: a unit "
-        "vector each token, the mean over the query's of the best cosine with one of the document's, trained with the "
-        "cosine of the pooled vectors",
-    )
-    pooling: Pooling = Field(
-        default="cls",
-        description="what the score is read from: cls, the architecture's own classification head (exported as a plain "
-        "AutoModelForSequenceClassification); mean, the mean token through a dense layer (as sentence-transformers "
-        "modules); of decoders last, a linear layer at the last token (exported likewise), or yes-no, the language "
-        "model's logit of yes less that of no as the next token (a plain AutoModelForCausalLM)",
-    )
-    prompt: str | None = Field(
-        default=None,
-        description="what a decoder reads, with {query} and after it {document}; null: as the model brings it, else "
-        "Qwen3-Reranker's form",
-    )
-    lists_per_step: int = Field(default=8, ge=1, description="lists (an anchor and its negatives) per optimiser step")
-    negatives: int | None = Field(
-        default=None,
-        ge=1,
-        description="negatives of a list that a step reads, drawn by weight anew in every epoch, rated ones first; "
-        "null: all",
-    )
+    student: Student = "cross-encoder"
+    """cross-encoder: reads query and document together, one logit; bi-encoder: a unit vector each, pooled as the start
+    model's, and their cosine (exported for dense retrieval too); late-interaction: a unit vector each token, the mean
+    over the query's of the best cosine with one of the document's, trained with the cosine of the pooled vectors."""
+    pooling: Pooling = "cls"
+    """What the score is read from: cls, the architecture's own classification head (exported as a plain
+    AutoModelForSequenceClassification); mean, the mean token through a dense layer (as sentence-transformers modules);
+    of decoders last, a linear layer at the last token (exported likewise), or yes-no, the language model's logit of yes
+    less that of no as the next token (a plain AutoModelForCausalLM)."""
+    prompt: str | None = None
+    """What a decoder reads, with {query} and after it {document}; null: as the model brings it, else Qwen3-Reranker's
+    form."""
+    lists_per_step: int = Field(default=8, ge=1)
+    """lists (an anchor and its negatives) per optimiser step."""
+    negatives: int | None = Field(default=None, ge=1)
+    """Negatives of a list that a step reads, drawn by weight anew in every epoch, rated ones first; null: all."""
 
-    loss: LossConfig = Field(default_factory=LossConfig, description="the ranking and the regression term")
-    balance: BalanceConfig = Field(default_factory=BalanceConfig, description="their weights")
-    curriculum: CurriculumConfig = Field(
-        default_factory=CurriculumConfig, description="which negatives enter the ranking term when"
-    )
-    dev_depth: int = Field(
-        default=20, ge=1, description="documents per dev query, from the top of the hybrid run, to rerank"
-    )
-    interpolate: tuple[float, ...] = Field(
-        default=(),
-        description="shares of the trained weights, the rest the start's (WiSE-FT), such as [0.25, 0.5, 0.75]; each is "
-        "evaluated on dev besides the trained weights alone, and the best is exported; 0 is the start as it was, so "
-        "[0] keeps the better of both",
-    )
+    loss: LossConfig = Field(default_factory=LossConfig)
+    """The ranking and the regression term."""
+    balance: BalanceConfig = Field(default_factory=BalanceConfig)
+    """Their weights."""
+    curriculum: CurriculumConfig = Field(default_factory=CurriculumConfig)
+    """Which negatives enter the ranking term when."""
+    dev_depth: int = Field(default=20, ge=1)
+    """Documents per dev query, from the top of the hybrid run, to rerank."""
+    interpolate: tuple[float, ...] = ()
+    """Shares of the trained weights, the rest the start's (WiSE-FT), such as [0.25, 0.5, 0.75]; each is evaluated on
+    dev besides the trained weights alone, and the best is exported; 0 is the start as it was, so [0] keeps the better
+    of both."""
 
     @field_validator("interpolate")
     @classmethod
@@ -226,49 +213,35 @@ class TrainExecution(GpuType, Placed):
     """With what training is carried out. Several workers share each step's lists, so their number changes no result
     beyond rounding (and which dropout masks are drawn)."""
 
-    num_workers: int = Field(
-        default=1, ge=1, description="training processes, which share a step's lists (or groups of lists) evenly"
-    )
-    threads: int = Field(default=1, ge=1, description="torch threads of a worker on a CPU")
-    use_gpu: bool = Field(default=False, description="one GPU per worker")
-    resources: dict[str, float] = Field(
-        default_factory=lambda: {"CPU": 1.0}, description="Ray resources of a worker, besides its GPU"
-    )
-    storage_path: PathOrUri | None = Field(
-        default=None, description="folder or URI that all workers reach, for checkpoints; null: beside the output"
-    )
-    micro_batch_tokens: int = Field(
-        default=16_384, ge=128, description="tokens between two backward passes: bounds memory, changes no result"
-    )
-    forward_tokens: int | None = Field(
-        default=None,
-        ge=128,
-        description="tokens of one forward pass; null: 4,096 on a CPU, which its cache holds, micro_batch_tokens on a "
-        "GPU",
-    )
-    gradient_checkpointing: bool = Field(
-        default=False,
-        description="keep the inputs of layers alone and compute each twice: far less memory, about a third more time",
-    )
-    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = Field(
-        default="auto",
-        description="how attention is computed; auto: eager on a CPU, on a GPU sdpa where the architecture has it",
-    )
-    compile: bool = Field(
-        default=False, description="compile the transformer (torch.compile): minutes at the start, then faster steps"
-    )
-    offload: Offload = Field(
-        default="none",
-        description="DeepSpeed: what is kept in main memory rather than a GPU's: the optimizer's state (ZeRO stage 1 "
-        "to 3; the processor then computes the update), or that and the parameters (ZeRO stage 3)",
-    )
-    checkpoint_minutes: float = Field(
-        default=5.0, ge=0.0, description="minutes between checkpoints: what a failure can cost"
-    )
-    max_failures: int = Field(default=3, ge=-1, description="worker failures after which the run gives up; -1: never")
-    trackers: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = Field(
-        default=(), description="tools that get the rows of the training log as they are made, see training/tracking.py"
-    )
+    num_workers: int = Field(default=1, ge=1)
+    """Training processes, which share a step's lists (or groups of lists) evenly."""
+    threads: int = Field(default=1, ge=1)
+    """Torch threads of a worker on a CPU."""
+    use_gpu: bool = False
+    """One GPU per worker."""
+    resources: dict[str, float] = Field(default_factory=lambda: {"CPU": 1.0})
+    """Ray resources of a worker, besides its GPU."""
+    storage_path: PathOrUri | None = None
+    """Folder or URI that all workers reach, for checkpoints; null: beside the output."""
+    micro_batch_tokens: int = Field(default=16_384, ge=128)
+    """Tokens between two backward passes: bounds memory, changes no result."""
+    forward_tokens: int | None = Field(default=None, ge=128)
+    """Tokens of one forward pass; null: 4,096 on a CPU, which its cache holds, micro_batch_tokens on a GPU."""
+    gradient_checkpointing: bool = False
+    """Keep the inputs of layers alone and compute each twice: far less memory, about a third more time."""
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
+    """How attention is computed; auto: eager on a CPU, on a GPU sdpa where the architecture has it."""
+    compile: bool = False
+    """Compile the transformer (torch.compile): minutes at the start, then faster steps."""
+    offload: Offload = "none"
+    """DeepSpeed: what is kept in main memory rather than a GPU's: the optimizer's state (ZeRO stage 1 to 3; the
+    processor then computes the update), or that and the parameters (ZeRO stage 3)."""
+    checkpoint_minutes: float = Field(default=5.0, ge=0.0)
+    """Minutes between checkpoints: what a failure can cost."""
+    max_failures: int = Field(default=3, ge=-1)
+    """Worker failures after which the run gives up; -1: never."""
+    trackers: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = ()
+    """Tools that get the rows of the training log as they are made, see training/tracking.py."""
 
     @property
     def at_once(self) -> int:

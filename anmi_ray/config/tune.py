@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -39,8 +39,10 @@ Real = Annotated[float, Field(ge=-_LIMIT, le=_LIMIT)]
 class Bounds(Kind[Word], Generic[Word, Number]):
     """Base of what is searched between two numbers."""
 
-    low: Number = Field(description="the least value")
-    high: Number = Field(description="the largest value")
+    low: Number
+    """The least value."""
+    high: Number
+    """The largest value."""
 
     @model_validator(mode="after")
     def _ascends(self) -> Self:
@@ -67,7 +69,8 @@ class LogUniform(Bounds[Literal["loguniform"], Real]):
 class Integer(Bounds[Literal["integer"], Whole]):
     """A whole number between two, both included."""
 
-    log: bool = Field(default=False, description="alike in its logarithm")
+    log: bool = False
+    """Alike in its logarithm."""
 
     @model_validator(mode="after")
     def _has_a_logarithm(self) -> Integer:
@@ -79,7 +82,8 @@ class Integer(Bounds[Literal["integer"], Whole]):
 class Choice(Kind[Literal["choice"]]):
     """One of several values, of any type that the setting takes."""
 
-    values: tuple[Any, ...] = Field(min_length=2, description="the values")
+    values: tuple[Any, ...] = Field(min_length=2)
+    """The values."""
 
     @field_validator("values")
     @classmethod
@@ -123,7 +127,8 @@ class Options(Kind[Literal["options"]]):
     An option's settings are applied in their order; a value that has a `kind` is searched where the option is chosen.
     """
 
-    options: dict[str, dict[str, OptionValue]] = Field(min_length=2, description="the groups, by any name")
+    options: dict[str, dict[str, OptionValue]] = Field(min_length=2)
+    """The groups, by any name."""
 
 
 Dimension = Annotated[Uniform | LogUniform | Integer | Choice | Options, Field(discriminator="kind")]
@@ -137,40 +142,38 @@ class AshaConfig(Settings):
     is in the best 1/reduction of those that came there before it.
     """
 
-    grace: float = Field(default=0.25, gt=0, lt=1, description="share of its steps before which no trial is stopped")
-    reduction: float = Field(default=2.0, gt=1, le=16, description="one in so many goes on at a rung")
+    grace: float = Field(default=0.25, gt=0, lt=1)
+    """Share of its steps before which no trial is stopped."""
+    reduction: float = Field(default=2.0, gt=1, le=16)
+    """One in so many goes on at a rung."""
 
 
 class CampaignConfig(Settings):
     """A campaign: what is tuned, where it is searched, how many trials there are, and what becomes of the best."""
 
     # what a campaign may have otherwise when it goes on; the experiment counts by its stages' fingerprints
-    how_only: ClassVar[frozenset[str]] = frozenset(
-        {"name", "experiment", "settings", "trials", "repeats", "max_concurrent"}
-    )
+    how_only = frozenset({"name", "experiment", "settings", "trials", "repeats", "max_concurrent"})
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,55}$", description="name of the campaign and its runs")
-    experiment: dict[str, Any] = Field(description="settings of the experiment, or the path of a file that has them")
-    settings: dict[str, Any] = Field(
-        default_factory=dict, description="by dotted name, what all trials have otherwise than the experiment's file"
-    )
-    space: dict[str, Dimension] = Field(
-        min_length=1, description="by dotted name of a setting of mine or train what is searched; options by any name"
-    )
-    trials: int = Field(default=16, ge=1, le=10_000, description="settings that are tried; raised later, it goes on")
-    seed: int = Field(default=0, ge=0, description="of the search, and of the repeats")
-    random: int = Field(
-        default=8, ge=1, description="trials drawn at random, before the sampler (TPE) learns from those that ended"
-    )
-    asha: AshaConfig | None = Field(
-        default=AshaConfig(), description="early stopping; null: every trial runs to its end"
-    )
-    repeats: int = Field(
-        default=3, ge=0, le=100, description="fresh seeds that the best and the default are trained with at the end"
-    )
-    max_concurrent: int = Field(
-        default=1, ge=1, description="trials at once; with one, a campaign of the same seed has the same trials again"
-    )
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,55}$")
+    """Name of the campaign and its runs."""
+    experiment: dict[str, Any]
+    """Settings of the experiment, or the path of a file that has them."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """By dotted name, what all trials have otherwise than the experiment's file."""
+    space: dict[str, Dimension] = Field(min_length=1)
+    """By dotted name of a setting of mine or train what is searched; options by any name."""
+    trials: int = Field(default=16, ge=1, le=10_000)
+    """Settings that are tried; raised later, it goes on."""
+    seed: int = Field(default=0, ge=0)
+    """Of the search, and of the repeats."""
+    random: int = Field(default=8, ge=1)
+    """Trials drawn at random, before the sampler (TPE) learns from those that ended."""
+    asha: AshaConfig | None = AshaConfig()
+    """Early stopping; null: every trial runs to its end."""
+    repeats: int = Field(default=3, ge=0, le=100)
+    """Fresh seeds that the best and the default are trained with at the end."""
+    max_concurrent: int = Field(default=1, ge=1)
+    """Trials at once; with one, a campaign of the same seed has the same trials again."""
 
     def drawn(self, ask: Ask) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return one point of the space: (parameters by name, settings by dotted name), with the answers of `ask`."""

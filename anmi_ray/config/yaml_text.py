@@ -67,7 +67,7 @@ def parse(text: str, place: str, first_line: int = 1) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers = {  # noqa: RUF012 - as in PyYAML
+    yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in known if tag.rpartition(":")[2] not in ("int", "float", "timestamp")]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }

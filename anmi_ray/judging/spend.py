@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from anmi_ray.config.endpoint import EndpointConfig, ServerConfig
+from anmi_ray.config.execution import PlanConfig
 from anmi_ray.config.paths import as_written
-from anmi_ray.config.plan import PlanConfig
 from anmi_ray.judging.http.completion import TokenCounts
 from anmi_ray.store.spend_log import Spend
 

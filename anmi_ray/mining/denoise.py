@@ -11,7 +11,6 @@ from anmi_ray.core.arrays import Flags, Reals
 from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict
 from anmi_ray.mining.posterior import below
 
-
 FULL_ABOVE = 0.75  # preference for the anchor above which a borderline document has weight 1
 
 

@@ -16,6 +16,7 @@ from anmi_ray.core import identity
 from anmi_ray.core.records import EXAMPLE, REJECT
 from anmi_ray.mining import mine, mixture
 from anmi_ray.mining.compose import RuleInputs
+from anmi_ray.mining.denoise import FULL_ABOVE
 from tests.mining.world import Query, make_tables
 
 FORMS: dict[str, list[dict[str, Any]]] = {

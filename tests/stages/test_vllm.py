@@ -76,8 +76,14 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     store = Store(str(folder / "root"))
     sources = write_questions(store, "test", queries())
     judge = VllmJudgeConfig.model_validate(
-        {"kind": "vllm", "name": "llm", "model": str(model), "prompt": {"document_tokens": 100}, "execution": CPU,
-         "engine_kwargs": ENGINE}
+        {
+            "kind": "vllm",
+            "name": "llm",
+            "model": str(model),
+            "prompt": {"document_tokens": 100},
+            "execution": CPU,
+            "engine_kwargs": ENGINE,
+        }
     )
     context = Context(store, ExecutionConfig(root=store.root, buckets=BUCKETS), BUCKETS, 0, quiet)
     return Setting(folder, sources, judge, context)

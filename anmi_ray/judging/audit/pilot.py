@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.config.pilot import PilotConfig
+from anmi_ray.config.judge import PilotConfig
 from anmi_ray.core.scale import Z95, wilson
 from anmi_ray.judging.audit.agreement import Reals
 

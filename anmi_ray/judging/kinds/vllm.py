@@ -22,10 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 from anmi_ray.config.base import whole
-from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.execution import ExecutionConfig, PlanConfig
 from anmi_ray.config.needs import Need, gpu_of_type
 from anmi_ray.config.paths import as_written
-from anmi_ray.config.plan import PlanConfig
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import torch.distributed as dist
 
 from anmi_ray.config.distill import DistillConfig
-from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import id_matrix
 from anmi_ray.judging import order_averaging
 from anmi_ray.judging.kinds import distilled
@@ -88,7 +87,7 @@ def _calibrate(
         sharpen(model.network, fitted.beta, (0,))
         return
     sharpen(model.network, fitted.beta, fitted.columns)
-    text, pair = _texts_for(model)
+    text, pair = texts_for(model)
     form = distilled.DistilledForm(config.target, text, pair, model.max_tokens, fitted.isotonic)
     model.beside[distilled.FILE] = json.dumps(form.to_json(), indent=2, ensure_ascii=False) + "\n"
 
@@ -114,10 +113,10 @@ def reader_of(config: DistillConfig, device: str) -> tuple[Any, Make]:
         scorer = kind.load(config.model, **shared)
         return scorer, partial(_single, scorer)
     model = PairClassifier.start(config, config.target, device)
-    return model, partial(_together, model, Truncator(model, *_texts_for(model)))
+    return model, partial(_together, model, Truncator(model, *texts_for(model)))
 
 
-def _texts_for(model: PairClassifier) -> tuple[str, str | None]:
+def texts_for(model: PairClassifier) -> tuple[str, str | None]:
     """The texts that query and documents are put into, as the model's tokenizer pairs texts."""
     return ENCODER_TEXTS if model.tokenizer.sep_token is not None else DECODER_TEXTS
 

@@ -119,7 +119,8 @@ def _processor(judge: VllmModel, pool: tuple[int, int], on: Mapping[str, str]) -
             model_source=judge.source.path_or_id,
             engine_kwargs=judge.engine_kwargs(),
             batch_size=AT_ONCE,
-            max_concurrent_batches=1 + -(-judge.engine_kwargs()["max_num_seqs"] // AT_ONCE),  # one more waits, so that none runs dry
+            # one more waits, so that none runs dry
+            max_concurrent_batches=1 + -(-judge.engine_kwargs()["max_num_seqs"] // AT_ONCE),
             concurrency=pool,
             accelerator_type=execution.accelerator_type,
             runtime_env={"env_vars": judge.environment()},
