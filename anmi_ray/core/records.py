@@ -19,18 +19,13 @@ from anmi_ray.core.identity import ID, id_matrix, mix
 from anmi_ray.core.schema import Record, between, every, finite, one_of, schema_of
 
 SPLITS = ("train", "dev", "test")
-TEXT = pa.string()
-INT = pa.int32()
-LONG = pa.int64()
-REAL = pa.float64()
-FLAG = pa.bool_()
 
 # A document of the collection; external_id is the collection's own id.
 DOCUMENT = Record(
     "Document",
     1,
     ("doc_id",),
-    schema_of({"doc_id": ID, "external_id": TEXT, "title": TEXT, "text": TEXT}),
+    schema_of("id doc_id", "text external_id title text"),
     (every(lambda t: pc.greater(pc.add(pc.utf8_length(t["title"]), pc.utf8_length(t["text"])), 0), "empty text"),),
 )
 # A query with its split. Train queries are compared, rated and mined; dev queries without labels are rated where judges
@@ -39,17 +34,17 @@ QUERY = Record(
     "Query",
     1,
     ("query_id",),
-    schema_of({"query_id": ID, "external_id": TEXT, "text": TEXT, "text_hash": ID, "split": TEXT}),
+    schema_of("id query_id", "text external_id text", "id text_hash", "text split"),
     (one_of("split", SPLITS), invariants.split_by_text),
 )
 # A relevance grade of the collection; 1 and above is a known positive, what is missing is not judged.
-QREL = Record("Qrel", 1, ("query_id", "doc_id"), schema_of({"query_id": ID, "doc_id": ID, "grade": INT}))
+QREL = Record("Qrel", 1, ("query_id", "doc_id"), schema_of("id query_id doc_id", "int grade"))
 # The ranking of a query by one system, a retriever, a fusion or a reranker. Evaluation reads runs and qrels alone.
 RUN = Record(
     "Run",
     1,
     ("query_id", "doc_id", "system"),
-    schema_of({"query_id": ID, "doc_id": ID, "system": TEXT, "rank": INT, "score": REAL}),
+    schema_of("id query_id doc_id", "text system", "int rank", "real score"),
     (invariants.ranks, finite("score")),
 )
 # source: retrieved = in the fused top; added = a known positive that retrieval missed; random = a corpus negative
@@ -59,17 +54,13 @@ CANDIDATE = Record(
     1,
     ("query_id", "doc_id"),
     schema_of(
-        {
-            "query_id": ID,
-            "doc_id": ID,
-            "source": TEXT,
-            "is_positive": FLAG,
-            "rank": INT,
-            "fused_score": REAL,
-            "retriever_ranks": pa.map_(TEXT, INT),
-            "similarity": REAL,
-        },
-        nullable=("rank", "fused_score"),
+        "id query_id doc_id",
+        "text source",
+        "flag is_positive",
+        "int? rank",
+        "real? fused_score",
+        "ranks retriever_ranks",
+        "real similarity",
     ),
     (
         one_of("source", ("retrieved", "added", "random")),
@@ -85,7 +76,7 @@ TEXT_OF = Record(
     "Text",
     1,
     ("doc_id",),
-    schema_of({"doc_id": ID, "external_id": TEXT, "text_hash": ID, "title": TEXT, "text": TEXT}),
+    schema_of("id doc_id", "text external_id", "id text_hash", "text title text"),
 )
 # A pair of a query's documents that judges are asked about; round 1 is of borderline documents, or of a document and
 # nothing (confirmation, pool): 16 bytes of ff stand for doc_b, and p_a is P(doc_a answers the query).
@@ -93,7 +84,7 @@ COMPARISON = Record(
     "Comparison",
     1,
     ("comparison_id",),
-    schema_of({"comparison_id": ID, "query_id": ID, "doc_a": ID, "doc_b": ID, "round": INT, "design": TEXT}),
+    schema_of("id comparison_id query_id doc_a doc_b", "int round", "text design"),
     (invariants.ordered_pair,),
 )
 # One judge's answer about a pair in one order (ab: doc_a was shown first), or the reason of failure; never a default.
@@ -101,10 +92,7 @@ JUDGMENT = Record(
     "Judgment",
     1,
     ("comparison_id", "judge", "order"),
-    schema_of(
-        {"comparison_id": ID, "query_id": ID, "judge": TEXT, "order": TEXT, "p_a": REAL, "error": TEXT},
-        nullable=("p_a", "error"),
-    ),
+    schema_of("id comparison_id query_id", "text judge order", "real? p_a", "text? error"),
     (
         one_of("order", ("ab", "ba")),
         between("p_a", 0.0, 1.0),
@@ -117,20 +105,12 @@ IMPORTED = Record(
     1,
     ("comparison_id", "judge", "order"),
     schema_of(
-        {
-            "comparison_id": ID,
-            "query_id": ID,
-            "doc_a": ID,
-            "doc_b": ID,
-            "round": INT,
-            "judge": TEXT,
-            "order": TEXT,
-            "p_a": REAL,
-            "error": TEXT,
-            "place": TEXT,
-            "key": TEXT,
-        },
-        nullable=("p_a", "error"),
+        "id comparison_id query_id doc_a doc_b",
+        "int round",
+        "text judge order",
+        "real? p_a",
+        "text? error",
+        "text place key",
     ),
     (
         invariants.ordered_pair,
@@ -147,24 +127,14 @@ ANSWER = Record(
     1,
     ("query_hash", "first_hash", "second_hash"),
     schema_of(
-        {
-            "query_hash": ID,
-            "first_hash": ID,
-            "second_hash": ID,
-            "text": TEXT,
-            "log_first": REAL,
-            "log_second": REAL,
-            "log_tie": REAL,
-            "error": TEXT,
-            "transient": FLAG,
-            "prompt_tokens": INT,
-            "cached_tokens": INT,
-            "answer_tokens": INT,
-            "dollars": REAL,
-            "seconds": REAL,
-            "attempts": INT,
-        },
-        nullable=("text", "log_first", "log_second", "log_tie", "error"),
+        "id query_hash first_hash second_hash",
+        "text? text",
+        "real? log_first log_second log_tie",
+        "text? error",
+        "flag transient",
+        "int prompt_tokens cached_tokens answer_tokens",
+        "real dollars seconds",
+        "int attempts",
     ),
     (
         every(
@@ -179,25 +149,13 @@ ANSWER = Record(
     ),
 )
 # Latent relevance in probits, as seen by a simulated panel; only with simulated judges.
-TRUTH = Record(
-    "Truth", 1, ("query_id", "doc_id"), schema_of({"query_id": ID, "doc_id": ID, "latent": REAL}), (finite("latent"),)
-)
+TRUTH = Record("Truth", 1, ("query_id", "doc_id"), schema_of("id query_id doc_id", "real latent"), (finite("latent"),))
 # The rating of a document within its query, in Elo points, with its standard error.
 RATING = Record(
     "Rating",
     1,
     ("query_id", "doc_id"),
-    schema_of(
-        {
-            "query_id": ID,
-            "doc_id": ID,
-            "rating_elo": REAL,
-            "std_err_elo": REAL,
-            "latent": REAL,
-            "games": REAL,
-            "component": INT,
-        }
-    ),
+    schema_of("id query_id doc_id", "real rating_elo std_err_elo latent games", "int component"),
     (finite("rating_elo", "std_err_elo", "latent", "games"), invariants.mean_zero),
 )
 # estimate is what the ratings are, the posterior's mean or its mode; deviance is minus twice the log-likelihood ratio
@@ -211,28 +169,15 @@ FIT = Record(
     3,
     ("query_id",),
     schema_of(
-        {
-            "query_id": ID,
-            "documents": INT,
-            "comparisons": INT,
-            "iterations": INT,
-            "gradient_norm": REAL,
-            "converged": FLAG,
-            "estimate": TEXT,
-            "components": INT,
-            "min_degree": INT,
-            "max_degree": INT,
-            "diameter": INT,
-            "never_won": INT,
-            "never_lost": INT,
-            "triads": LONG,
-            "cycle_rate": REAL,
-            "lambda2": REAL,
-            "deviance": REAL,
-            "spread_elo": REAL,
-            "equal_ratings_p": REAL,
-        },
-        nullable=("cycle_rate",),
+        "id query_id",
+        "int documents comparisons iterations",
+        "real gradient_norm",
+        "flag converged",
+        "text estimate",
+        "int components min_degree max_degree diameter never_won never_lost",
+        "long triads",
+        "real? cycle_rate",
+        "real lambda2 deviance spread_elo equal_ratings_p",
     ),
     (
         finite("gradient_norm", "lambda2", "deviance", "spread_elo"),
@@ -247,9 +192,7 @@ GAP = Record(
     "Gap",
     1,
     ("query_id", "anchor_id", "doc_id"),
-    schema_of(
-        {"query_id": ID, "anchor_id": ID, "doc_id": ID, "gap_elo": REAL, "gap_se_elo": REAL, "anchor_kind": TEXT}
-    ),
+    schema_of("id query_id anchor_id doc_id", "real gap_elo gap_se_elo", "text anchor_kind"),
     (finite("gap_elo", "gap_se_elo"), one_of("anchor_kind", ("known", "top-rated"))),
 )
 # How likely a document of a query without a known positive answers it, by all that speaks of it; by_judges leaves its
@@ -259,10 +202,7 @@ RELEVANCE = Record(
     "Relevance",
     2,
     ("query_id", "doc_id"),
-    schema_of(
-        {"query_id": ID, "doc_id": ID, "probability": REAL, "by_judges": REAL, "answer": REAL, "confirmed": FLAG},
-        nullable=("answer",),
-    ),
+    schema_of("id query_id doc_id", "real probability by_judges", "real? answer", "flag confirmed"),
     (between("probability", 0.0, 1.0), between("by_judges", 0.0, 1.0), between("answer", 0.0, 1.0)),
 )
 # The anchor stands first in every list with weight 1, gap 0 and category "anchor". Random documents have a null
@@ -273,20 +213,13 @@ EXAMPLE = Record(
     2,
     ("query_id", "example_id"),
     schema_of(
-        {
-            "query_id": ID,
-            "example_id": ID,
-            "doc_ids": pa.list_(ID),
-            "ratings": pa.list_(REAL),
-            "rating_errors": pa.list_(REAL),
-            "weights": pa.list_(REAL),
-            "categories": pa.list_(TEXT),
-            "tiers": pa.list_(INT),
-            "gaps": pa.list_(REAL),
-            "gap_errors": pa.list_(REAL),
-            "rating_mean": REAL,
-            "rating_sd": REAL,
-        }
+        "id query_id example_id",
+        "ids doc_ids",
+        "reals ratings rating_errors weights",
+        "texts categories",
+        "ints tiers",
+        "reals gaps gap_errors",
+        "real rating_mean rating_sd",
     ),
     (invariants.equal_lengths, invariants.members, finite("rating_mean", "rating_sd")),
 )
@@ -295,7 +228,7 @@ METRIC = Record(
     "Metric",
     1,
     ("query_id", "system", "measure"),
-    schema_of({"query_id": ID, "system": TEXT, "measure": TEXT, "value": REAL}),
+    schema_of("id query_id", "text system measure", "real value"),
     (finite("value"),),
 )
 # What a pairwise model says of held-out pairs at a checkpoint, beside what the judges say. score is the judges' mean
@@ -306,20 +239,7 @@ PREDICTION = Record(
     1,
     ("model", "step", "comparison_id"),
     schema_of(
-        {
-            "model": TEXT,
-            "target": TEXT,
-            "step": LONG,
-            "comparison_id": ID,
-            "query_id": ID,
-            "score": REAL,
-            "p_a": REAL,
-            "p_b": REAL,
-            "p_tie": REAL,
-            "mean": REAL,
-            "decided": REAL,
-        },
-        nullable=invariants.FORECASTS,
+        "text model target", "long step", "id comparison_id query_id", "real score", "real? p_a p_b p_tie mean decided"
     ),
     (
         one_of("target", ("binary", "ternary", "two-head")),
@@ -335,7 +255,7 @@ PREDICTION = Record(
     ),
 )
 # place: file and line, or stage and query; key: the id refused; several rejects may share both.
-REJECT = Record("Reject", 1, (), schema_of({"place": TEXT, "key": TEXT, "reason": TEXT, "detail": TEXT}))
+REJECT = Record("Reject", 1, (), schema_of("text place key reason detail"))
 
 _ALL = (DOCUMENT, QUERY, QREL, RUN, CANDIDATE, TEXT_OF, COMPARISON, JUDGMENT, IMPORTED, ANSWER)
 _ALL += (TRUTH, RATING, FIT, GAP, RELEVANCE, EXAMPLE, METRIC, PREDICTION, REJECT)

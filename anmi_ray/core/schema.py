@@ -16,9 +16,19 @@ from anmi_ray.core.identity import ID, ID_BYTES
 Invariant = Callable[[pa.Table], str | None]  # its docstring says what must hold: the reference prints it
 
 
-def schema_of(fields: Mapping[str, pa.DataType], nullable: tuple[str, ...] = ()) -> pa.Schema:
-    """A schema whose columns hold no nulls, but for those named."""
-    return pa.schema([pa.field(name, kind, nullable=name in nullable) for name, kind in fields.items()])
+_TYPES = {"id": ID, "text": pa.string(), "int": pa.int32(), "long": pa.int64(), "real": pa.float64()}
+_TYPES |= {f"{name}s": pa.list_(kind) for name, kind in _TYPES.items()}
+_TYPES |= {"flag": pa.bool_(), "ranks": pa.map_(pa.string(), pa.int32())}
+
+
+def schema_of(*columns: str) -> pa.Schema:
+    """A schema from groups of columns: a type and the names of its columns. Only types with `?` may be null.
+
+    >>> schema_of("id query_id", "real? score").field("score").nullable
+    True
+    """
+    groups = [(kind.removesuffix("?"), kind.endswith("?"), names) for kind, *names in map(str.split, columns)]
+    return pa.schema([pa.field(name, _TYPES[kind], nullable=null) for kind, null, names in groups for name in names])
 
 
 @dataclass(frozen=True)
