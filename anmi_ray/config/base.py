@@ -51,6 +51,16 @@ class _Group(BaseModel):
                     )
         return cast(object, data)
 
+    def _problems(self) -> Iterator[str]:
+        """Yield what does not fit together in this group, each with its remedy. The first is reported."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for problem in self._problems():
+            raise ValueError(problem)
+        return self
+
 
 class Settings(_Group):
     """Base of every group of settings. Non-default values enter the fingerprint of the stage that owns the group.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.paths import PathOrUri
@@ -38,15 +39,13 @@ class CompareConfig(Settings):
     """imported: .csv, .tsv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, doc_a, doc_b,
     preference, as anmi audit reads them; ids are the collection's."""
 
-    @model_validator(mode="after")
-    def _settings_of_this_design(self) -> CompareConfig:
+    def _problems(self) -> Iterator[str]:
         if self.design == "imported" and self.path is None:
-            raise ValueError("design: imported needs `path`, the file of preferences whose pairs are compared")
+            yield "design: imported needs `path`, the file of preferences whose pairs are compared"
         if self.design != "imported" and self.path is not None:
-            raise ValueError("`path` belongs to design: imported; remove it or set design: imported")
+            yield "`path` belongs to design: imported; remove it or set design: imported"
         if self.design == "imported" and self.degree != type(self).model_fields["degree"].default:
-            raise ValueError("`degree` belongs to designs k-regular and adaptive; remove it or set one of these")
+            yield "`degree` belongs to designs k-regular and adaptive; remove it or set one of these"
         for name in ("objective", "rounds", "target_error") if self.design != "adaptive" else ():
             if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"`{name}` belongs to design: adaptive; remove it or set design: adaptive")
-        return self
+                yield f"`{name}` belongs to design: adaptive; remove it or set design: adaptive"

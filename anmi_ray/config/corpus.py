@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Iterator
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -73,14 +74,12 @@ class Splits(Settings, Generic[Named]):
             raise ValueError("say of which split it is, such as {test: NAME} or {train: NAME, test: [NAME, NAME]}")
         return data
 
-    @model_validator(mode="after")
-    def _some(self) -> Splits[Named]:
+    def _problems(self) -> Iterator[str]:
         if not self.named:
-            raise ValueError("name at least one of train, dev, test")
+            yield "name at least one of train, dev, test"
         every = [name for names in self.named.values() for name in names]
         if twice := sorted({name for name in every if every.count(name) > 1}):
-            raise ValueError(f"{', '.join(twice)} is named twice; give every split its own")
-        return self
+            yield f"{', '.join(twice)} is named twice; give every split its own"
 
     @property
     def named(self) -> dict[str, tuple[str, ...]]:
@@ -198,20 +197,22 @@ class CorpusConfig(Settings):
             raise ValueError("a split is named twice")
         return tuple(split for split in _SPLITS if split in labels)
 
-    @model_validator(mode="after")
-    def _keys_of_this_reader(self, info: ValidationInfo) -> CorpusConfig:
+    def _problems(self) -> Iterator[str]:
         for key, readers in _ONLY.items():
             value = getattr(self, key)
             if self.reader not in readers and key in self.model_fields_set and value and value != Columns():
-                raise ValueError(f"`{key}` belongs to reader: {' or '.join(readers)}; remove it or set the reader so")
+                yield f"`{key}` belongs to reader: {' or '.join(readers)}; remove it or set the reader so"
+        if len(set(self.topic_fields)) < len(self.topic_fields):
+            yield "topic_fields: a field is named twice"
+        if self.reader == "pydocs" and self.dev_share + self.test_fraction >= 1:
+            yield "dev_fraction + test_fraction must leave train queries (sum below 1)"
+
+    @model_validator(mode="after")
+    def _has_what_the_reader_needs(self, info: ValidationInfo) -> CorpusConfig:
         spared = _OF_QUERIES if info.context and info.context.get(DOCUMENTS_ALONE) else ()
         for key, what in _NEEDS[self.reader].items():
             if key not in spared and not getattr(self, key):
                 raise ValueError(f"reader: {self.reader} needs `{key}`, {what}")
-        if len(set(self.topic_fields)) < len(self.topic_fields):
-            raise ValueError("topic_fields: a field is named twice")
-        if self.reader == "pydocs" and self.dev_share + self.test_fraction >= 1:
-            raise ValueError("dev_fraction + test_fraction must leave train queries (sum below 1)")
         return self
 
     @property

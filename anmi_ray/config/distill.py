@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.judge import JudgeConfig
@@ -84,15 +84,14 @@ class DistillConfig(LearnConfig):
             raise ValueError("needs at least one: calibration reads what the model says of the dev pairs")
         return points
 
-    @model_validator(mode="after")
-    def _form_fits(self) -> DistillConfig:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         if self.form != "pairwise":
             if self.target != "binary":
-                raise ValueError("a difference of two scores knows no ties: set target: binary, or form: pairwise")
+                yield "a difference of two scores knows no ties: set target: binary, or form: pairwise"
             if self.calibration == "isotonic" or (self.calibration == "none" and self.form == "bi-encoder"):
-                raise ValueError(f"{self.calibration} is for other forms: of differences choose temperature")
+                yield f"{self.calibration} is for other forms: of differences choose temperature"
         if self.judge.orders == "one":
-            raise ValueError("judge.orders: one needs a fit of what judges prefer for its place: leave it at both")
+            yield "judge.orders: one needs a fit of what judges prefer for its place: leave it at both"
         if any(judge.kind == "distilled" for judge in self.judge.judges):
-            raise ValueError("judge is the ensemble that is distilled: it cannot ask the distilled judge")
-        return self
+            yield "judge is the ensemble that is distilled: it cannot ask the distilled judge"

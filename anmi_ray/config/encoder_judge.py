@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from anmi_ray.config.base import Gpus, ModelJudge, Settings
 
@@ -62,15 +63,13 @@ class EncoderJudgeConfig(Forward, ModelJudge[Literal["encoder"]]):
         _parts_of(value or "")
         return value
 
-    @model_validator(mode="after")
-    def _settings_of_this_form(self) -> EncoderJudgeConfig:
+    def _problems(self) -> Iterator[str]:
         for form, names in _ONLY.items():
             given = [name for name in names if name in self.model_fields_set and not self._is_default(name)]
             if form != self.form and given:
-                raise ValueError(f"`{given[0]}` belongs to form: {form}; remove it or set form: {form}")
+                yield f"`{given[0]}` belongs to form: {form}; remove it or set form: {form}"
         if self.form == "pairwise":
             self._check_pairwise()
-        return self
 
     @property
     def direct(self) -> EncoderJudgeConfig | None:

@@ -7,10 +7,11 @@ identity. The key itself is never a setting: `key_env` names the environment var
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import ConfigDict, Field, JsonValue, field_validator
 
 from anmi_ray.config.base import Settings
 
@@ -126,13 +127,12 @@ class EndpointConfig(SamplingConfig, ServerConfig):
     output_price: float | None = Field(default=None, ge=0)
     """Dollars per million answer tokens; null: unknown."""
 
-    @model_validator(mode="after")
-    def _prices_together(self) -> EndpointConfig:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         if (self.input_price is None) != (self.output_price is None):
-            raise ValueError("input_price and output_price are given together or not at all")
+            yield "input_price and output_price are given together or not at all"
         if self.cached_price is not None and self.input_price is None:
-            raise ValueError("cached_price needs input_price and output_price")
-        return self
+            yield "cached_price needs input_price and output_price"
 
     @property
     def sampling(self) -> SamplingConfig:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from anmi_ray.config.base import LoadedModel, Settings
 from anmi_ray.config.endpoint import RerankEndpointConfig
@@ -69,20 +69,18 @@ class PeerConfig(LoadedModel, Scoring):
     dev: bool = False
     """Dev queries are scored too: filled in where evaluate.partners asks."""
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> PeerConfig:
+    def _problems(self) -> Iterator[str]:
         if self.start is not None:
-            return self
+            return
         given = [self.model is not None, self.endpoint is not None, self.run is not None, self.untrained]
         if sum(given) != 1:
-            raise ValueError("a peer is one of model, endpoint, run and untrained: give exactly one")
+            yield "a peer is one of model, endpoint, run and untrained: give exactly one"
         if self.dev and not self.can_be_partner:
-            raise ValueError("dev queries are scored by a peer that is a model or another run's: leave dev out")
+            yield "dev queries are scored by a peer that is a model or another run's: leave dev out"
         own = _OF_MODELS if self.run is None else ("trust_remote_code",)
         if self.model is None and (strangers := [name for name in own if self._is_given(name)]):
             kind = "an endpoint's server" if self.endpoint is not None else "training"
-            raise ValueError(f"{', '.join(strangers)}: {kind} decides that; remove it")
-        return self
+            yield f"{', '.join(strangers)}: {kind} decides that; remove it"
 
     def _is_given(self, name: str) -> bool:
         return getattr(self, name) != type(self).model_fields[name].default
@@ -190,13 +188,9 @@ class EvaluateConfig(Settings):
             return self
         return self.model_copy(update={"partners": retrievers if len(retrievers) < 4 else ("hybrid",)})
 
-    @model_validator(mode="after")
-    def _panel_is_asked(self) -> EvaluateConfig:
+    def _problems(self) -> Iterator[str]:
         if self.judge is not None and self.judged == "none":
-            raise ValueError(
-                "the panel of `judge` is asked nothing: set judged to unlabelled or all, or remove `judge`"
-            )
-        return self
+            yield "the panel of `judge` is asked nothing: set judged to unlabelled or all, or remove `judge`"
 
     @field_validator("measures")
     @classmethod

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from anmi_ray.config.base import ExecutionSettings, Gpus, LabelSelector, Placed
 from anmi_ray.config.paths import PathOrUri
@@ -189,8 +190,6 @@ class PlanConfig(ExecutionSettings):
     gpu: str | None = Field(default=None, min_length=1)
     """GPU that models run on where they name none, such as H100."""
 
-    @model_validator(mode="after")
-    def _queries_belong_to_documents(self) -> PlanConfig:
+    def _problems(self) -> Iterator[str]:
         if (self.documents is None) != (self.train == 0):
-            raise ValueError("documents and train are given together, for a collection that is not here")
-        return self
+            yield "documents and train are given together, for a collection that is not here"

@@ -61,14 +61,7 @@ class Experiment(Settings):
     def _of_recipe(cls, data: Any) -> Any:
         return fill(data) if isinstance(data, dict) and data.get("recipe") is not None else data
 
-    @model_validator(mode="after")
-    def _groups_fit_together(self) -> Experiment:
-        for problem in self._contradictions():
-            raise ValueError(problem)
-        return self
-
-    def _contradictions(self) -> Iterator[str]:
-        """Yield what is wrong between groups, each with its remedy."""
+    def _problems(self) -> Iterator[str]:
         judge, evaluate, design = self.judge, self.evaluate, self.compare.design
         compared, depth = self.retrieve.candidates, self.retrieve.depth
         if design != "imported" and self.compare.degree >= compared:

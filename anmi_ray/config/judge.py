@@ -6,7 +6,7 @@ by field (`judges` as a whole). All latent quantities are in probits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from statistics import NormalDist
 from typing import Annotated, Any, Literal, cast
 
@@ -119,11 +119,9 @@ class ApiJudgeConfig(OneJudge[Literal["api"]]):
         """See OneJudge."""
         return self.model_copy(update={"prompt": self.prompt.direct})
 
-    @model_validator(mode="after")
-    def _logprobs_are_asked_for(self) -> ApiJudgeConfig:
+    def _problems(self) -> Iterator[str]:
         if self.prompt.readout == "logprob" and not self.endpoint.logprobs:
-            raise ValueError("readout logprob needs the first token's log probabilities: set endpoint.logprobs to 20")
-        return self
+            yield "readout logprob needs the first token's log probabilities: set endpoint.logprobs to 20"
 
 
 class ImportedJudgeConfig(OneJudge[Literal["imported"]]):
@@ -333,41 +331,27 @@ class JudgeConfig(Settings):
         }
         return {"judges": preset["judges"]} | dict(settings) | laid
 
-    @model_validator(mode="after")
-    def _accuracy_of_a_preset(self) -> JudgeConfig:
+    def _problems(self) -> Iterator[str]:
         if self.accuracy is not None and self.preset not in _BY_ACCURACY:
-            raise ValueError(
+            yield (
                 f"accuracy says how good the judges of the presets {' and '.join(_BY_ACCURACY)} are, and preset is "
                 f"{self.preset}: name one of these, or leave accuracy out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _names_differ(self) -> JudgeConfig:
         names = [judge.name for judge in self.judges]
         doubled = sorted({name for name in names if names.count(name) > 1})
         if doubled:
-            raise ValueError(f"judges share a name ({', '.join(doubled)}): give every judge its own name")
-        return self
-
-    @model_validator(mode="after")
-    def _orders_are_asked(self) -> JudgeConfig:
+            yield f"judges share a name ({', '.join(doubled)}): give every judge its own name"
         if self.orders == "one" and self.imported:
-            raise ValueError(
+            yield (
                 f"orders: one chooses what judges are asked, and the answers of {self.imported[0].name} stand in a "
                 "file: leave orders out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _prices_are_known(self) -> JudgeConfig:
         unpriced = [judge.name for judge in self.judges if judge.unpriced]
         if self.budget.dollars is not None and unpriced:
-            raise ValueError(
+            yield (
                 f"budget.dollars needs the prices of {', '.join(unpriced)}: give endpoint.input_price and "
                 "endpoint.output_price, dollars per million tokens (0 for a server of your own)"
             )
-        return self
 
     @property
     def reading(self) -> tuple[TextJudgeConfig, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from anmi_ray.config.base import Settings, StartModel
 from anmi_ray.core.errors import ConfigError
@@ -95,11 +95,9 @@ class LearnConfig(StartModel):
                 "choose a multiple of execution.train.num_workers",
             )
 
-    @model_validator(mode="after")
-    def _learns(self) -> LearnConfig:
+    def _problems(self) -> Iterator[str]:
         if self.lora is not None and (self.freeze_layers or not self.freeze_embeddings):
             given = "freeze_layers" if self.freeze_layers else "freeze_embeddings: false"
-            raise ValueError(f"lora keeps all of the transformer as it is: leave {given} out")
+            yield f"lora keeps all of the transformer as it is: leave {given} out"
         if self.engine != "ddp" and self.zero_stage == 3 and self.average_decay:
-            raise ValueError("average_decay needs whole weights on every worker: choose zero_stage 2 or less")
-        return self
+            yield "average_decay needs whole weights on every worker: choose zero_stage 2 or less"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -95,39 +96,29 @@ class MineConfig(Settings):
             raise ValueError(f"rule: no composition is called {name!r}; {unknown_composition(name)}")
         return {**NAMED[name], **data}
 
-    @model_validator(mode="after")
-    def _order(self) -> MineConfig:
+    def _problems(self) -> Iterator[str]:
         names = [rule.rule for rule in self.allow]
         if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"allow: {', '.join(sorted(twice))} stands twice in {names}")
+            yield f"allow: {', '.join(sorted(twice))} stands twice in {names}"
         if "validate" in names[1:]:
-            raise ValueError(
+            yield (
                 f"allow: validate comes after {names[0]}, which would refuse what validate is to judge; its verdicts "
                 f"are final, so write it first: [validate, {', '.join(n for n in names if n != 'validate')}]"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _bands_ascend(self) -> MineConfig:
         edges = [band.below for band in self.bands[:-1]]
         known = [edge for edge in edges if edge is not None]
         if len(known) < len(edges) or self.bands[-1].below is not None:
-            raise ValueError("bands: every band but the last needs an upper edge (below), and the last has none")
+            yield "bands: every band but the last needs an upper edge (below), and the last has none"
         if any(low >= high for low, high in pairwise(known)):
-            raise ValueError(f"bands: edges must ascend, not {known}")
+            yield f"bands: edges must ascend, not {known}"
         names = [band.category for band in self.bands]
         if len(set(names)) < len(names):
-            raise ValueError(f"bands: a category stands twice in {names}")
-        return self
-
-    @model_validator(mode="after")
-    def _rated_negatives_possible(self) -> MineConfig:
+            yield f"bands: a category stands twice in {names}"
         if self.min_rated_negatives > self.negatives:
-            raise ValueError(
+            yield (
                 f"min_rated_negatives is {self.min_rated_negatives}, but an example has at most negatives = "
                 f"{self.negatives}: lower the one or raise the other"
             )
-        return self
 
     @property
     def composition(self) -> str:

@@ -41,7 +41,10 @@ REPLACED = {
     "judge.judges.revision": "write model: org/model@revision",
     "mine.top_rated_anchors": "use mine.anchors: confirmed, or rated",
     "rate.strength": "use rate.judge_weights",
+    "train.decay": "leave it out: the learning rate falls linearly",
     "train.list_size": "use mine.negatives, the number of rated documents of a list",
+    "train.warmup_fraction": "leave it out: it is .1",
+    "train.weight_decay": "leave it out: it is .01",
 }
 _Mistake = tuple[str, str | None]  # what is wrong, and the remedy if there is one
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from anmi_ray.config.base import Settings
 
@@ -35,15 +36,13 @@ class LossConfig(Settings):
     in_batch_lists: int | None = Field(default=None, ge=2)
     """Lists of a group, which share their documents; null: all of a step. A group is one worker's."""
 
-    @model_validator(mode="after")
-    def _fits(self) -> LossConfig:
+    def _problems(self) -> Iterator[str]:
         if self.hardness and self.ranking != "debiased":
-            raise ValueError(f"hardness belongs to ranking: debiased, not to {self.ranking}")
+            yield f"hardness belongs to ranking: debiased, not to {self.ranking}"
         if self.in_batch and self.ranking not in ("infonce", "debiased"):
-            raise ValueError(f"in_batch adds negatives, and {self.ranking} reads ratings alone: choose infonce")
+            yield f"in_batch adds negatives, and {self.ranking} reads ratings alone: choose infonce"
         if not self.in_batch and self.in_batch_lists is not None:
-            raise ValueError("in_batch_lists belongs to in_batch: set in_batch: true")
-        return self
+            yield "in_batch_lists belongs to in_batch: set in_batch: true"
 
 
 class BalanceConfig(Settings):
@@ -71,8 +70,6 @@ class CurriculumConfig(Settings):
     exploration: float = Field(default=0.05, gt=0, le=1)
     """progress: share of steps given to any band."""
 
-    @model_validator(mode="after")
-    def _fits(self) -> CurriculumConfig:
+    def _problems(self) -> Iterator[str]:
         if self.rule != "fixed" and self.minimum_gap_elo:
-            raise ValueError(f"{self.rule} sets the gaps itself: leave minimum_gap_elo at 0")
-        return self
+            yield f"{self.rule} sets the gaps itself: leave minimum_gap_elo at 0"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.paths import FileOrName, FolderOrName
@@ -48,20 +49,14 @@ class PromptConfig(Settings):
         """Documents that it shows."""
         return 1 if self.is_direct else 2
 
-    @model_validator(mode="after")
-    def _templates_differ(self) -> PromptConfig:
+    def _problems(self) -> Iterator[str]:
         if self.template in (self.relevance, "relevance"):
-            raise ValueError(
+            yield (
                 f"template {self.template} asks about one document, and pairs are compared: set template: scale or "
                 "letters; relevance is where the question about one document stands"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _readout_fits_template(self) -> PromptConfig:
         if self.readout == "logprob" and self.template == "scale":
-            raise ValueError(
+            yield (
                 "readout logprob reads the probabilities of letters, and template scale asks for a number: "
                 "set template: letters, or readout: soft"
             )
-        return self

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from anmi_ray.config.base import Kind, Settings
 from anmi_ray.config.endpoint import EndpointConfig
@@ -74,18 +75,16 @@ class QueriesConfig(Settings):
         kinds = self.kinds or (get_args(QueryKind) if self.writer is None else ())
         return tuple(kind for kind in get_args(QueryKind) if kind in kinds and kind not in WRITTEN)
 
-    @model_validator(mode="after")
-    def _fit_together(self) -> QueriesConfig:
+    def _problems(self) -> Iterator[str]:
         asked = [kind for kind in self.kinds or () if kind in WRITTEN]
         if asked and self.writer is None:
-            raise ValueError(f"kinds: {', '.join(asked)} are written by a language model: give queries.writer")
+            yield f"kinds: {', '.join(asked)} are written by a language model: give queries.writer"
         if self.writer is not None and not self.written:
-            raise ValueError(f"kinds: none of them is written, so writer has nothing to do: add {', '.join(WRITTEN)}")
+            yield f"kinds: none of them is written, so writer has nothing to do: add {', '.join(WRITTEN)}"
         if "example" in asked and self.examples is None:
-            raise ValueError("kinds: example imitates your own queries: give their file as queries.examples")
+            yield "kinds: example imitates your own queries: give their file as queries.examples"
         if self.budget.dollars is not None and (self.writer is None or self.writer.endpoint.input_price is None):
-            raise ValueError(
+            yield (
                 "budget: dollars needs the writer's prices: give writer.endpoint.input_price and output_price, dollars "
                 "per million tokens (0 for a server of your own)"
             )
-        return self

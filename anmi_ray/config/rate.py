@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from anmi_ray.config.base import Settings
 
@@ -49,8 +50,6 @@ class RateConfig(Settings):
     of them are then mined checks the estimated rate of false negatives, and at 1 which of them are confirmed
     (mine.anchors)."""
 
-    @model_validator(mode="after")
-    def _combination(self) -> RateConfig:
+    def _problems(self) -> Iterator[str]:
         if self.ties == "davidson" and self.model != "bradley-terry":
-            raise ValueError(f"ties: davidson needs model: bradley-terry, got {self.model}")
-        return self
+            yield f"ties: davidson needs model: bradley-terry, got {self.model}"

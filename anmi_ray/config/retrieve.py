@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from anmi_ray.config.base import Kind, Settings, StartModel
 
@@ -152,23 +153,17 @@ class RetrieveConfig(Settings):
         """The retrievers that search the whole collection: all but late."""
         return tuple(name for name in self.retrievers if name != "late")
 
-    @model_validator(mode="after")
-    def _weights_of_retrievers(self) -> RetrieveConfig:
+    def _problems(self) -> Iterator[str]:
         if strangers := sorted(set(self.fusion.weights) - set(self.retrievers)):
-            raise ValueError(
+            yield (
                 f"fusion.weights names {', '.join(strangers)}, but retrievers is {', '.join(self.retrievers)}: name "
                 "those alone, or add it to retrievers"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _candidates_within_depth(self) -> RetrieveConfig:
         if self.candidates > self.depth:
-            raise ValueError(
+            yield (
                 f"candidates is {self.candidates}, but a run holds depth = {self.depth} documents: "
                 "raise depth or lower candidates"
             )
-        return self
 
 
 class RatedDevConfig(RetrieveConfig):

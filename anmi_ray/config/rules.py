@@ -7,6 +7,7 @@ them out. Gaps are in Elo points (anchor minus document), P means a probability 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from typing import Annotated, Any, Generic, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -52,11 +53,9 @@ class RankWindow(RuleSettings[Literal["rank-window"]]):
     last: int | None = Field(default=None, ge=1)
     """Last such rank; null: no end."""
 
-    @model_validator(mode="after")
-    def _ascends(self) -> RankWindow:
+    def _problems(self) -> Iterator[str]:
         if self.last is not None and self.last < self.first:
-            raise ValueError(f"the window ends ({self.last}) before it begins ({self.first}): raise last")
-        return self
+            yield f"the window ends ({self.last}) before it begins ({self.first}): raise last"
 
 
 class ScoreMargin(RuleSettings[Literal["score-margin"]]):
@@ -107,11 +106,9 @@ class Validate(RuleSettings[Literal["validate"]]):
     weight: Share = 0.3
     """Weight up to a preference of .75, above which it is 1."""
 
-    @model_validator(mode="after")
-    def _ascends(self) -> Validate:
+    def _problems(self) -> Iterator[str]:
         if self.low >= self.high:
-            raise ValueError(f"expected low < high, got {self.low} and {self.high}")
-        return self
+            yield f"expected low < high, got {self.low} and {self.high}"
 
 
 class Table2(RuleSettings[Literal["table2"]]):
@@ -152,11 +149,9 @@ class Relative(RelativeRule[Literal["relative"]]):
             return {"least": 0.05, "most": 0.30, "fade": 0.20, **data}
         return data
 
-    @model_validator(mode="after")
-    def _ascends(self) -> Relative:
+    def _problems(self) -> Iterator[str]:
         if self.least >= self.most:
-            raise ValueError(f"least is {self.least} and most {self.most}: least must be smaller")
-        return self
+            yield f"least is {self.least} and most {self.most}: least must be smaller"
 
 
 class MixtureRule(RuleSettings[Word], Generic[Word]):

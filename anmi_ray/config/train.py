@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, Literal, Self, TypeVar
 
@@ -127,65 +127,46 @@ class TrainConfig(LearnConfig):
             made.loss.model_fields_set.difference_update({"in_batch"})
         return made
 
-    @model_validator(mode="after")
-    def _scores_fit(self) -> TrainConfig:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         loss = self.loss
         wants = "ranking: debiased" if loss.ranking == "debiased" else "learn_temperature" * loss.learn_temperature
         if wants and not self.bounded:
-            raise ValueError(
+            yield (
                 f"{wants} needs bounded scores: set bound, for example 3, or student: bi-encoder or late-interaction"
             )
         if loss.learn_temperature and self.start_temperature > 1.0:
-            raise ValueError("a learned temperature lies between .01 and 1: start there")
+            yield "a learned temperature lies between .01 and 1: start there"
         if loss.in_batch and self.student == "cross-encoder":
-            raise ValueError(
-                "in_batch needs student: bi-encoder or late-interaction: a cross-encoder would read every pair anew"
-            )
+            yield "in_batch needs student: bi-encoder or late-interaction: a cross-encoder would read every pair anew"
         if self.negatives is not None and loss.ranking in _BY_RATING:
-            raise ValueError(f"negatives are drawn by weight, and {loss.ranking} reads all ratings: leave it out")
+            yield f"negatives are drawn by weight, and {loss.ranking} reads all ratings: leave it out"
         if self.lists_per_step % self.lists_per_group:
-            raise ValueError(
+            yield (
                 f"lists_per_step is {self.lists_per_step}: choose a multiple of in_batch_lists, {loss.in_batch_lists}"
             )
         if loss.in_batch and self.lists_per_step == 1:
-            raise ValueError("in_batch needs other lists: set lists_per_step to at least 2")
-        return self
-
-    @model_validator(mode="after")
-    def _student_fits(self) -> TrainConfig:
-        if self.student == "cross-encoder":
-            return self
-        if self.loss.bound is not None:
-            raise ValueError(f"a {self.student} score is a cosine, bounded as it is: leave bound out")
-        fields = type(self).model_fields
-        for name in ("pooling", "head_learning_rate"):
-            if getattr(self, name) != fields[name].default:
-                raise ValueError(
-                    f"{name} is of a cross-encoder's scoring head, a {self.student} has none: leave it out"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _whole_student(self) -> TrainConfig:
+            yield "in_batch needs other lists: set lists_per_step to at least 2"
         if self.prompt is not None:
             if self.pooling not in ("last", "yes-no"):
-                raise ValueError(
-                    f"prompt is for decoders (pooling last or yes-no), not for {self.pooling}: leave it out"
-                )
+                yield f"prompt is for decoders (pooling last or yes-no), not for {self.pooling}: leave it out"
             query, document = self.prompt.find("{query}"), self.prompt.find("{document}")
             once = self.prompt.count("{query}") == self.prompt.count("{document}") == 1
             if not once or document < query:
-                raise ValueError("prompt needs {query} once and after it {document} once")
-        return self
-
-    @model_validator(mode="after")
-    def _fit_together(self) -> TrainConfig:
+                yield "prompt needs {query} once and after it {document} once"
         scheduled = self.curriculum.rule in _SCHEDULED
         if scheduled and self.balance.rule == "fixed" and self.balance.alpha != BalanceConfig().alpha:
-            raise ValueError(f"curriculum {self.curriculum.rule} sets alpha itself: leave balance.alpha out")
+            yield f"curriculum {self.curriculum.rule} sets alpha itself: leave balance.alpha out"
         if self.loss.ranking in _BY_RATING and self.curriculum != CurriculumConfig():
-            raise ValueError(f"a curriculum chooses negatives, and {self.loss.ranking} has none: leave it out")
-        return self
+            yield f"a curriculum chooses negatives, and {self.loss.ranking} has none: leave it out"
+        if self.student == "cross-encoder":
+            return
+        if self.loss.bound is not None:
+            yield f"a {self.student} score is a cosine, bounded as it is: leave bound out"
+        fields = type(self).model_fields
+        for name in ("pooling", "head_learning_rate"):
+            if getattr(self, name) != fields[name].default:
+                yield f"{name} is of a cross-encoder's scoring head, a {self.student} has none: leave it out"
 
 
 def usual_of_late_interaction(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,11 +229,9 @@ class TrainExecution(GpuType, Placed):
         """Tokens of one forward pass."""
         return self.forward_tokens or (self.micro_batch_tokens if self.use_gpu else FORWARD_TOKENS)
 
-    @model_validator(mode="after")
-    def _type_of_a_gpu(self) -> TrainExecution:
+    def _problems(self) -> Iterator[str]:
         if self.accelerator_type and not self.use_gpu:
-            raise ValueError("accelerator_type names a GPU: set use_gpu: true, or leave it out")
-        return self
+            yield "accelerator_type names a GPU: set use_gpu: true, or leave it out"
 
     @field_validator("trackers")
     @classmethod

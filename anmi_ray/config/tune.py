@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from anmi_ray.config.base import Kind, Settings, Word
 from anmi_ray.config.load import apply, check_setting, put, read, read_experiment, run_name, validate_as
@@ -44,11 +44,9 @@ class Bounds(Kind[Word], Generic[Word, Number]):
     high: Number
     """The largest value."""
 
-    @model_validator(mode="after")
-    def _ascends(self) -> Self:
+    def _problems(self) -> Iterator[str]:
         if self.low >= self.high:
-            raise ValueError(f"low is {self.low} and high {self.high}: low must be smaller")
-        return self
+            yield f"low is {self.low} and high {self.high}: low must be smaller"
 
 
 class Uniform(Bounds[Literal["uniform"], Real]):
@@ -72,11 +70,10 @@ class Integer(Bounds[Literal["integer"], Whole]):
     log: bool = False
     """Alike in its logarithm."""
 
-    @model_validator(mode="after")
-    def _has_a_logarithm(self) -> Integer:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         if self.log and self.low < 1:
-            raise ValueError(f"low is {self.low}: a logarithm needs at least 1")
-        return self
+            yield f"low is {self.low}: a logarithm needs at least 1"
 
 
 class Choice(Kind[Literal["choice"]]):

@@ -6,9 +6,10 @@ engine runs, which changes no answer beyond rounding.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import Field, JsonValue, field_validator
 
 from anmi_ray.config.base import GpuType, ModelJudge
 from anmi_ray.config.paths import FileOrName
@@ -65,11 +66,9 @@ class VllmExecution(GpuType):
             raise ValueError("must be two numbers from 1 on, the second not below the first, such as [1, 8]")
         return value
 
-    @model_validator(mode="after")
-    def _fit_the_device(self) -> VllmExecution:
+    def _problems(self) -> Iterator[str]:
         if self.device == "cpu" and (self.tensor_parallel > 1 or self.accelerator_type):
-            raise ValueError("device cpu has no GPUs: leave out tensor_parallel and accelerator_type")
-        return self
+            yield "device cpu has no GPUs: leave out tensor_parallel and accelerator_type"
 
 
 class VllmJudgeConfig(ModelJudge[Literal["vllm"]]):
@@ -105,13 +104,11 @@ class VllmJudgeConfig(ModelJudge[Literal["vllm"]]):
             raise ValueError(f"{', '.join(taken)}: set by this program or by a setting of that name, not here")
         return value
 
-    @model_validator(mode="after")
-    def _sampling_suits_the_readout(self) -> VllmJudgeConfig:
+    def _problems(self) -> Iterator[str]:
         if self.prompt.readout == "logprob" and self.temperature:
-            raise ValueError("readout logprob reads probabilities, nothing is sampled: leave out temperature")
+            yield "readout logprob reads probabilities, nothing is sampled: leave out temperature"
         if self.prompt.readout == "logprob" and "reasoning_parser" in self.engine_kwargs:
-            raise ValueError(
+            yield (
                 "readout logprob reads the first token, which a reasoning_parser leaves to the reasoning: leave out "
                 "engine_kwargs.reasoning_parser, or set prompt.readout: sign"
             )
-        return self
