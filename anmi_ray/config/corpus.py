@@ -58,14 +58,14 @@ _NONE: Any = ()  # of whichever names
 
 
 class Splits(Settings, Generic[Named]):
-    """One or more names, or files, for each split that there is."""
+    """Names or files of each split, one or more."""
 
     train: Named = _NONE
-    """Of the train queries."""
+    """Train queries."""
     dev: Named = _NONE
-    """Of the dev queries; without any, some train queries become dev."""
+    """Dev queries; if missing, some train queries become dev."""
     test: Named = _NONE
-    """Of the test queries."""
+    """Test queries."""
 
     @model_validator(mode="before")
     @classmethod
@@ -89,7 +89,7 @@ class Splits(Settings, Generic[Named]):
 
 
 class Columns(Settings):
-    """Names of columns; null is the one of the usual names that is there (two of them are an error)."""
+    """Names of columns; null: the usual name that the table has (an error if it has two)."""
 
     doc_id: str | None = None
     """Id of a document; null: _id, id, doc_id, docid or docno."""
@@ -102,9 +102,9 @@ class Columns(Settings):
     query: str | None = None
     """Text of a query; null: text or query."""
     qrels_query_id: str | None = None
-    """null: query-id, query_id or qid."""
+    """Id of a query in relevance grades; null: query-id, query_id or qid."""
     qrels_doc_id: str | None = None
-    """null: corpus-id, corpus_id, doc_id, docid or docno."""
+    """Id of a document in relevance grades; null: corpus-id, corpus_id, doc_id, docid or docno."""
     grade: str | None = None
     """Relevance grade; null: score, grade, relevance or rel."""
 
@@ -126,8 +126,8 @@ class CorpusConfig(Settings):
     """trec, table: files of relevance grades by split; a grade below 0 counts as 0, not relevant; null: there are
     none."""
     labels: SplitNames = _SPLITS
-    """Splits whose relevance grades are read, where there are any. Those of others are never looked at, and their
-    queries are unlabelled: [test] trains without labels, and measures with them."""
+    """Splits whose relevance grades are read. Other grades are never read, and queries of those splits are unlabelled:
+    [test] trains without labels, and measures with them."""
     unlabelled: Literal["train", "leave-out"] = "train"
     """Queries without a grade in any split that is read: train queries, or left out of the collection."""
     unlabelled_dev: Size | None = None
@@ -157,11 +157,11 @@ class CorpusConfig(Settings):
     split_seed: int = Field(default=0, ge=0)
     """Another number splits the queries another way (all but pydocs: carves another dev)."""
     max_train_queries: int | None = Field(default=None, ge=0)
-    """Keep so many train queries, by hash of their text."""
+    """Largest number of train queries, chosen by hash of their text."""
     max_dev_queries: int | None = Field(default=None, ge=0)
-    """Keep so many dev queries, by hash of their text."""
+    """Largest number of dev queries, chosen by hash of their text."""
     max_test_queries: int | None = Field(default=None, ge=0)
-    """Keep so many test queries, by hash of their text."""
+    """Largest number of test queries, chosen by hash of their text."""
     own_document: OwnDocument = "same-text"
     """All but pydocs: a document that has the id of a query is left out of what is ranked for that query. same-text: if
     it repeats the query's text; same-id: always, as BEIR does; keep: never."""
@@ -223,17 +223,17 @@ class CorpusConfig(Settings):
 
     @property
     def name(self) -> str:
-        """What messages and reports call the collection: where it is, or its id, or its reader."""
+        """Name of the collection in messages and reports: its path, its id, or its reader."""
         ids = [one for names in self.datasets.named.values() for one in names] if self.datasets else []
         return as_written(self.path or "") or ", ".join(map(as_written, self.documents or ids)) or self.reader
 
     @property
     def hidden(self) -> tuple[SplitName, ...]:
-        """Splits whose grades are read all the same, and kept apart from all others."""
+        """Splits whose grades are read but kept apart."""
         return ()
 
     def held_out(self, split: Literal["dev", "test"], queries: int) -> int:
-        """How many of `queries` distinct queries without a grade become `split`."""
+        """Number of `queries` distinct queries without a grade that become `split`."""
         size: Size | None = getattr(self, f"unlabelled_{split}")
         if size == "auto":
             return min(_MOST_HELD_OUT, round(_HELD_OUT_FRACTION * queries))
@@ -246,10 +246,11 @@ class CorpusConfig(Settings):
 
 
 class IngestConfig(CorpusConfig):
-    """The corpus as ingest reads it: grades that `labels` leaves out are kept apart where the panel is simulated.
+    """The corpus as ingest reads it.
 
-    Such judges stand in for ones who know what is relevant, so they may be told what nothing else is.
-    A size of held-out queries that is null is 0 here.
+    If the panel is simulated, grades that `labels` leaves out are kept apart for it: such judges stand for people who
+    know
+    the truth. An unset size of held-out queries is 0 here.
     """
 
     tells_panel: bool = False
@@ -257,7 +258,11 @@ class IngestConfig(CorpusConfig):
 
     @classmethod
     def of(cls, corpus: CorpusConfig, simulated: bool, judges_measure: bool = False) -> Self:
-        """simulated: whether the judges are; judges_measure: whether they measure queries without a grade."""
+        """Settings for ingest.
+
+        simulated: the panel is simulated.
+        judges_measure: judges measure queries without a grade.
+        """
         given = {name: getattr(corpus, name) for name in type(corpus).model_fields}
         for name in ("unlabelled_dev", "unlabelled_test"):
             given[name] = "auto" if given[name] is None and judges_measure else given[name] or None

@@ -17,7 +17,7 @@ from anmi_ray.config.base import Settings
 
 
 class ServedModel(Settings):
-    """Base of what is asked of a model behind a server."""
+    """Base of requests to a served model."""
 
     # a key pasted into the wrong field must not come back in an error message
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -38,7 +38,7 @@ class ServedModel(Settings):
 
 
 class SamplingConfig(ServedModel):
-    """What is asked of the model: all that may change an answer beside the messages."""
+    """Fields of a request that may change an answer, besides the messages."""
 
     fixed = (
         "model", "messages", "max_tokens", "temperature", "seed", "logprobs", "top_logprobs", "stream", "n",
@@ -55,9 +55,11 @@ class SamplingConfig(ServedModel):
 
 
 class ServerConfig(ServedModel):
-    """A server, and how to reach it. What is added to ServedModel cannot change an answer.
+    """A server and how to reach it.
 
-    But for the address: another server's model of the same name may be another model.
+    Only the address and the fields of ServedModel can change an answer: another server's model of the same name may be
+    another
+    model.
     """
 
     how_only = frozenset({
@@ -109,7 +111,7 @@ class ServerConfig(ServedModel):
 
 
 class EndpointConfig(SamplingConfig, ServerConfig):
-    """A chat model behind a server, and how to reach it. What is added to SamplingConfig cannot change an answer."""
+    """A chat model behind a server. Only the fields of SamplingConfig, and the address, can change an answer."""
 
     how_only = ServerConfig.how_only | {
         "tokens_per_minute", "input_price", "cached_price", "output_price",
@@ -136,7 +138,7 @@ class EndpointConfig(SamplingConfig, ServerConfig):
 
     @property
     def sampling(self) -> SamplingConfig:
-        """The part that may change an answer."""
+        """The fields that may change an answer."""
         return SamplingConfig(**{name: getattr(self, name) for name in SamplingConfig.model_fields})
 
 

@@ -31,7 +31,7 @@ _OF_MODELS = ("max_tokens", "precision", "trust_remote_code")
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """How training starts from a model: what the untrained model has in common with it."""
+    """What the untrained model shares with training."""
 
     student: Student
     pooling: Pooling
@@ -49,8 +49,7 @@ class Scoring(Settings):
 
 
 class PeerConfig(LoadedModel, Scoring):
-    """Another reranker that scores the same documents, a system of its own: a model, an endpoint, another run's, or the
-    untrained."""
+    """Another reranker to compare with: a model, an endpoint, another run's model, or the untrained start model."""
 
     by_content = frozenset({"run"})
 
@@ -109,7 +108,7 @@ class RerankConfig(Scoring):
     start: bool = True
     """Also measure the model that training starts from, before training; a head drawn at random is not measured."""
     peers: tuple[PeerConfig, ...] = Field(default=(), max_length=50)
-    """Other rerankers that score the same documents of the test queries, measured beside ours."""
+    """Other rerankers to compare with, over the same documents of the test queries."""
 
     @field_validator("peers")
     @classmethod
@@ -135,8 +134,10 @@ class HeldOutConfig(RerankConfig):
 
     @classmethod
     def of(cls, rerank: RerankConfig, train: TrainConfig, partners: Iterable[str], refines: str | None = None) -> Self:
-        """`partners`: those of evaluate, of which the peers score dev queries too. Where training goes on from the
-        model of the run that `refines` names, that is its start.
+        """Fill in the settings of peers.
+
+        partners: systems of evaluate.partners; peers among them score dev queries too.
+        refines: the run whose model training starts from.
         """
         names = set(partners)
         peers = (peer.started(train, rerank) for peer in rerank.peers)
@@ -150,7 +151,7 @@ class HeldOutConfig(RerankConfig):
 
 
 class EvaluateConfig(Settings):
-    """What is measured on the test queries, against what, and how the reranked scores are fused with the hybrid's."""
+    """Measures on the test queries, the baseline, and the fusion of reranked scores with the first stage's."""
 
     measures: tuple[str, ...] = Field(default=MEASURES, min_length=1, max_length=8)
     """Names that ir_measures reads; the first is the headline."""
@@ -212,7 +213,7 @@ class EvaluateConfig(Settings):
 
 
 def measure_of(name: str) -> Measure:
-    """The ir_measures measure of this name (MRR@10 is its RR@10); ValueError where there is none, or none installed."""
+    """The ir_measures measure of this name; MRR@10 is its RR@10. Raises ValueError for unknown or unsupported measures."""
     import ir_measures
 
     try:

@@ -1,4 +1,4 @@
-"""Settings of how a run is carried out: resources, paths, retries. None of them may change a result."""
+"""Settings of how a run is executed: resources, paths, retries. None of them may change a result."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Size = Annotated[int, Field(ge=1)]
 
 
 class DriverExecution(Placed):
-    """With what, and where, the driver of a submitted job runs. Asking for a share of a CPU keeps it off the head."""
+    """Resources and nodes of the driver of a submitted job. A share of a CPU keeps it off the head."""
 
     num_cpus: float = Field(default=0.5, gt=0)
-    """CPUs that it takes; a head started with --num-cpus=0 has none, so it runs elsewhere."""
+    """CPUs; a head started with --num-cpus=0 has none, so the driver runs elsewhere."""
     memory_gb: float | None = Field(default=None, gt=0)
     """GB of memory to reserve for it; null: none."""
     resources: dict[str, float] = {}
@@ -29,7 +29,7 @@ class DriverExecution(Placed):
 
 
 class EmbedExecution(ExecutionSettings):
-    """With what, and where, the vectors of documents are computed."""
+    """Resources and nodes for computing document vectors."""
 
     gpus: Gpus = 0.0
     """GPUs of an actor that computes them; 0: computed where a shard is searched."""
@@ -45,7 +45,7 @@ class EmbedExecution(ExecutionSettings):
 
 
 class ScoreExecution(ExecutionSettings):
-    """With what, and where, rerankers score: the trained model, its start, peers that are models, late interaction."""
+    """Resources and nodes for scoring: the trained model, its start, peers that are models, late interaction."""
 
     gpus: Gpus = Field(default=0.0, le=1)
     """Share of a GPU that each scorer takes; 0: the CPU."""
@@ -65,7 +65,7 @@ def _rising(value: tuple[int, int]) -> tuple[int, int]:
 
 
 class ExecutionConfig(ExecutionSettings):
-    """Where and with what a run is carried out. The defaults fit a laptop with two cores."""
+    """Where a run is executed, and with which resources. The defaults fit a laptop with two cores."""
 
     root: PathOrUri = "results"
     """Folder or URI (s3://bucket/folder) that holds artifacts and runs."""
@@ -99,13 +99,13 @@ class ExecutionConfig(ExecutionSettings):
     score: ScoreExecution = ScoreExecution()
     """With what rerankers score."""
     train: TrainExecution = TrainExecution()
-    """With what training is carried out."""
+    """Resources of training."""
     judge_on: LabelSelector = {}
     """Labels of the nodes that judges which read texts run on, such as {ray-subcluster: annotate}; none: any node."""
     driver: DriverExecution = DriverExecution()
     """The driver of a job that `anmi jobs submit` starts."""
     log_format: Literal["text", "json"] = "text"
-    """What a command prints: text, or a line of JSON for each event; workers' logs are always JSON."""
+    """Output of commands: text, or a JSON line per event; workers' logs are always JSON."""
 
     @field_validator("buckets")
     @classmethod
@@ -129,7 +129,7 @@ class ExecutionConfig(ExecutionSettings):
         return self.askers
 
     def buckets_on(self, cpus: int) -> int:
-        """Query buckets of a new root on a cluster of so many CPUs: as given, else at least two per CPU."""
+        """Query buckets of a new root on a cluster of `cpus` CPUs: as configured, else at least two per CPU."""
         if "buckets" in self.model_fields_set:
             return self.buckets
         return max(self.buckets, min(_MOST_BUCKETS, 1 << (2 * cpus - 1).bit_length()))

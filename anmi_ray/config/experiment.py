@@ -24,10 +24,11 @@ from anmi_ray.config.train import TrainConfig, offload_needs
 
 
 class Experiment(Settings):
-    """Everything one run needs to know.
+    """All settings of a run.
 
-    `name`, `queries`, `execution` and `plan` change no result of a run; other groups are a stage's. What the runs that
-    `refines` and `trained_by` name have made is an input of stages.
+    `name`, `queries`, `execution` and `plan` change no result. The other groups belong to stages. The artifacts of runs
+    that
+    `refines` and `trained_by` name are inputs of stages.
     """
 
     name: str = Field(default="experiment", pattern=RUN_NAME)
@@ -38,8 +39,8 @@ class Experiment(Settings):
     """infonce-mined, zelo, anmi2 or anmi2-extended: fills the settings of mine and train that it is about where these
     are not given."""
     refines: str | None = Field(default=None, min_length=1)
-    """Another run under the same root, which is gone on with: its pairs are judged again with those where its model and
-    its ratings disagree, and training starts from its model."""
+    """Another run under the same root to refine: its pairs are judged again with those where its model and its ratings
+    disagree, and training starts from its model."""
     trained_by: str | None = Field(default=None, min_length=1)
     """Another run under the same root, whose model is measured over this collection: nothing is judged or trained."""
     corpus: CorpusConfig = CorpusConfig()
@@ -145,34 +146,34 @@ class Experiment(Settings):
 
     @property
     def partners(self) -> tuple[str, ...]:
-        """The systems whose scores are fused with the reranked ones; none where nothing is fused."""
+        """Systems whose scores are fused with the reranked ones; empty without fusion."""
         fused = self.evaluate.over(self.retrieve.retrievers)
         return fused.partners if fused.fusion else ()
 
     @property
     def in_rounds(self) -> bool:
-        """Whether pairs are chosen, asked and rated in rounds: an adaptive design that goes on from no other run."""
+        """True if pairs are chosen, judged and rated in rounds: an adaptive design that refines no other run."""
         return self.compare.design == "adaptive" and self.refines is None
 
     @property
     def ensemble(self) -> JudgeConfig | None:
-        """The judges that are asked about a sample of pairs where the panel holds a judge distilled from them."""
+        """The panel that labels a sample of pairs if the panel contains a judge distilled from it."""
         return self.distill.judge if self.judge.distilled else None
 
     @property
     def rates_dev(self) -> bool:
-        """Whether judges compare documents of dev queries without a label, to choose on them."""
+        """True if judges compare documents of unlabelled dev queries, to choose on them."""
         size = self.corpus.unlabelled_dev
         held_out = self.evaluate.judged == "unlabelled" if size is None else bool(size)
         return held_out and self.mine.anchors != "known"
 
     @property
     def assessors(self) -> JudgeConfig | None:
-        """The judges who are asked about the top documents of held-out queries; None where nobody is."""
+        """The panel that judges the top documents of held-out queries; None if evaluate.judged is none."""
         return None if self.evaluate.judged == "none" else self.evaluate.judge or self.judge
 
     @property
     def simulated(self) -> tuple[str, JudgeConfig] | None:
-        """The stage that asks simulated judges, and its panel; None where no judge behind the ratings is simulated."""
+        """The stage that asks simulated judges, with its panel; None if no judge behind the ratings is simulated."""
         panels = (("judge", self.judge), ("label", self.ensemble))
         return next(((stage, panel) for stage, panel in panels if panel is not None and panel.simulated), None)

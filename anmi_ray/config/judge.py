@@ -37,7 +37,7 @@ class TruthConfig(Settings):
 
 
 class SharedNoiseConfig(Settings):
-    """What the whole simulated panel gets wrong together: the source of correlated judges."""
+    """Errors that simulated judges share: the source of correlated judges."""
 
     document_sd: float = Field(default=0.15, ge=0, le=10)
     """Sd of the panel's common misreading of a document, probits."""
@@ -104,9 +104,9 @@ class ApiJudgeConfig(OneJudge[Literal["api"]]):
     endpoint: EndpointConfig
     """The model, and how its server is reached."""
     prompt: PromptConfig = PromptConfig()
-    """What it is asked, and how its answer is read."""
+    """The prompt, and how answers are read."""
     identity: str | None = None
-    """What its answers are kept under, beside model and prompt; null: the server's address, so that a model of the same
+    """Name under which answers are kept, with model and prompt; null: the server's address, so that a model of the same
     name elsewhere is asked anew."""
 
     @property
@@ -125,7 +125,7 @@ class ApiJudgeConfig(OneJudge[Literal["api"]]):
 
 
 class ImportedJudgeConfig(OneJudge[Literal["imported"]]):
-    """Preferences that somebody has already, in a file; what it does not hold is a failure of that name."""
+    """Existing preferences in a file. A pair that the file lacks counts as a failure."""
 
     by_content = frozenset({"path"})
 
@@ -218,7 +218,7 @@ def _of_accuracy(judges: int, accuracy: float) -> dict[str, Any]:
 
 
 def _preset(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the preset that the settings name expands to; None where it is none, or not as good as a judge can be."""
+    """The expansion of the settings' preset; None if the preset is unknown or the accuracy out of range."""
     name: object = settings.get("preset", "realistic")
     accuracy: object = settings.get("accuracy")
     if not isinstance(name, str):
@@ -232,11 +232,13 @@ def _preset(settings: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 class BudgetConfig(Settings):
-    """What judges that read texts may cost, over all resumptions of a run; a query is asked about whole or not at all.
+    """Limits of what judges that read texts may cost, over all resumptions and rounds of a run; queries are judged
+    whole.
 
-    It holds for all rounds of a run together: validation of borderline documents (mine.allow) spends what the first
-    round left, and where that is nothing those documents are left to the other rules.
-    What was spent before with another budget, on the same comparisons and panel, counts.
+    Later rounds, such as the validation of borderline documents (mine.allow), spend what earlier ones left; if nothing
+    is left,
+    those documents are decided by the other rules. Earlier costs of the same comparisons and panel count under a new
+    budget.
     """
 
     dollars: float | None = Field(default=None, gt=0)
@@ -274,12 +276,12 @@ class PilotConfig(ExecutionSettings):
 
 
 class JudgeConfig(Settings):
-    """The panel. `preset` fills in what is not given."""
+    """The panel. `preset` sets the fields that are not given."""
 
     how_only = frozenset({"max_failures", "max_left_out", "target_hours", "target_dollars"})
 
     preset: Preset = "realistic"
-    """Fills every field of this group that is not given."""
+    """Sets the fields of this group that are not given."""
     accuracy: float | None = Field(default=None, ge=0.55, le=0.95)
     """Presets panel and one-judge: the share of pairs of a relevant and another candidate that each judge puts right;
     null: .8."""
@@ -301,7 +303,7 @@ class JudgeConfig(Settings):
     """Share of a judge's questions that may stay without an answer for a reason that may go away (time-outs, overload);
     with more the run ends, and asks those again when it is started again."""
     budget: BudgetConfig = BudgetConfig()
-    """What judges of texts may cost, in all rounds."""
+    """Limits of what judges that read texts may cost, in all rounds."""
     max_left_out: float = Field(default=0.0, ge=0, le=1)
     """Share of queries that a spent budget may leave out, else the run ends; above 0 any number may be left out of a
     later round (compare.rounds, refines), for they keep the answers that they have."""
@@ -360,13 +362,13 @@ class JudgeConfig(Settings):
 
     @property
     def direct(self) -> JudgeConfig:
-        """The panel as it is asked whether one document answers a query: those of its judges that can say."""
+        """The panel for questions about one document: its judges that can answer them."""
         asked = (judge.direct for judge in self.judges)
         return self.model_copy(update={"judges": tuple(judge for judge in asked if judge is not None)})
 
     @property
     def imported(self) -> tuple[ImportedJudgeConfig, ...]:
-        """The judges of the panel whose preferences stand in files."""
+        """Judges whose preferences are in files."""
         return tuple(judge for judge in self.judges if judge.kind == "imported")
 
     @property

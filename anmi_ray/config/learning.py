@@ -87,7 +87,7 @@ class LearnConfig(StartModel):
         raise NotImplementedError
 
     def check_workers(self, workers: int) -> None:
-        """Raise ConfigError where so many workers cannot share a step evenly."""
+        """Raise ConfigError if this number of workers cannot share a step evenly."""
         if self.per_step % workers:
             raise ConfigError(
                 f"{self.items}_per_step is {self.per_step}, not a multiple of {workers} workers",

@@ -154,7 +154,7 @@ class MineConfig(Settings):
 
 
 def _check_phases(data: dict[str, Any]) -> None:
-    """Say of a rule that stands in the wrong place where it belongs. Raises ValueError."""
+    """Raise ValueError for a rule in the wrong phase, naming the right one."""
     for phase in ("allow", "weigh", "sample"):
         given = data.get(phase, [])
         for one in given if isinstance(given, list | tuple) else [given]:

@@ -50,7 +50,7 @@ _Mistake = tuple[str, str | None]  # what is wrong, and the remedy if there is o
 
 
 def described(error: ValidationError, model: type[BaseModel], content: Any, otherwise: str) -> tuple[str, str]:
-    """The mistakes in `content` as one message, and its remedy: `otherwise` where a mistake has none of its own."""
+    """The mistakes in `content` as one message, and its remedy; `otherwise` if one of them has no remedy."""
     details = error.errors(include_url=False)
     places = [detail["loc"] for detail in details]
     found: dict[str, _Mistake] = {}

@@ -17,7 +17,7 @@ class LossConfig(Settings):
     """infonce: weighted InfoNCE (38); debiased: less the expected false negatives (needs bound); ranknet: every rated
     pair against the preference that its ratings imply; listnet: the whole list against the softmax of its ratings."""
     temperature: float | None = Field(default=None, gt=0, le=100)
-    """Of the ranking term; null: 1 for logits, .07 for bounded scores and cosines."""
+    """Temperature of the ranking term; null: 1 for logits, .07 for bounded scores and cosines."""
     learn_temperature: bool = False
     """Learn the temperature (needs bound or a bi-encoder: a logit's last layer absorbs any)."""
     bound: float | None = Field(default=None, gt=0, le=100)

@@ -59,7 +59,7 @@ class QueriesConfig(Settings):
     """Ask the judges of judge.judges that read texts whether a query's document answers it, within judge.budget, and
     leave out queries that they do not confirm."""
     budget: BudgetConfig = BudgetConfig()
-    """What the writer may cost, over all resumptions."""
+    """Limits of what the writer may cost, over all resumptions."""
 
     @property
     def written(self) -> tuple[str, ...]:

@@ -37,8 +37,8 @@ class RateConfig(Settings):
     judge_weights: dict[str, Annotated[float, Field(ge=0.0, le=1000.0)]] = {}
     """By judge, how many answers one of its answers counts for; 1 where it is not named."""
     ties: Literal["half", "davidson"] = "half"
-    """What a preference of one half means: half a win, or a tie, an outcome with a probability of its own (davidson,
-    with model: bradley-terry)."""
+    """Meaning of a preference of one half: half a win, or a tie, an outcome with its own probability (davidson, with
+    model: bradley-terry)."""
     tie_width: Literal["fitted"] | LatentSd = "fitted"
     """Davidson's nu, the odds of a tie between equal documents; needs ties."""
     judge_offsets: Literal["both-orders"] | bool = "both-orders"
@@ -46,8 +46,8 @@ class RateConfig(Settings):
     averaged over the two orders: both-orders learns it from pairs that a judge answered in both, true from all answers,
     false not at all."""
     hide_positives: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of a query's known positives that rating and mining are not told of (one stays known, but at 1): how many
-    of them are then mined checks the estimated rate of false negatives, and at 1 which of them are confirmed
+    """Share of a query's known positives withheld from rating and mining (one stays known, except at 1): how many of
+    them are then mined checks the estimated rate of false negatives, and at 1 which of them are confirmed
     (mine.anchors)."""
 
     def _problems(self) -> Iterator[str]:

@@ -77,7 +77,7 @@ def recipe(name: object) -> dict[str, Any]:
 
 
 def fill(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with those of their recipe beneath: what they say themselves stands. Raises ValueError."""
+    """Settings completed by their recipe; explicit settings win. Raises ValueError."""
     found = deepcopy(dict(content))
     mine = found.get("mine")
     # a composition by name says what the recipe would

@@ -56,7 +56,7 @@ class IvfPqIndex(Kind[Literal["ivfpq"]]):
     probes: int = Field(default=16, ge=1)
     """Lists that a query is compared with."""
     code_bytes: int = Field(default=48, ge=1, le=4096)
-    """Bytes that stand for a vector; must divide its dimension."""
+    """Bytes of a compressed vector; must divide its dimension."""
 
 
 class HnswIndex(Kind[Literal["hnsw"]]):

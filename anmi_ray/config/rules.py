@@ -77,7 +77,7 @@ class RelativeRule(RuleSettings[Word], Generic[Word]):
 
 
 class PositiveRelative(RelativeRule[Literal["positive-relative"]]):
-    """Refuse gaps below `least` units: how far an anchor must stand above a negative depends on the query.
+    """Refuse gaps below `least` units, so that the required gap depends on the query.
 
     NV-Retriever's threshold on ratings; the report's is `form: anchored`, "gap > .05 x positive".
     """
@@ -92,9 +92,9 @@ class PositiveRelative(RelativeRule[Literal["positive-relative"]]):
 
 
 class Validate(RuleSettings[Literal["validate"]]):
-    """Stage 4: borderline documents are judged directly against the anchor, and keep the weight that this gives.
+    """Stage 4: judge borderline documents directly against the anchor, and weigh them by the answer.
 
-    Its verdicts are final: rules after it speak of the rest. What has no judgment after all goes on to them.
+    Verdicts are final; later rules decide the other documents, and those without an answer.
     """
 
     low: float = Field(default=80.0, ge=-10_000, le=10_000)
@@ -119,7 +119,7 @@ class PosteriorRule(RuleSettings[Literal["posterior"]]):
     """Expected band weight given the gap's error, less `penalty` times P(false negative)."""
 
     penalty: float = Field(default=0.0, ge=0, le=100)
-    """What a false negative costs, in weight."""
+    """Cost of a false negative, in weight."""
 
 
 class Percentile(RuleSettings[Literal["percentile"]]):
@@ -178,7 +178,7 @@ class Optimum(RuleSettings[Literal["optimum"]]):
     """Theorem 12: the information of a gap in bits, less `cost` times P(gap < false_gap), at least 0."""
 
     cost: float = Field(default=5.0, ge=0, le=1000)
-    """What a false negative costs, bits."""
+    """Cost of a false negative, bits."""
     false_gap: float = Field(default=0.0, ge=-1000, le=1000)
     """True gap below which it is one, points."""
 
@@ -210,7 +210,7 @@ class SimANS(RuleSettings[Literal["simans"]]):
     """
 
     form: Literal["gap", "rank"] = "gap"
-    """What the chance depends on."""
+    """What the probability depends on."""
     a: float = Field(default=1.0, gt=0, le=1e6)
     """sharpness: large takes the nearest to the target."""
     b: float = Field(default=4.0, ge=-100, le=1000)
@@ -233,7 +233,7 @@ class Closed(RuleSettings[Literal["closed"]]):
 
 
 def _named(value: Any) -> Any:
-    """A rule's name alone stands for the rule with its defaults."""
+    """Expand a rule's name to the rule with its defaults."""
     return {"rule": value} if isinstance(value, str) else value
 
 
@@ -277,6 +277,6 @@ NAMED: dict[str, dict[str, Any]] = {
 
 
 def unknown_composition(name: str) -> str:
-    """What to say of a name that is not in NAMED: the nearest that is, or all."""
+    """Hint for an unknown composition: the nearest name, or all."""
     near = difflib.get_close_matches(name, NAMED, n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(NAMED)}"

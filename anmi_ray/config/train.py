@@ -79,7 +79,7 @@ class TrainConfig(LearnConfig):
         return (self.loss.in_batch_lists or self.lists_per_step) if self.loss.in_batch else 1
 
     def check_workers(self, workers: int) -> None:
-        """Raise ConfigError where so many workers cannot share a step evenly: its lists, or groups of lists."""
+        """Raise ConfigError if this number of workers cannot share a step evenly: its lists, or groups of lists."""
         if not self.loss.in_batch:
             super().check_workers(workers)
             return
@@ -191,8 +191,9 @@ FORWARD_TOKENS = 4096  # of one forward pass on a CPU
 
 
 class TrainExecution(GpuType, Placed):
-    """With what training is carried out. Several workers share each step's lists, so their number changes no result
-    beyond rounding (and which dropout masks are drawn)."""
+    """Resources of training. Several workers share each step's lists, so their number changes no result beyond rounding
+    (and dropout masks).
+    """
 
     num_workers: int = Field(default=1, ge=1)
     """Training processes, which share a step's lists (or groups of lists) evenly."""
@@ -203,7 +204,7 @@ class TrainExecution(GpuType, Placed):
     resources: dict[str, float] = Field(default_factory=lambda: {"CPU": 1.0})
     """Ray resources of a worker, besides its GPU."""
     storage_path: PathOrUri | None = None
-    """Folder or URI that all workers reach, for checkpoints; null: beside the output."""
+    """Folder or URI that all workers can reach, for checkpoints; null: next to the output."""
     micro_batch_tokens: int = Field(default=16_384, ge=128)
     """Tokens between two backward passes: bounds memory, changes no result."""
     forward_tokens: int | None = Field(default=None, ge=128)
@@ -242,7 +243,7 @@ class TrainExecution(GpuType, Placed):
 
 
 def offload_needs(offload: Offload, config: LearnConfig) -> str | None:
-    """What of `config` must be another for `offload`, as a sentence; None where they go together."""
+    """Explain what `offload` needs of `config`; None if they fit."""
     least = {"none": 0, "optimizer": 1, "parameters": 3}[offload]
     if offload == "none" or (config.engine != "ddp" and config.zero_stage >= least):
         return None

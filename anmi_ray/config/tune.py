@@ -96,11 +96,7 @@ class Choice(Kind[Literal["choice"]]):
 
 
 def label(value: Any) -> str:
-    """What a value is called.
-
-    >>> label("table2"), label([0.1, 2])
-    ('table2', '[0.1, 2]')
-    """
+    """Name of a value."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
@@ -119,9 +115,9 @@ OptionValue = Annotated[Any, BeforeValidator(_domain_or_value)]
 
 
 class Options(Kind[Literal["options"]]):
-    """One of several whole groups of settings, such as a mining rule with parameters of its own.
+    """One of several groups of settings, such as a mining rule with its parameters.
 
-    An option's settings are applied in their order; a value that has a `kind` is searched where the option is chosen.
+    An option's settings are applied in order; a value with a `kind` is searched if the option is chosen.
     """
 
     options: dict[str, dict[str, OptionValue]] = Field(min_length=2)
@@ -133,16 +129,17 @@ Ask = Callable[[str, Domain], Any]  # (name of a parameter, its domain) -> a val
 
 
 class AshaConfig(Settings):
-    """Asynchronous successive halving: who is not among the best at a rung is stopped (Li et al. 2020).
+    """Asynchronous successive halving stops trials that are not among the best at a rung (Li et al. 2020).
 
-    Rungs stand at grace, grace·reduction, grace·reduction², … of a trial's steps; a trial goes on where its dev measure
-    is in the best 1/reduction of those that came there before it.
+    Rungs are at grace, grace·reduction, grace·reduction², … of a trial's steps. A trial continues if its dev measure is
+    in the
+    best 1/reduction of the trials that reached the rung before.
     """
 
     grace: float = Field(default=0.25, gt=0, lt=1)
     """Share of its steps before which no trial is stopped."""
     reduction: float = Field(default=2.0, gt=1, le=16)
-    """One in so many goes on at a rung."""
+    """Keep one trial in `reduction` at a rung."""
 
 
 class CampaignConfig(Settings):
@@ -160,9 +157,9 @@ class CampaignConfig(Settings):
     space: dict[str, Dimension] = Field(min_length=1)
     """By dotted name of a setting of mine or train what is searched; options by any name."""
     trials: int = Field(default=16, ge=1, le=10_000)
-    """Settings that are tried; raised later, it goes on."""
+    """Number of trials; if it is raised later, the campaign continues."""
     seed: int = Field(default=0, ge=0)
-    """Of the search, and of the repeats."""
+    """Seed of the search and of the repeats."""
     random: int = Field(default=8, ge=1)
     """Trials drawn at random, before the sampler (TPE) learns from those that ended."""
     asha: AshaConfig | None = AshaConfig()
@@ -258,7 +255,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Loaded:
 
 
 def _read_experiment(content: dict[str, Any], place: str) -> None:
-    """Put the settings of the experiment's file, and what stands in `settings`, in the place of its path."""
+    """Replace the path of the experiment by its settings, changed by `settings`."""
     experiment = content.get("experiment")
     if isinstance(experiment, str):
         content["experiment"] = read_experiment(experiment)

@@ -43,7 +43,7 @@ class VllmPromptConfig(PromptConfig):
 
 
 class VllmExecution(GpuType):
-    """With what the engines run. Rounding aside, nothing here changes an answer."""
+    """Resources of the engines. They change no answer beyond rounding."""
 
     engines: tuple[int, int] = (1, 1)
     """Fewest and most engines at once; Ray starts more while questions wait."""
@@ -75,9 +75,9 @@ class VllmJudgeConfig(ModelJudge[Literal["vllm"]]):
     """A language model that Ray runs on the cluster's GPUs (or on CPUs, small ones), with vLLM."""
 
     prompt: VllmPromptConfig = VllmPromptConfig()
-    """What it is asked, and how its answer is read."""
+    """The prompt, and how answers are read."""
     chat: dict[str, JsonValue] = {}
-    """What the model's chat template is told, such as enable_thinking: false."""
+    """Arguments of the model's chat template, such as enable_thinking: false."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """arithmetic; auto: as the weights were saved."""
     temperature: float = Field(default=0.0, ge=0, le=2)
@@ -89,7 +89,7 @@ class VllmJudgeConfig(ModelJudge[Literal["vllm"]]):
     engine_kwargs: dict[str, JsonValue] = {}
     """More arguments of vLLM's engine, such as quantization, kv_cache_dtype, max_num_seqs, enforce_eager."""
     execution: VllmExecution = VllmExecution()
-    """With what the engines run."""
+    """Resources of the engines."""
 
     @property
     def direct(self) -> VllmJudgeConfig:

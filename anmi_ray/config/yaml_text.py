@@ -26,7 +26,7 @@ _FLOAT = re.compile(r"[-+]?[0-9]+\.[0-9]*(?:[eE][-+][0-9]+)?$|\.[0-9]+(?:[eE][-+
 
 
 def load_file(path: str | Path) -> Any:
-    """What a YAML file holds; None where it is empty. Raises ConfigError naming file and line."""
+    """Content of a YAML file; None if it is empty. Raises ConfigError naming file and line."""
     place = str(path)
     try:
         content = Path(path).read_bytes()
@@ -45,8 +45,9 @@ def load_file(path: str | Path) -> Any:
 
 
 def parse(text: str, place: str, first_line: int = 1) -> Any:
-    """What a YAML text holds; None where it is empty. `first_line`: where the text begins in `place`, for messages.
+    """Content of a YAML text; None if it is empty.
 
+    first_line: line of `place` where the text begins, for messages.
     Raises ConfigError. Aliases are copied, so each may be changed without the others.
     """
     try:

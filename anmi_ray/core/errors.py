@@ -80,9 +80,9 @@ class DamagedError(StoreError):
 
 
 class LostError(StoreError):
-    """A process or a node was lost, or did not start, more often than retries make good; running again resumes.
+    """A process or a node was lost, or did not start, too often; running again resumes.
 
-    Its exit code is sysexits.h's EX_TEMPFAIL: whoever started the command may start it again as it is.
+    Its exit code is sysexits.h's EX_TEMPFAIL: the same command may be started again.
     """
 
     exit_code = 75
@@ -99,8 +99,8 @@ class FitError(AnmiError):
 class NoMaximumError(FitError):
     """Plain maximum likelihood has no finite or no unique maximum for some query.
 
-    `query` and `documents` name an offending query and the documents to look at: hashed ids in hexadecimal from the
-    fit itself, the user's own ids where somebody who knows them raised it again.
+    query, documents: the query, and documents to look at: hashed ids in hexadecimal, or the user's own ids if they are
+    known.
     """
 
     def __init__(
@@ -128,9 +128,8 @@ class JudgeError(AnmiError):
 
 
 class BudgetError(JudgeError):
-    """A budget was spent before judges were asked all that was wanted; what was bought is kept.
-
-    Its exit code is its own: nothing is wrong, and there is something to decide.
+    """A budget was spent before all questions were asked; answers are kept. Its exit code is its own: the user must
+    decide.
     """
 
     exit_code = 5
@@ -222,7 +221,7 @@ _DISK_IS_FULL = ("No space left on device", "os error 28", "os error 122")
 
 
 def disk_is_full(error: BaseException | None, place: str | None = None) -> bool:
-    """Whether an error says so, or no megabyte is left at `place`, for torch's, which says nothing of it."""
+    """True if an error reports a full disk, or less than a megabyte is free at `place` (torch's error does not say so)."""
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or any(
         text in str(error) for text in _DISK_IS_FULL
     ):
@@ -242,12 +241,12 @@ GPU_IS_FULL = ("CUDA out of memory", "CUDA error: out of memory", "_STATUS_ALLOC
 
 
 def out_of_gpu_memory(error: BaseException) -> bool:
-    """Whether it is said that a GPU's memory does not suffice; imports no torch."""
+    """True for an error about a GPU's memory; imports no torch."""
     return type(error).__name__ == "OutOfMemoryError" or any(word in str(error) for word in GPU_IS_FULL)
 
 
 def first_line(error: BaseException, most: int = 200) -> str:
-    """The first line of what an error of a library says, at most so many characters; its class where it says nothing.
+    """The first line of a library's error, at most `most` characters; its class if the message is empty.
 
     >>> first_line(RuntimeError("no room\\nat all")), first_line(KeyError())
     ('no room', 'KeyError')
@@ -257,7 +256,7 @@ def first_line(error: BaseException, most: int = 200) -> str:
 
 @contextmanager
 def gpu_memory_named(named: Callable[[str], AnmiError]) -> Generator[None, None, None]:
-    """Raise what `named` makes of the first line of an error that says that a GPU's memory does not suffice."""
+    """Convert an error about a GPU's memory by `named`, which gets its first line."""
     try:
         yield
     except RuntimeError as error:

@@ -28,7 +28,7 @@ _FIRST = ("time", "level", "logger", "message", "run", "stage", "bucket")
 
 
 def context() -> dict[str, Any]:
-    """Where this code is: what `bound` has added."""
+    """The context that `bound` has added."""
     return get_contextvars()
 
 
@@ -66,7 +66,7 @@ class Span:
         self._began = 0.0
 
     def told(self, **facts: Any) -> None:
-        """What its last line says besides."""
+        """Add facts to the last line."""
         self._facts |= facts
 
     def __enter__(self) -> Span:

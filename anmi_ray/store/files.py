@@ -180,7 +180,7 @@ class Store:
         }
 
     def _entries(self, folder: str, recursive: bool = False) -> Iterator[tuple[str, int, bool]]:
-        """What is in `folder`: its path relative to it, its bytes, whether it is a file (else it is a folder)."""
+        """Entries of `folder`: path relative to it, bytes, and whether it is a file."""
         filesystem, base = self._open()
         top = f"{base}/{folder}".rstrip("/")
         try:
@@ -212,7 +212,7 @@ class Store:
         return f"{base.rstrip('/')}/{path}{mark}{options}"
 
     def rebuild(self, path: str) -> str:
-        """The remedy for a damaged file: what to delete before running again. What was bought stays."""
+        """The remedy for a damaged file: what to delete before running again. Bought answers are kept."""
         names, parts = [path], path.split("/")
         if parts[0] == "artifacts" and len(parts) > 3 and parts[3] != "bought":
             folder = "/".join(parts[:3])
@@ -264,9 +264,9 @@ class Store:
             return None
 
     def buckets(self, wanted: int) -> int:
-        """The root's number of query buckets: fixed by whoever uses the root first.
+        """Number of query buckets of the root, fixed by its first run.
 
-        Raises StoreError when the root was made by another format of this project.
+        Raises StoreError if the root was made by another format of this project.
         """
         remedy = "delete it and give execution.buckets: as many as files in artifacts/ingest/*/queries"
         known = self.read_json("root.json", remedy, cut=True)
@@ -302,7 +302,7 @@ def _scan(top: str, recursive: bool, before: str = "") -> Iterator[tuple[str, in
 
 
 def _replace(path: Path, data: bytes | pa.Buffer) -> None:
-    """Write `data` beside `path`, flush it to the disk, and put it in place of `path` in one step."""
+    """Write `data` next to `path`, flush it to the disk, and replace `path` atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:

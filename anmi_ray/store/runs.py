@@ -1,4 +1,4 @@
-"""What a root knows of its runs: each name's record, and the model that a run trained."""
+"""The runs of a root: their records and models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ANEW = "delete it and carry out the run again: what it made is found, and the r
 
 
 def recorded(store: Store, name: str) -> dict[str, Any] | None:
-    """What a root knows of run `name`, None where nothing. Raises DamagedError where that is no record of a run."""
+    """The record of run `name`, or None. Raises DamagedError for a file that is not a record."""
     path = f"runs/{name}.json"
     record = store.read_json(path, _ANEW)
     if record is None:
@@ -32,7 +32,7 @@ def recorded(store: Store, name: str) -> dict[str, Any] | None:
 
 
 class _Held(dict[str, Any]):
-    """A part of a record. DamagedError where it is asked for what it does not hold."""
+    """A part of a record. Missing keys raise DamagedError."""
 
     def __init__(self, content: Mapping[str, Any], place: str) -> None:
         super().__init__(content)
@@ -43,7 +43,7 @@ class _Held(dict[str, Any]):
 
 
 def _is_record(record: Any) -> bool:
-    """Whether it says which artifacts a run is made of; settings and environment are groups where they are there."""
+    """True if the record names the artifacts of a run, and settings and environment are groups."""
     if not isinstance(record, dict):
         return False
     parts: list[Any] = [record.get(name, {}) for name in ("stages", "failed", "config", "environment")]
@@ -56,9 +56,9 @@ def _is_record(record: Any) -> bool:
 
 
 def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
-    """The store under `root` and what it knows of run `name`. Raises ConfigError when there is no such run.
+    """The store under `root` and the record of run `name`.
 
-    Also where the root's address carries a credential.
+    Raises ConfigError if there is no such run, or if the root's address contains a credential.
     """
     check_address(root, "root")
     store = Store(root)
@@ -74,10 +74,10 @@ def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
 
 
 def trained(name: str, root: str, corpus: str | None) -> Artifact:
-    """The complete train artifact of run `name` under `root`, over the collection whose content hash is `corpus`.
+    """The complete train artifact of run `name` under `root`, over the collection with content hash `corpus` (None:
+    any).
 
-    corpus: None where any will do. Raises ConfigError where there is no such run, it is over another collection, or has
-    no model.
+    Raises ConfigError if there is no such run, it used another collection, or it has no model.
     """
     store, record = find_run(name, root)
     place = store.where(f"runs/{name}.json")
@@ -95,14 +95,14 @@ def trained(name: str, root: str, corpus: str | None) -> Artifact:
 
 
 def collection_of(record: Mapping[str, Any]) -> str:
-    """What strangers may call a run's collection: its id in ir_datasets, else the last part of where it lies."""
+    """Public name of a run's collection: its id in ir_datasets, else the last part of its path."""
     name = public_root(str(record["corpus_name"]))  # old versions recorded credentials in addresses
     listed = record.get("config", {}).get("corpus", {}).get("reader") == "ir_datasets"
     return name if listed else Path(name).name
 
 
 def of_other_runs(store: Store, inputs: Mapping[str, str]) -> dict[str, Artifact]:
-    """By role, what other runs have made among a stage's inputs (name -> fingerprint): models, or of any stage."""
+    """By role, the artifacts of other runs among a stage's inputs (name -> fingerprint)."""
     found = {role: Artifact(store, "train", name) for role, name in inputs.items() if role.startswith(TRAINED)}
     for role, name in inputs.items():
         if role.startswith(BEFORE):
@@ -111,13 +111,13 @@ def of_other_runs(store: Store, inputs: Mapping[str, str]) -> dict[str, Artifact
 
 
 def known_buckets(store: Store) -> int | None:
-    """The number of query buckets that a root was made with; None of a new one."""
+    """Number of query buckets of an existing root, else None."""
     known = store.read_json("root.json")
     return known.get("buckets") if isinstance(known, dict) else None
 
 
 def buckets_kept(store: Store, execution: ExecutionConfig) -> str | None:
-    """What to say where the settings give a root another number of buckets than it has: it keeps its own."""
+    """A note if the settings name another number of buckets than the root has, which it keeps."""
     known = known_buckets(store)
     if known in (None, execution.buckets) or "buckets" not in execution.model_fields_set:
         return None
