@@ -12,7 +12,7 @@ import shlex
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -100,16 +100,22 @@ class Store:
         """The full name of `path`, for messages."""
         return f"{public_root(self.root)}/{path}"
 
+    @contextmanager
+    def _named(self, path: str) -> Iterator[None]:
+        """Raise errors of the storage as StoreError that names `path`."""
+        try:
+            yield
+        except OSError as error:
+            raise from_os_error(error, self.where(path)) from error
+
     def publish(self, path: str, data: bytes | pa.Buffer) -> None:
         """Make `data` visible under `path`, whole or not at all. Raises StoreError when full or not reachable."""
         filesystem, base = self._open(len(data))
-        try:
+        with self._named(path):
             if isinstance(filesystem, pafs.LocalFileSystem):
                 _replace(Path(base) / path, data)
             else:
                 _upload(filesystem, f"{base}/{path}", data)
-        except OSError as error:
-            raise from_os_error(error, self.where(path)) from error
 
     def publish_file(self, path: str, file: Path) -> None:
         """Publish the content of a local file, which is mapped and never in memory whole. Raises as `publish`."""
@@ -129,32 +135,23 @@ class Store:
 
     def read(self, path: str) -> bytes:
         """The bytes under `path`. Raises StoreError when they are not there."""
-        filesystem, base = self._open()
-        try:
-            with filesystem.open_input_file(f"{base}/{path}") as stream:
-                return stream.read()
-        except FileNotFoundError as error:
-            raise DamagedError("no such file or folder", self.where(path), self.rebuild(path)) from error
-        except OSError as error:
-            raise from_os_error(error, self.where(path)) from error
+        with self._named(path), self.open_input(path) as stream:
+            return stream.read()
 
     def open_input(self, path: str) -> pa.NativeFile:
         """A seekable stream of the file under `path`. Raises StoreError when it is not there."""
         filesystem, base = self._open()
-        try:
-            return filesystem.open_input_file(f"{base}/{path}")
-        except FileNotFoundError as error:
-            raise DamagedError("no such file or folder", self.where(path), self.rebuild(path)) from error
-        except OSError as error:
-            raise from_os_error(error, self.where(path)) from error
+        with self._named(path):
+            try:
+                return filesystem.open_input_file(f"{base}/{path}")
+            except FileNotFoundError as error:
+                raise DamagedError("no such file or folder", self.where(path), self.rebuild(path)) from error
 
     def exists(self, path: str) -> bool:
         """Whether a file is there."""
         filesystem, base = self._open()
-        try:
+        with self._named(path):
             return filesystem.get_file_info(f"{base}/{path}").type == pafs.FileType.File
-        except OSError as error:
-            raise from_os_error(error, self.where(path)) from error
 
     def names(self, folder: str) -> list[str]:
         """Names of the files directly in `folder`, sorted; none when it is not there."""
@@ -183,26 +180,22 @@ class Store:
         """Entries of `folder`: path relative to it, bytes, and whether it is a file."""
         filesystem, base = self._open()
         top = f"{base}/{folder}".rstrip("/")
-        try:
+        with self._named(folder):
             if isinstance(filesystem, pafs.LocalFileSystem):
                 yield from _scan(top, recursive)
                 return
             for info in filesystem.get_file_info(pafs.FileSelector(top, recursive=recursive, allow_not_found=True)):
                 yield info.path[len(top) :].lstrip("/"), int(info.size or 0), info.type == pafs.FileType.File
-        except OSError as error:
-            raise from_os_error(error, self.where(folder)) from error
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with all that is in it, if it is there."""
         filesystem, base = self._open()
-        try:
+        with self._named(path):
             kind = filesystem.get_file_info(f"{base}/{path}").type
             if kind == pafs.FileType.File:
                 filesystem.delete_file(f"{base}/{path}")
             elif kind == pafs.FileType.Directory:
                 filesystem.delete_dir(f"{base}/{path}")
-        except OSError as error:
-            raise from_os_error(error, self.where(path)) from error
 
     def uri(self, path: str) -> str:
         """The name under which another program opens `path`: a local path, or the root's URI with its options."""
@@ -251,13 +244,12 @@ class Store:
         Raises StoreError when the storage fails: an unreachable part is not an absent one.
         """
         filesystem, base = self._open()
-        try:
-            with filesystem.open_input_file(f"{base}/{path}") as stream:
-                tail = parquet.read_tail(stream)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise from_os_error(error, self.where(path)) from error
+        with self._named(path):
+            try:
+                with filesystem.open_input_file(f"{base}/{path}") as stream:
+                    tail = parquet.read_tail(stream)
+            except FileNotFoundError:
+                return None
         try:
             return parquet.footer_of(pq.read_metadata(tail))
         except (OSError, ValueError):  # only the bytes in memory are at fault here
@@ -275,18 +267,15 @@ class Store:
             return wanted
         made_by = known.get("format") if isinstance(known, dict) else None
         if made_by != FORMAT:
-            raise StoreError(
-                f"root has format {made_by}, this version writes {FORMAT}",
-                self.where("root.json"),
-                "give another root with --root",
-            )
+            message = f"expected format {FORMAT} of a root, got {made_by}"
+            raise StoreError(message, self.where("root.json"), "give another root with --root")
         return int(known["buckets"])
 
 
 def _scan(top: str, recursive: bool, before: str = "") -> Iterator[tuple[str, int, bool]]:
-    """What is in a local folder, also while others write there: what vanishes meanwhile is passed over.
+    """Entries of a local folder while others write to it: files that vanish are skipped.
 
-    pyarrow's own listing fails where the folder appears between its reading it and its asking whether it is there.
+    pyarrow's own listing fails if the folder appears while it is being listed.
     """
     try:
         with os.scandir(top or "/") as found:

@@ -13,9 +13,9 @@ from anmi_ray.config.paths import RUN_NAME, check_address
 from anmi_ray.core.errors import ConfigError, DamagedError
 from anmi_ray.store import Artifact, Store, public_root
 
-TRAINED = "trained by "  # how the role of another run's model begins; the name of its peer follows
-BEFORE = "the last run's "  # how the role of what a run that is gone on with has made begins; its stage follows
-_ANEW = "delete it and carry out the run again: what it made is found, and the record written anew"
+TRAINED = "trained by "  # begins the role of another run's model; the name of its peer follows
+BEFORE = "the last run's "  # begins the role of an artifact of the refined run; its stage follows
+_ANEW = "delete it and run again: artifacts are found, and the record is written again"
 
 
 def recorded(store: Store, name: str) -> dict[str, Any] | None:
@@ -66,9 +66,9 @@ def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
     if record is None:
         known = [file.removesuffix(".json") for file in store.names("runs")]
         raise ConfigError(
-            f"no run of that name; there {'are' if known else 'is'} {members(known) or 'none'}",
+            f"no run of that name; there are {members(known) or 'no runs'}",
             f"{root}/runs/{name}.json",
-            f"{'name one of them' if known else 'carry one out with anmi run'}, or give its root with --root",
+            f"{'give one of them' if known else 'start one with anmi run'}, or give its root with --root",
         )
     return store, record
 
