@@ -18,8 +18,8 @@ from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.paths import RUN_NAME
 from anmi_ray.config.queries import QueriesConfig
 from anmi_ray.config.rate import RateConfig
-from anmi_ray.config.recipes import fill
 from anmi_ray.config.retrieve import RetrieveConfig
+from anmi_ray.config.rules import fill
 from anmi_ray.config.train import TrainConfig, offload_needs
 
 

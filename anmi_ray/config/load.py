@@ -20,8 +20,7 @@ from anmi_ray.config.corpus import DOCUMENTS_ALONE
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.mistakes import REPLACED, described, models_in, without_places
 from anmi_ray.config.paths import FOLDER, check_address
-from anmi_ray.config.recipes import clear
-from anmi_ray.config.rules import NAMED
+from anmi_ray.config.rules import NAMED, clear
 from anmi_ray.core import redaction
 from anmi_ray.core.errors import ConfigError
 

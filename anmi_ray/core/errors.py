@@ -221,7 +221,7 @@ _DISK_IS_FULL = ("No space left on device", "os error 28", "os error 122")
 
 
 def disk_is_full(error: BaseException | None, place: str | None = None) -> bool:
-    """True if an error reports a full disk, or less than a megabyte is free at `place` (torch's error does not say so)."""
+    """True if an error reports a full disk, or `place` has less than a megabyte left (torch says nothing of it)."""
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or any(
         text in str(error) for text in _DISK_IS_FULL
     ):

@@ -14,11 +14,108 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray.core import invariants
 from anmi_ray.core.identity import ID, id_matrix, mix
-from anmi_ray.core.schema import Record, between, every, finite, one_of, schema_of
+from anmi_ray.core.schema import Invariant, Record, between, every, finite, one_of, schema_of
 
 SPLITS = ("train", "dev", "test")
+FORECASTS = ("p_a", "p_b", "p_tie", "mean", "decided")  # columns of Prediction
+
+
+def _ranks(table: pa.Table) -> str | None:
+    """Ranks are 1..n per query and system."""
+    if not table.num_rows:
+        return None
+    groups = table.group_by(["query_id", "system"]).aggregate(
+        [("rank", "min"), ("rank", "max"), ("rank", "count_distinct"), ("rank", "count")]
+    )
+    ok = pc.and_(
+        pc.and_(pc.equal(groups["rank_min"], 1), pc.equal(groups["rank_max"], groups["rank_count"])),
+        pc.equal(groups["rank_count_distinct"], groups["rank_count"]),
+    )
+    bad = groups.num_rows - pc.sum(ok).as_py()
+    return f"{bad} rankings whose ranks are not 1..n" if bad else None
+
+
+def _mean_zero(table: pa.Table) -> str | None:
+    """Ratings have mean zero in every component of every query (to 1e-6 latent units)."""
+    if not table.num_rows:
+        return None
+    means = table.group_by(["query_id", "component"]).aggregate([("latent", "mean")])
+    worst = pc.max(pc.abs(means["latent_mean"])).as_py()
+    return f"ratings of a component have mean {worst:.2g}, not zero" if worst > 1e-6 else None
+
+
+def _equal_lengths(table: pa.Table) -> str | None:
+    """The lists of an example are equally long."""
+    lists = ("doc_ids", "ratings", "rating_errors", "weights", "categories", "tiers", "gaps", "gap_errors")
+    if not table.num_rows:
+        return None
+    lengths = [pc.list_value_length(table[name]) for name in lists]
+    same = all(pc.all(pc.equal(lengths[0], other)).as_py() for other in lengths[1:])
+    return None if same else f"the lists {', '.join(lists)} differ in length"
+
+
+def _members(table: pa.Table) -> str | None:
+    """The anchor is first, with weight 1; random documents, and only they, have no rating; weights are finite."""
+    if not table.num_rows:
+        return None
+    first = pc.list_flatten(pc.list_slice(table["categories"], 0, 1))
+    weight = pc.list_flatten(pc.list_slice(table["weights"], 0, 1))
+    if len(first) < table.num_rows or not pc.all(pc.equal(first, "anchor"), skip_nulls=False).as_py():
+        return "an example does not start with its anchor"
+    if not pc.all(pc.equal(weight, 1.0), skip_nulls=False).as_py():
+        return "an anchor's weight is not 1"
+    weights = pc.list_flatten(table["weights"])
+    categories = pc.list_flatten(table["categories"])
+    if weights.null_count or not pc.all(pc.is_finite(weights)).as_py():
+        return "weights must be finite"
+    unrated = pc.is_null(pc.list_flatten(table["ratings"]))
+    if not pc.all(pc.equal(unrated, pc.equal(categories, "random")), skip_nulls=False).as_py():
+        return "random documents, and only they, have no rating"
+    if not pc.all(pc.equal(unrated, pc.is_null(pc.list_flatten(table["rating_errors"])))).as_py():
+        return "a rating without its error, or an error without a rating"
+    return None
+
+
+def _ordered_pair(table: pa.Table) -> str | None:
+    """doc_a < doc_b."""
+    bad = pc.sum(pc.greater_equal(table["doc_a"], table["doc_b"])).as_py()
+    return f"{bad} pairs are not stored with doc_a < doc_b" if bad else None
+
+
+def _constant(by: str, *columns: str) -> Invariant:
+    """Rows with the same `by` have the same value in each of `columns`."""
+
+    def invariant(table: pa.Table) -> str | None:
+        counts = table.group_by([by]).aggregate([(column, "count_distinct") for column in columns])
+        for column in columns:
+            bad = pc.sum(pc.greater(counts[f"{column}_count_distinct"], 1)).as_py() or 0
+            if bad:
+                return f"{bad} values of {by} have more than one {column}"
+        return None
+
+    invariant.__doc__ = f"Rows with the same {by} have the same {', '.join(columns)}."
+    return invariant
+
+
+def _one_forecast(table: pa.Table) -> pa.ChunkedArray:
+    """Two-head rows have mean and decided, the others three probabilities that sum to 1 (to 1e-5: float32)."""
+    heads = pc.equal(table["target"], "two-head")
+    valid = {name: pc.is_valid(table[name]) for name in FORECASTS}
+    right = pc.less(pc.abs(pc.subtract(pc.add(pc.add(table["p_a"], table["p_b"]), table["p_tie"]), 1.0)), 1e-5)
+    right = pc.or_(heads, pc.fill_null(right, False))
+    for name, there in valid.items():
+        wanted = heads if name in ("mean", "decided") else pc.invert(heads)
+        right = pc.and_(right, pc.equal(there, wanted))
+    return right
+
+
+def _split_by_text(table: pa.Table) -> str | None:
+    """A query text belongs to one split only."""
+    counts = table.select(["text_hash", "split"]).group_by("text_hash").aggregate([("split", "count_distinct")])
+    bad = pc.sum(pc.greater(counts["split_count_distinct"], 1)).as_py() or 0
+    return f"{bad} query texts are in more than one split" if bad else None
+
 
 # A document of the collection; external_id is the collection's own id.
 DOCUMENT = Record(
@@ -35,7 +132,7 @@ QUERY = Record(
     1,
     ("query_id",),
     schema_of("id query_id", "text external_id text", "id text_hash", "text split"),
-    (one_of("split", SPLITS), invariants.split_by_text),
+    (one_of("split", SPLITS), _split_by_text),
 )
 # A relevance grade of the collection; 1 and above is a known positive, what is missing is not judged.
 QREL = Record("Qrel", 1, ("query_id", "doc_id"), schema_of("id query_id doc_id", "int grade"))
@@ -45,7 +142,7 @@ RUN = Record(
     1,
     ("query_id", "doc_id", "system"),
     schema_of("id query_id doc_id", "text system", "int rank", "real score"),
-    (invariants.ranks, finite("score")),
+    (_ranks, finite("score")),
 )
 # source: retrieved = in the fused top; added = a known positive that retrieval missed; random = a corpus negative
 # that is trained on but never compared. rank, fused_score and retriever_ranks speak of the retrieved only.
@@ -85,7 +182,7 @@ COMPARISON = Record(
     1,
     ("comparison_id",),
     schema_of("id comparison_id query_id doc_a doc_b", "int round", "text design"),
-    (invariants.ordered_pair,),
+    (_ordered_pair,),
 )
 # One judge's answer about a pair in one order (ab: doc_a was shown first), or the reason of failure; never a default.
 JUDGMENT = Record(
@@ -113,7 +210,7 @@ IMPORTED = Record(
         "text place key",
     ),
     (
-        invariants.ordered_pair,
+        _ordered_pair,
         one_of("order", ("ab", "ba")),
         between("p_a", 0.0, 1.0),
         every(lambda t: pc.xor(pc.is_null(t["p_a"]), pc.is_null(t["error"])), "must have exactly one of p_a and error"),
@@ -156,7 +253,7 @@ RATING = Record(
     1,
     ("query_id", "doc_id"),
     schema_of("id query_id doc_id", "real rating_elo std_err_elo latent games", "int component"),
-    (finite("rating_elo", "std_err_elo", "latent", "games"), invariants.mean_zero),
+    (finite("rating_elo", "std_err_elo", "latent", "games"), _mean_zero),
 )
 # estimate is what the ratings are, the posterior's mean or its mode; deviance is minus twice the log-likelihood ratio
 # to the saturated model; spread_elo the standard deviation of the query's ratings; lambda2 the algebraic connectivity
@@ -221,7 +318,7 @@ EXAMPLE = Record(
         "reals gaps gap_errors",
         "real rating_mean rating_sd",
     ),
-    (invariants.equal_lengths, invariants.members, finite("rating_mean", "rating_sd")),
+    (_equal_lengths, _members, finite("rating_mean", "rating_sd")),
 )
 # One measure of one system on one query.
 METRIC = Record(
@@ -244,14 +341,14 @@ PREDICTION = Record(
     (
         one_of("target", ("binary", "ternary", "two-head")),
         every(lambda t: pc.greater_equal(t["step"], 0), "a step below 0"),
-        *(between(column, 0.0, 1.0) for column in ("score", *invariants.FORECASTS)),
+        *(between(column, 0.0, 1.0) for column in ("score", *FORECASTS)),
         every(
-            invariants.one_forecast,
+            _one_forecast,
             "must have p_a, p_b and p_tie that sum to 1, or mean and decided of a two-head target",
         ),
         every(lambda t: pc.or_kleene(pc.not_equal(t["target"], "binary"), pc.equal(t["p_tie"], 0)), "a binary tie"),
-        invariants.constant("comparison_id", "score", "query_id"),
-        invariants.constant("model", "target"),
+        _constant("comparison_id", "score", "query_id"),
+        _constant("model", "target"),
     ),
 )
 # place: file and line, or stage and query; key: the id refused; several rejects may share both.

@@ -6,6 +6,8 @@ os.replace; on object storage by one upload.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shlex
@@ -24,12 +26,14 @@ import pyarrow.parquet as pq
 
 from anmi_ray.config.paths import as_written, local_path
 from anmi_ray.core.errors import DamagedError, StoreError, from_os_error
-from anmi_ray.store import documents, parquet
+from anmi_ray.store import parquet
 
 FORMAT = 1
 _ONE_PUT = 8 << 20  # below the 10 MB at which pyarrow starts a multipart upload
 _PIECE = 1 << 20
 _SECRET = re.compile(r"(?<=://)[^/@:]*:(?!\d+(?:/|$)).*@")  # user:password@, even when the password is not URI-encoded
+CHECKSUM = "checksum"
+_WRAPPED = {"content"}
 
 
 def public_root(root: str) -> str:
@@ -222,7 +226,7 @@ class Store:
             return None
         data = self.read(path)
         try:
-            return documents.parse(data)
+            return _parse_json(data)
         except ValueError as error:
             if cut and not data.endswith(b"}\n"):
                 return None
@@ -230,7 +234,7 @@ class Store:
 
     def publish_json(self, path: str, content: Any) -> None:
         """Publish a JSON document with its checksum."""
-        self.publish(path, documents.to_text(content).encode())
+        self.publish(path, json_text(content).encode())
 
     def read_table(self, path: str, columns: list[str] | None = None, remedy: str | None = None) -> pa.Table:
         """A Parquet file as a table. Raises StoreError when absent, damaged, or without one of `columns`."""
@@ -314,3 +318,38 @@ def _upload(filesystem: pafs.FileSystem, name: str, data: bytes | pa.Buffer) -> 
         stream = filesystem.open_output_stream(name, compression=None)
     with stream:
         stream.write(data)
+
+
+def json_text(content: Any) -> str:
+    """`content` as a JSON document whose last key, `checksum`, is a SHA-256 of the others. Equal content, equal bytes.
+
+    Content that is not an object is stored under `content`.
+    """
+    if not isinstance(content, dict) or CHECKSUM in content or content.keys() == _WRAPPED:
+        content = {"content": content}
+    return with_checksum(json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False), "\n ")
+
+
+def with_checksum(text: str, before: str = "\n") -> str:
+    """Add the checksum to the text of a JSON object, whatever its layout; `before` precedes the key."""
+    content = json.loads(text)
+    body = text.rstrip().removesuffix("}").rstrip()
+    return f'{body}{"," if content else ""}{before}"{CHECKSUM}": "{_digest(content)}"\n}}\n'
+
+
+def _parse_json(data: bytes) -> Any:
+    """The content of a document, of older versions without a checksum. Raises ValueError if it is damaged."""
+    try:
+        content = json.loads(data)
+        if not isinstance(content, dict) or CHECKSUM not in content:
+            return content
+        if content.pop(CHECKSUM) != _digest(content):
+            raise ValueError("its checksum does not match its content")
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return content["content"] if content.keys() == _WRAPPED else content
+
+
+def _digest(content: Any) -> str:
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
