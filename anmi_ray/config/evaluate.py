@@ -213,7 +213,7 @@ class EvaluateConfig(Settings):
 
 
 def measure_of(name: str) -> Measure:
-    """The ir_measures measure of this name; MRR@10 is its RR@10. Raises ValueError for unknown and unsupported names."""
+    """The ir_measures measure of this name; MRR@10 is its RR@10. Raises ValueError for an unknown name."""
     import ir_measures
 
     try:
