@@ -42,10 +42,12 @@ class _Group(BaseModel):
     def _without_tables(cls, data: object) -> object:
         """Refuse a table, whose column names would be read as a list of texts."""
         for name, value in cast(dict[str, Any], data).items() if isinstance(data, dict) else ():
-            for one in cast(list[Any], value) if isinstance(value, list | tuple) else [value]:
-                if not isinstance(one, BaseModel) and (hasattr(one, "columns") or hasattr(one, "column_names")):
+            for member in cast(list[Any], value) if isinstance(value, list | tuple) else [value]:
+                if not isinstance(member, BaseModel) and (
+                    hasattr(member, "columns") or hasattr(member, "column_names")
+                ):
                     raise ValueError(
-                        f"{name}: expected a value that a file of settings can hold, got a {type(one).__name__}: "
+                        f"{name}: expected a value that a file of settings can hold, got a {type(member).__name__}: "
                         "write it to a Parquet file (DataFrame.to_parquet, pyarrow.parquet.write_table) and give the "
                         "file's path"
                     )
@@ -178,7 +180,7 @@ def selector_text(selector: dict[str, str]) -> str:
 
 def result_settings(group: Settings) -> dict[str, Any]:
     """Settings of a group that can change a result and differ from their default, as JSON values."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, field in type(group).model_fields.items():
         value = getattr(group, name)
         if name in group.how_only | group.by_content or isinstance(value, ExecutionSettings):
@@ -187,8 +189,8 @@ def result_settings(group: Settings) -> dict[str, Any]:
             continue
         if not field.is_required() and whole(value) == whole(_default(group, field)):
             continue
-        found[name] = result_settings(value) if isinstance(value, Settings) else whole(value, shorten=True)
-    return found
+        settings[name] = result_settings(value) if isinstance(value, Settings) else whole(value, shorten=True)
+    return settings
 
 
 def named_inputs(value: object, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -219,5 +221,5 @@ def whole(value: object, shorten: bool = False) -> Any:
     if isinstance(value, ExecutionSettings):
         return {}
     if isinstance(value, tuple | list):
-        return [whole(one, shorten) for one in cast(tuple[object, ...], value)]
+        return [whole(member, shorten) for member in cast(tuple[object, ...], value)]
     return value.written if isinstance(value, LocalPath) else to_jsonable_python(value)

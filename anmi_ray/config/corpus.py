@@ -224,7 +224,7 @@ class CorpusConfig(Settings):
     @property
     def name(self) -> str:
         """Name of the collection in messages and reports: its path, its id, or its reader."""
-        ids = [one for names in self.datasets.named.values() for one in names] if self.datasets else []
+        ids = [dataset for names in self.datasets.named.values() for dataset in names] if self.datasets else []
         return as_written(self.path or "") or ", ".join(map(as_written, self.documents or ids)) or self.reader
 
     @property
@@ -263,10 +263,10 @@ class IngestConfig(CorpusConfig):
         simulated: the panel is simulated.
         judges_measure: judges measure queries without a grade.
         """
-        given = {name: getattr(corpus, name) for name in type(corpus).model_fields}
+        settings = {name: getattr(corpus, name) for name in type(corpus).model_fields}
         for name in ("unlabelled_dev", "unlabelled_test"):
-            given[name] = "auto" if given[name] is None and judges_measure else given[name] or None
-        return cls.model_construct(**given, tells_panel=simulated and corpus.labels != _SPLITS)
+            settings[name] = "auto" if settings[name] is None and judges_measure else settings[name] or None
+        return cls.model_construct(**settings, tells_panel=simulated and corpus.labels != _SPLITS)
 
     @property
     def hidden(self) -> tuple[SplitName, ...]:

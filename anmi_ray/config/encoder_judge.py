@@ -65,9 +65,9 @@ class EncoderJudgeConfig(Forward, ModelJudge[Literal["encoder"]]):
 
     def _problems(self) -> Iterator[str]:
         for form, names in _ONLY.items():
-            given = [name for name in names if name in self.model_fields_set and not self._is_default(name)]
-            if form != self.form and given:
-                yield f"`{given[0]}` belongs to form: {form}; remove it or set form: {form}"
+            misplaced = [name for name in names if name in self.model_fields_set and not self._is_default(name)]
+            if form != self.form and misplaced:
+                yield f"`{misplaced[0]}` belongs to form: {form}; remove it or set form: {form}"
         if self.form == "pairwise":
             self._check_pairwise()
 

@@ -71,8 +71,8 @@ class PeerConfig(LoadedModel, Scoring):
     def _problems(self) -> Iterator[str]:
         if self.start is not None:
             return
-        given = [self.model is not None, self.endpoint is not None, self.run is not None, self.untrained]
-        if sum(given) != 1:
+        kinds = [self.model is not None, self.endpoint is not None, self.run is not None, self.untrained]
+        if sum(kinds) != 1:
             yield "a peer is one of model, endpoint, run and untrained: give exactly one"
         if self.dev and not self.can_be_partner:
             yield "dev queries are scored by a peer that is a model or another run's: leave dev out"
@@ -142,12 +142,12 @@ class HeldOutConfig(RerankConfig):
         names = set(partners)
         peers = (peer.started(train, rerank) for peer in rerank.peers)
         filled = tuple(peer.model_copy(update={"dev": peer.name in names}) for peer in peers)
-        given = {name: getattr(rerank, name) for name in type(rerank).model_fields}
-        scoring = {name: given[name] for name in Scoring.model_fields}
+        settings = {name: getattr(rerank, name) for name in type(rerank).model_fields}
+        scoring = {name: settings[name] for name in Scoring.model_fields}
         before = PeerConfig(name=START, run=refines, **scoring) if refines else PeerConfig(name=START, untrained=True)
         start = before.started(train, rerank).model_copy(update={"dev": True})
         measured = rerank.start or refines is not None
-        return cls.model_construct(**{**given, "peers": filled, "untrained": start if measured else None})
+        return cls.model_construct(**{**settings, "peers": filled, "untrained": start if measured else None})
 
 
 class EvaluateConfig(Settings):

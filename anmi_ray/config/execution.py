@@ -167,8 +167,8 @@ class ExecutionConfig(ExecutionSettings):
         """
         update: dict[str, object] = {} if self.address is not None else {"label_selector": {}}
         if "threads" not in self.train.model_fields_set:
-            asked = int(self.train.resources.get("CPU", 1.0)) if self.address is not None else 0
-            update["threads"] = self.threads or max(asked, self.model_threads)
+            cpus = int(self.train.resources.get("CPU", 1.0)) if self.address is not None else 0
+            update["threads"] = self.threads or max(cpus, self.model_threads)
         return self.train.model_copy(update=update)
 
 

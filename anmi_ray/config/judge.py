@@ -363,8 +363,8 @@ class JudgeConfig(Settings):
     @property
     def direct(self) -> JudgeConfig:
         """The panel for questions about one document: its judges that can answer them."""
-        asked = (judge.direct for judge in self.judges)
-        return self.model_copy(update={"judges": tuple(judge for judge in asked if judge is not None)})
+        judges = (judge.direct for judge in self.judges)
+        return self.model_copy(update={"judges": tuple(judge for judge in judges if judge is not None)})
 
     @property
     def imported(self) -> tuple[ImportedJudgeConfig, ...]:

@@ -97,7 +97,7 @@ class LearnConfig(StartModel):
 
     def _problems(self) -> Iterator[str]:
         if self.lora is not None and (self.freeze_layers or not self.freeze_embeddings):
-            given = "freeze_layers" if self.freeze_layers else "freeze_embeddings: false"
-            yield f"lora keeps all of the transformer as it is: leave {given} out"
+            setting = "freeze_layers" if self.freeze_layers else "freeze_embeddings: false"
+            yield f"lora keeps all of the transformer as it is: leave {setting} out"
         if self.engine != "ddp" and self.zero_stage == 3 and self.average_decay:
             yield "average_decay needs whole weights on every worker: choose zero_stage 2 or less"

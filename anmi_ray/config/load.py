@@ -159,13 +159,13 @@ def put(content: dict[str, Any], key: str, value: Any) -> None:
 
 def check_setting(name: str, place: str) -> None:
     """Raise ConfigError where no setting of an experiment has this dotted name; it says the nearest that are."""
-    known = list(_dotted(Experiment, ""))
-    if without_places(name) in known:
+    names = list(_dotted(Experiment, ""))
+    if without_places(name) in names:
         return
     if instead := REPLACED.get(without_places(name)):
         raise ConfigError(f"no setting is called {name}", place, instead)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-    near = list(dict.fromkeys([*near, *(one for one in known if one.endswith(f".{name.rpartition('.')[2]}"))]))
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    near = list(dict.fromkeys([*near, *(other for other in names if other.endswith(f".{name.rpartition('.')[2]}"))]))
     hint = f"did you mean {' or '.join(near[:3])}?" if near else "`anmi config` prints every setting"
     raise ConfigError(f"no setting is called {redaction.shortened(redaction.scrub(name))}", place, hint)
 
@@ -191,10 +191,10 @@ def _position(members: list[Any], word: str, key: str) -> int:
 
 def _refuse_credentials(content: Any, place: str) -> None:
     """Raise ConfigError where settings hold a credential, by its name or its look: they are recorded."""
-    found = redaction.in_value(content)
-    if found is None:
+    credential = redaction.in_value(content)
+    if credential is None:
         return
-    name, value = found
+    name, value = credential
     shown = redaction.shortened(redaction.scrub(name))
     check_address(value, f"{place}, {shown}")
     before, is_endpoint, _ = shown.partition("endpoint.")

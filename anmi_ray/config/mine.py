@@ -106,11 +106,11 @@ class MineConfig(Settings):
                 f"are final, so write it first: [validate, {', '.join(n for n in names if n != 'validate')}]"
             )
         edges = [band.below for band in self.bands[:-1]]
-        known = [edge for edge in edges if edge is not None]
-        if len(known) < len(edges) or self.bands[-1].below is not None:
+        ascending = [edge for edge in edges if edge is not None]
+        if len(ascending) < len(edges) or self.bands[-1].below is not None:
             yield "bands: every band but the last needs an upper edge (below), and the last has none"
-        if any(low >= high for low, high in pairwise(known)):
-            yield f"bands: edges must ascend, not {known}"
+        if any(low >= high for low, high in pairwise(ascending)):
+            yield f"bands: edges must ascend, not {ascending}"
         names = [band.category for band in self.bands]
         if len(set(names)) < len(names):
             yield f"bands: a category stands twice in {names}"
@@ -156,12 +156,12 @@ class MineConfig(Settings):
 def _check_phases(data: dict[str, Any]) -> None:
     """Raise ValueError for a rule in the wrong phase, naming the right one."""
     for phase in ("allow", "weigh", "sample"):
-        given = data.get(phase, [])
-        for one in given if isinstance(given, list | tuple) else [given]:
+        rules = data.get(phase, [])
+        for one in rules if isinstance(rules, list | tuple) else [rules]:
             name = one.get("rule") if isinstance(one, dict) else one
-            known = sorted(rule for rule, where in PHASES.items() if where == phase)
+            allowed = sorted(rule for rule, where in PHASES.items() if where == phase)
             if isinstance(name, str) and PHASES.get(name) != phase:
                 hint = f"it belongs in {PHASES[name]}" if name in PHASES else "no rule is called so"
-                raise ValueError(f"{phase}: {name}: {hint}; {phase} takes {', '.join(known)}")
+                raise ValueError(f"{phase}: {name}: {hint}; {phase} takes {', '.join(allowed)}")
             if isinstance(one, dict) and not isinstance(name, str):
                 raise ValueError(f"{phase}: which rule? Write its name, or {{rule: NAME, …}} with its settings")

@@ -47,9 +47,9 @@ def gpu_of_type(name: str | None) -> dict[str, float]:
 
 def needed(execution: TrainExecution) -> dict[str, float]:
     """Ray resources of one worker."""
-    asked = dict(execution.resources) | ({"GPU": 1.0} if execution.use_gpu else {})
-    asked |= gpu_of_type(execution.accelerator_type)
-    return {name: amount for name, amount in asked.items() if amount > 0}
+    resources = dict(execution.resources) | ({"GPU": 1.0} if execution.use_gpu else {})
+    resources |= gpu_of_type(execution.accelerator_type)
+    return {name: amount for name, amount in resources.items() if amount > 0}
 
 
 def of_training(execution: TrainExecution) -> Need:

@@ -76,12 +76,12 @@ class QueriesConfig(Settings):
         return tuple(kind for kind in get_args(QueryKind) if kind in kinds and kind not in WRITTEN)
 
     def _problems(self) -> Iterator[str]:
-        asked = [kind for kind in self.kinds or () if kind in WRITTEN]
-        if asked and self.writer is None:
-            yield f"kinds: {', '.join(asked)} are written by a language model: give queries.writer"
+        written = [kind for kind in self.kinds or () if kind in WRITTEN]
+        if written and self.writer is None:
+            yield f"kinds: {', '.join(written)} are written by a language model: give queries.writer"
         if self.writer is not None and not self.written:
             yield f"kinds: none of them is written, so writer has nothing to do: add {', '.join(WRITTEN)}"
-        if "example" in asked and self.examples is None:
+        if "example" in written and self.examples is None:
             yield "kinds: example imitates your own queries: give their file as queries.examples"
         if self.budget.dollars is not None and (self.writer is None or self.writer.endpoint.input_price is None):
             yield (

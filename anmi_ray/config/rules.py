@@ -349,22 +349,22 @@ def recipe(name: object) -> dict[str, Any]:
 
 def fill(content: Mapping[str, Any]) -> dict[str, Any]:
     """Settings completed by their recipe; explicit settings win. Raises ValueError."""
-    found = deepcopy(dict(content))
-    mine = found.get("mine")
+    filled = deepcopy(dict(content))
+    mine = filled.get("mine")
     # a composition by name says what the recipe would
     spoken = NAMED.get(str(mine.get("rule")), {}) if isinstance(mine, dict) else {}
-    train = found.get("train")
+    train = filled.get("train")
     vectors = isinstance(train, dict) and train.get("student", "cross-encoder") != "cross-encoder"
-    for key, value in recipe(found["recipe"]).items():
+    for key, value in recipe(filled["recipe"]).items():
         if key == "train.loss.bound" and vectors:
             continue  # a cosine is bounded as it is
         *groups, last = key.split(".")
-        node: Any = found
+        node: Any = filled
         for group in groups:
             node = node.setdefault(group, {}) if isinstance(node, dict) else None
         if isinstance(node, dict) and not (groups == ["mine"] and last in spoken):
             node.setdefault(last, value)
-    return found
+    return filled
 
 
 def clear(content: Mapping[str, Any], name: object) -> None:

@@ -121,11 +121,11 @@ class TrainConfig(LearnConfig):
         if not isinstance(given, Mapping) or given.get("student") != "late-interaction":
             return handler(given)
         filled = usual_of_late_interaction(given)
-        made = handler({**given, **filled})
-        made.model_fields_set.difference_update(set(filled) - set(given))
+        config = handler({**given, **filled})
+        config.model_fields_set.difference_update(set(filled) - set(given))
         if "loss" in filled:
-            made.loss.model_fields_set.difference_update({"in_batch"})
-        return made
+            config.loss.model_fields_set.difference_update({"in_batch"})
+        return config
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()

@@ -173,14 +173,14 @@ class CampaignConfig(Settings):
         """Return one point of the space: (parameters by name, settings by dotted name), with the answers of `ask`."""
         params: dict[str, Any] = {}
         settings: dict[str, Any] = {}
-        for name, setting, given, option in self._parts():
+        for name, setting, value, option in self._parts():
             if not params.items() >= option.items():
                 continue
-            if isinstance(given, _DOMAINS):
-                params[name] = ask(name, given)
-                given = given.labels[params[name]] if isinstance(given, Choice) else params[name]
+            if isinstance(value, _DOMAINS):
+                params[name] = ask(name, value)
+                value = value.labels[params[name]] if isinstance(value, Choice) else params[name]
             if setting:
-                settings[setting] = given
+                settings[setting] = value
         return params, settings
 
     def dimensions(self) -> dict[str, Domain]:

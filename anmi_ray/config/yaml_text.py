@@ -101,11 +101,11 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if depth > DEEPEST:
         raise ValueError(f"expected at most {DEEPEST} lists and groups inside each other, got more")
     if isinstance(value, dict):
-        return {_plain(key): _plain(one, depth + 1) for key, one in value.items()}
+        return {_plain(key): _plain(member, depth + 1) for key, member in value.items()}
     if isinstance(value, list):
-        return [_plain(one, depth + 1) for one in value]
-    if isinstance(value, str) and (found := _CONTROL.search(value)):
-        raise ValueError(f"unexpected character U+{ord(found[0]):04X} in {shortened(ascii(value))}")
+        return [_plain(member, depth + 1) for member in value]
+    if isinstance(value, str) and (control := _CONTROL.search(value)):
+        raise ValueError(f"unexpected character U+{ord(control[0]):04X} in {shortened(ascii(value))}")
     if value is not None and not isinstance(value, str | int | float):
         raise ValueError(f"expected a plain value, got a {type(value).__name__}")
     return value

@@ -149,7 +149,7 @@ def caught(check: Callable[..., object], *args: object) -> Iterator[AnmiError]:
 
 def combined(problems: Iterable[AnmiError]) -> AnmiError | None:
     """Combine problems into one error, each on a line with its remedy; None without problems."""
-    lines = {" ".join(str(one).replace("\n  remedy:", "; remedy:").split()): one for one in problems}
+    lines = {" ".join(str(problem).replace("\n  remedy:", "; remedy:").split()): problem for problem in problems}
     if len(lines) < 2:
         return next(iter(lines.values()), None)
     return ProblemsError("\n  ".join([f"{len(lines)} problems, nothing was started", *lines]))
@@ -178,7 +178,7 @@ def rebuild(text: str) -> AnmiError:
     name, *args = json.loads(text)
     kinds = (ConfigError, DataError, StoreError, DamagedError, LostError, ClusterError, FitError, JudgeError)
     kinds += (BudgetError, TrainingError, ProblemsError)
-    return {one.__name__: one for one in kinds}.get(name, AnmiError)(*args)
+    return {kind.__name__: kind for kind in kinds}.get(name, AnmiError)(*args)
 
 
 _AGAIN = "running again resumes"
@@ -231,9 +231,11 @@ def disk_is_full(error: BaseException | None, place: str | None = None) -> bool:
 
 def from_file_error(error: OSError, place: str) -> StoreError:
     """Convert an error about a single file given to a command."""
-    made = from_os_error(error, place)
-    remedy = (made.remedy or "").replace(_OTHER_ROOT, "give another path").replace("root with --root", "path")
-    return StoreError(made.message, place, remedy.replace("write permission", "permission").removesuffix(f"; {_AGAIN}"))
+    converted = from_os_error(error, place)
+    remedy = (converted.remedy or "").replace(_OTHER_ROOT, "give another path").replace("root with --root", "path")
+    return StoreError(
+        converted.message, place, remedy.replace("write permission", "permission").removesuffix(f"; {_AGAIN}")
+    )
 
 
 # Of torch's allocator, the driver where a kernel finds no room, and CUDA's libraries.

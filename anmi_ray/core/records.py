@@ -394,9 +394,9 @@ def find_rows(table: pa.Table, keys: Mapping[str, pa.ChunkedArray | pa.Array]) -
 
     The columns named in `keys` are together a key of `table`. Joins on a 64-bit mix of the ids and compares them whole.
     """
-    held = [id_matrix(table[name]) for name in keys]
+    columns = [id_matrix(table[name]) for name in keys]
     wanted = [id_matrix(column) for column in keys.values()]
-    held_key = mix(*held)
+    held_key = mix(*columns)
     wanted_key = mix(*wanted)
     if not len(held_key):
         return np.full(len(wanted_key), -1, dtype=np.int64)
@@ -406,6 +406,6 @@ def find_rows(table: pa.Table, keys: Mapping[str, pa.ChunkedArray | pa.Array]) -
         raise AssertionError(f"{', '.join(keys)} are not a key: the table contains a tuple twice")
     rows = order[np.minimum(np.searchsorted(held_key, wanted_key), len(order) - 1)]
     same = np.ones(len(rows), dtype=bool)
-    for a, b in zip(held, wanted, strict=True):
+    for a, b in zip(columns, wanted, strict=True):
         same &= (a[rows] == b).all(axis=1)
     return np.where(same, rows, -1)

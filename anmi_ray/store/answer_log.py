@@ -61,8 +61,8 @@ class Held:
     def final(self, questions: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Whether a question (uint8[Q, 16]) has an answer or a failure that asking again would not change."""
         rows = self.rows(questions)
-        known = ~self.table["transient"].to_numpy()
-        return (rows >= 0) & known[rows] if len(known) else np.zeros(len(rows), np.bool_)
+        is_final = ~self.table["transient"].to_numpy()
+        return (rows >= 0) & is_final[rows] if len(is_final) else np.zeros(len(rows), np.bool_)
 
 
 class Lacking:

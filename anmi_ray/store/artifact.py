@@ -171,7 +171,7 @@ class Artifact:
         sizes = self.store.tree_sizes(self.path) if listed else {}
         for name, file in listed.items():
             if sizes.get(name) != file["bytes"]:
-                found = f"got {sizes[name]}" if name in sizes else "found no such file"
+                got = f"got {sizes[name]}" if name in sizes else "found no such file"
                 path = f"{self.path}/{name}"
-                message = f"expected {file['bytes']} bytes, {found}"
+                message = f"expected {file['bytes']} bytes, {got}"
                 raise DamagedError(message, self.store.where(path), self.store.rebuild(path))

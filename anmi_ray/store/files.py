@@ -265,15 +265,15 @@ class Store:
         Raises StoreError if the root was made by another format of this project.
         """
         remedy = "delete it and give execution.buckets: as many as files in artifacts/ingest/*/queries"
-        known = self.read_json("root.json", remedy, cut=True)
-        if known is None:
+        content = self.read_json("root.json", remedy, cut=True)
+        if content is None:
             self.publish_json("root.json", {"format": FORMAT, "buckets": wanted})
             return wanted
-        made_by = known.get("format") if isinstance(known, dict) else None
+        made_by = content.get("format") if isinstance(content, dict) else None
         if made_by != FORMAT:
             message = f"expected format {FORMAT} of a root, got {made_by}"
             raise StoreError(message, self.where("root.json"), "give another root with --root")
-        return int(known["buckets"])
+        return int(content["buckets"])
 
 
 def _scan(top: str, recursive: bool, before: str = "") -> Iterator[tuple[str, int, bool]]:
@@ -282,8 +282,8 @@ def _scan(top: str, recursive: bool, before: str = "") -> Iterator[tuple[str, in
     pyarrow's own listing fails if the folder appears while it is being listed.
     """
     try:
-        with os.scandir(top or "/") as found:
-            entries = list(found)
+        with os.scandir(top or "/") as listing:
+            entries = list(listing)
     except FileNotFoundError:
         return
     for entry in entries:

@@ -50,7 +50,9 @@ def _is_record(record: Any) -> bool:
     if not all(isinstance(part, dict) for part in parts):
         return False
     stages, failed, config, _ = parts
-    names = [one.get("fingerprint") if isinstance(one, dict) else None for one in (*stages.values(), *failed.values())]
+    names = [
+        stage.get("fingerprint") if isinstance(stage, dict) else None for stage in (*stages.values(), *failed.values())
+    ]
     named = all(isinstance(name, str) and re.fullmatch(r"[\w-]+", name) for name in names)
     return isinstance(config.get("seed", 0), int) and named
 
@@ -64,11 +66,11 @@ def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
     store = Store(root)
     record = recorded(store, name) if re.fullmatch(RUN_NAME, name) else None  # nothing else is read for a name
     if record is None:
-        known = [file.removesuffix(".json") for file in store.names("runs")]
+        names = [file.removesuffix(".json") for file in store.names("runs")]
         raise ConfigError(
-            f"no run of that name; there are {members(known) or 'no runs'}",
+            f"no run of that name; there are {members(names) or 'no runs'}",
             f"{root}/runs/{name}.json",
-            f"{'give one of them' if known else 'start one with anmi run'}, or give its root with --root",
+            f"{'give one of them' if names else 'start one with anmi run'}, or give its root with --root",
         )
     return store, record
 
@@ -87,11 +89,11 @@ def trained(name: str, root: str, corpus: str | None) -> Artifact:
             place,
             "name a run over this one: its model is to score the same documents",
         )
-    known = record["stages"].get("train")
-    found = None if known is None else Artifact(store, "train", known["fingerprint"])
-    if found is None or found.manifest() is None:
+    stage = record["stages"].get("train")
+    artifact = None if stage is None else Artifact(store, "train", stage["fingerprint"])
+    if artifact is None or artifact.manifest() is None:
         raise ConfigError(f"run {name} has no model: its train stage is not complete", place, "carry it out first")
-    return found
+    return artifact
 
 
 def collection_of(record: Mapping[str, Any]) -> str:
@@ -103,23 +105,23 @@ def collection_of(record: Mapping[str, Any]) -> str:
 
 def of_other_runs(store: Store, inputs: Mapping[str, str]) -> dict[str, Artifact]:
     """By role, the artifacts of other runs among a stage's inputs (name -> fingerprint)."""
-    found = {role: Artifact(store, "train", name) for role, name in inputs.items() if role.startswith(TRAINED)}
+    artifacts = {role: Artifact(store, "train", name) for role, name in inputs.items() if role.startswith(TRAINED)}
     for role, name in inputs.items():
         if role.startswith(BEFORE):
-            found[role] = Artifact(store, role.removeprefix(BEFORE), name)
-    return found
+            artifacts[role] = Artifact(store, role.removeprefix(BEFORE), name)
+    return artifacts
 
 
 def known_buckets(store: Store) -> int | None:
     """Number of query buckets of an existing root, else None."""
-    known = store.read_json("root.json")
-    return known.get("buckets") if isinstance(known, dict) else None
+    content = store.read_json("root.json")
+    return content.get("buckets") if isinstance(content, dict) else None
 
 
 def buckets_kept(store: Store, execution: ExecutionConfig) -> str | None:
     """A note if the settings name another number of buckets than the root has, which it keeps."""
-    known = known_buckets(store)
-    if known in (None, execution.buckets) or "buckets" not in execution.model_fields_set:
+    buckets = known_buckets(store)
+    if buckets in (None, execution.buckets) or "buckets" not in execution.model_fields_set:
         return None
     wanted = f"execution.buckets: {execution.buckets} is for a new root (--root)"
-    return f"{wanted}; this one keeps the {known} of its first run"
+    return f"{wanted}; this one keeps the {buckets} of its first run"
