@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -27,6 +27,16 @@ def _gpus(value: float) -> float:
 _LEAST_SHARE = 0.0001
 Gpus = Annotated[float, Field(ge=0), AfterValidator(_gpus)]
 """Share of a GPU, or number of GPUs, of an actor; 0: none."""
+
+
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError("a name is named twice")
+    return values
+
+
+Distinct = AfterValidator(_distinct)
+"""A list in which each value may be once."""
 
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)  # JSON knows neither
@@ -56,6 +66,10 @@ class _Group(BaseModel):
     def _problems(self) -> Iterator[str]:
         """Yield what does not fit together in this group, each with its remedy. The first is reported."""
         yield from ()
+
+    def _changed(self, names: Iterable[str]) -> list[str]:
+        """Those of the fields `names` that differ from their default."""
+        return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

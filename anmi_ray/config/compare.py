@@ -44,8 +44,7 @@ class CompareConfig(Settings):
             yield "design: imported needs `path`, the file of preferences whose pairs are compared"
         if self.design != "imported" and self.path is not None:
             yield "`path` belongs to design: imported; remove it or set design: imported"
-        if self.design == "imported" and self.degree != type(self).model_fields["degree"].default:
+        if self.design == "imported" and self._changed(["degree"]):
             yield "`degree` belongs to designs k-regular and adaptive; remove it or set one of these"
-        for name in ("objective", "rounds", "target_error") if self.design != "adaptive" else ():
-            if getattr(self, name) != type(self).model_fields[name].default:
-                yield f"`{name}` belongs to design: adaptive; remove it or set design: adaptive"
+        for name in self._changed(["objective", "rounds", "target_error"]) if self.design != "adaptive" else ():
+            yield f"`{name}` belongs to design: adaptive; remove it or set design: adaptive"

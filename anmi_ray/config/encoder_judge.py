@@ -65,7 +65,7 @@ class EncoderJudgeConfig(Forward, ModelJudge[Literal["encoder"]]):
 
     def _problems(self) -> Iterator[str]:
         for form, names in _ONLY.items():
-            misplaced = [name for name in names if name in self.model_fields_set and not self._is_default(name)]
+            misplaced = self._changed(names)
             if form != self.form and misplaced:
                 yield f"`{misplaced[0]}` belongs to form: {form}; remove it or set form: {form}"
         if self.form == "pairwise":
@@ -75,9 +75,6 @@ class EncoderJudgeConfig(Forward, ModelJudge[Literal["encoder"]]):
     def direct(self) -> EncoderJudgeConfig | None:
         """See OneJudge: the logit of a reranker, against 0."""
         return self if self.form == "pointwise" else None
-
-    def _is_default(self, name: str) -> bool:
-        return getattr(self, name) == type(self).model_fields[name].default
 
     def _check_pairwise(self) -> None:
         labels = [label for label in (self.first_label, self.second_label, self.tie_label) if label is not None]

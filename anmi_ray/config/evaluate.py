@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, field_validator
 
-from anmi_ray.config.base import LoadedModel, Settings
+from anmi_ray.config.base import Distinct, LoadedModel, Settings
 from anmi_ray.config.endpoint import RerankEndpointConfig
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.paths import FolderOrName
@@ -77,12 +77,9 @@ class PeerConfig(LoadedModel, Scoring):
         if self.dev and not self.can_be_partner:
             yield "dev queries are scored by a peer that is a model or another run's: leave dev out"
         own = _OF_MODELS if self.run is None else ("trust_remote_code",)
-        if self.model is None and (strangers := [name for name in own if self._is_given(name)]):
+        if self.model is None and (strangers := self._changed(own)):
             kind = "an endpoint's server" if self.endpoint is not None else "training"
             yield f"{', '.join(strangers)}: {kind} decides that; remove it"
-
-    def _is_given(self, name: str) -> bool:
-        return getattr(self, name) != type(self).model_fields[name].default
 
     @property
     def can_be_partner(self) -> bool:
@@ -153,7 +150,7 @@ class HeldOutConfig(RerankConfig):
 class EvaluateConfig(Settings):
     """Measures on the test queries, the baseline, and the fusion of reranked scores with the first stage's."""
 
-    measures: tuple[str, ...] = Field(default=MEASURES, min_length=1, max_length=8)
+    measures: Annotated[tuple[str, ...], Distinct] = Field(default=MEASURES, min_length=1, max_length=8)
     """Names that ir_measures reads; the first is the headline."""
     baseline: str | None = Field(default=None, min_length=1)
     """System that the others are compared with; null: the best on dev queries of those that nothing was trained for,
@@ -162,7 +159,7 @@ class EvaluateConfig(Settings):
     """Sign flips of the randomisation test, resamples of the bootstrap."""
     fusion: bool = True
     """Also evaluate the reranked scores fused with the first stage's, by weights that dev chose."""
-    partners: tuple[str, ...] = Field(default=USUAL, min_length=1, max_length=4)
+    partners: Annotated[tuple[str, ...], Distinct] = Field(default=USUAL, min_length=1, max_length=4)
     """Systems whose scores are fused with the reranked ones: retrievers; hybrid, the fused ranks as one score; peers
     that are a model or another run's; by default the retrievers, or hybrid where they are four."""
     judged: Literal["none", "unlabelled", "all"] = "none"
@@ -198,18 +195,9 @@ class EvaluateConfig(Settings):
     def _known_measures(cls, measures: tuple[str, ...]) -> tuple[str, ...]:
         if measures == MEASURES:
             return measures
-        if len(set(measures)) != len(measures):
-            raise ValueError("a measure is named twice")
         for name in measures:
             measure_of(name)
         return measures
-
-    @field_validator("partners")
-    @classmethod
-    def _once(cls, partners: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(partners)) != len(partners):
-            raise ValueError("a system is named twice")
-        return partners
 
 
 def measure_of(name: str) -> Measure:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, ModelWrapValidatorHandler, field_validator, model_validator
 
-from anmi_ray.config.base import GpuType, Placed
+from anmi_ray.config.base import Distinct, GpuType, Placed
 from anmi_ray.config.learning import LearnConfig, Offload
 from anmi_ray.config.objective import BalanceConfig, CurriculumConfig, LossConfig
 from anmi_ray.config.paths import PathOrUri
@@ -163,10 +163,8 @@ class TrainConfig(LearnConfig):
             return
         if self.loss.bound is not None:
             yield f"a {self.student} score is a cosine, bounded as it is: leave bound out"
-        fields = type(self).model_fields
-        for name in ("pooling", "head_learning_rate"):
-            if getattr(self, name) != fields[name].default:
-                yield f"{name} is of a cross-encoder's scoring head, a {self.student} has none: leave it out"
+        for name in self._changed(["pooling", "head_learning_rate"]):
+            yield f"{name} is of a cross-encoder's scoring head, a {self.student} has none: leave it out"
 
 
 def usual_of_late_interaction(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,7 +220,7 @@ class TrainExecution(GpuType, Placed):
     """Minutes between checkpoints: what a failure can cost."""
     max_failures: int = Field(default=3, ge=-1)
     """Worker failures after which the run gives up; -1: never."""
-    trackers: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = ()
+    trackers: Annotated[tuple[Literal["tensorboard", "mlflow", "wandb"], ...], Distinct] = ()
     """Tools that get the rows of the training log as they are made, see training/tracking.py."""
 
     @property
@@ -233,13 +231,6 @@ class TrainExecution(GpuType, Placed):
     def _problems(self) -> Iterator[str]:
         if self.accelerator_type and not self.use_gpu:
             yield "accelerator_type names a GPU: set use_gpu: true, or leave it out"
-
-    @field_validator("trackers")
-    @classmethod
-    def _each_once(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(trackers)) < len(trackers):
-            raise ValueError("must name each tracker once")
-        return trackers
 
 
 def offload_needs(offload: Offload, config: LearnConfig) -> str | None:
