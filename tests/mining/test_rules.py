@@ -312,7 +312,6 @@ def test_a_name_fills_what_is_not_given() -> None:
         ({"sample": "gumbel"}, "no rule is called so; sample takes closed"),
         ({"weigh": {"penalty": 1.0}}, "which rule"),
         ({"weigh": {"rule": "posterior", "penalti": 1.0}}, "Extra inputs"),
-        ({"weigh": {"rule": "percentile", "percentiles": [25, 10, 75]}}, "percentiles must ascend"),
         ({"weigh": {"rule": "relative", "least": 3.0}}, "least must be smaller"),
         ({"allow": [{"rule": "rank-window", "first": 20, "last": 10}]}, "ends"),
         ({"allow": [{"rule": "validate", "low": 150, "high": 80}]}, "low < high"),
