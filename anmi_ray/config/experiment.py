@@ -107,6 +107,10 @@ class Experiment(Settings):
                 "and corpus.unlabelled_test are 0: leave them out, which holds out a fifth of the queries each, or set "
                 "evaluate.judged: all"
             )
+        yield from self._problems_of_runs()
+
+    def _problems_of_runs(self) -> Iterator[str]:
+        judge, evaluate, design = self.judge, self.evaluate, self.compare.design
         judges = [one.name for one in judge.judges]
         if strangers := sorted(set(self.rate.judge_weights) - set(judges)):
             yield (

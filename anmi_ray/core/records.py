@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anmi_ray.core.identity import ID, id_matrix, mix
-from anmi_ray.core.schema import Invariant, Record, between, every, finite, one_of, schema_of
+from anmi_ray.core.schema import Record, between, constant, every, finite, one_of, schema_of
 
 SPLITS = ("train", "dev", "test")
 FORECASTS = ("p_a", "p_b", "p_tie", "mean", "decided")  # columns of Prediction
@@ -81,21 +81,6 @@ def _ordered_pair(table: pa.Table) -> str | None:
     """doc_a < doc_b."""
     bad = pc.sum(pc.greater_equal(table["doc_a"], table["doc_b"])).as_py()
     return f"{bad} pairs are not stored with doc_a < doc_b" if bad else None
-
-
-def _constant(by: str, *columns: str) -> Invariant:
-    """Rows with the same `by` have the same value in each of `columns`."""
-
-    def invariant(table: pa.Table) -> str | None:
-        counts = table.group_by([by]).aggregate([(column, "count_distinct") for column in columns])
-        for column in columns:
-            bad = pc.sum(pc.greater(counts[f"{column}_count_distinct"], 1)).as_py() or 0
-            if bad:
-                return f"{bad} values of {by} have more than one {column}"
-        return None
-
-    invariant.__doc__ = f"Rows with the same {by} have the same {', '.join(columns)}."
-    return invariant
 
 
 def _one_forecast(table: pa.Table) -> pa.ChunkedArray:
@@ -347,8 +332,8 @@ PREDICTION = Record(
             "must have p_a, p_b and p_tie that sum to 1, or mean and decided of a two-head target",
         ),
         every(lambda t: pc.or_kleene(pc.not_equal(t["target"], "binary"), pc.equal(t["p_tie"], 0)), "a binary tie"),
-        _constant("comparison_id", "score", "query_id"),
-        _constant("model", "target"),
+        constant("comparison_id", "score", "query_id"),
+        constant("model", "target"),
     ),
 )
 # place: file and line, or stage and query; key: the id refused; several rejects may share both.

@@ -135,3 +135,18 @@ def between(column: str, low: float, high: float) -> Invariant:
 
     invariant.__doc__ = f"{column} is at least {low:g} and at most {high:g}, or null."
     return invariant
+
+
+def constant(by: str, *columns: str) -> Invariant:
+    """Rows with the same `by` have the same value in each of `columns`."""
+
+    def invariant(table: pa.Table) -> str | None:
+        counts = table.group_by([by]).aggregate([(column, "count_distinct") for column in columns])
+        for column in columns:
+            bad = pc.sum(pc.greater(counts[f"{column}_count_distinct"], 1)).as_py() or 0
+            if bad:
+                return f"{bad} values of {by} have more than one {column}"
+        return None
+
+    invariant.__doc__ = f"Rows with the same {by} have the same {', '.join(columns)}."
+    return invariant

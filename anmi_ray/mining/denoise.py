@@ -11,8 +11,6 @@ from anmi_ray.core.arrays import Flags, Reals
 from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict
 from anmi_ray.mining.posterior import below
 
-FULL_ABOVE = 0.75  # preference for the anchor above which a borderline document has weight 1
-
 
 def anchor_better(negatives: Negatives) -> Reals:
     """Return P(anchor is better) = P(Δ > 0) = Φ(Δ̂/se); the posterior includes the pair's own judgments."""
@@ -66,8 +64,8 @@ def outcomes(preference: Reals, settings: Validate) -> dict[str, Flags]:
     """Return the outcome of each direct preference for the anchor; all False for NaN."""
     return {
         "rejected": preference < settings.reject_below,
-        "reduced": (preference >= settings.reject_below) & (preference <= FULL_ABOVE),
-        "full": preference > FULL_ABOVE,
+        "reduced": (preference >= settings.reject_below) & (preference <= 0.75),
+        "full": preference > 0.75,
     }
 
 

@@ -16,7 +16,6 @@ from anmi_ray.core import identity
 from anmi_ray.core.records import EXAMPLE, REJECT
 from anmi_ray.mining import mine, mixture
 from anmi_ray.mining.compose import RuleInputs
-from anmi_ray.mining.denoise import FULL_ABOVE
 from tests.mining.world import Query, make_tables
 
 FORMS: dict[str, list[dict[str, Any]]] = {
@@ -139,7 +138,7 @@ def test_every_legal_composition_holds_on_hostile_queries(
             p = _preference(beside.direct, e["query_id"], e["doc_ids"][0], document)
             if p is not None and verdict.low <= distance <= verdict.high:
                 assert p >= verdict.reject_below
-                assert weight == (1.0 if p > FULL_ABOVE else verdict.weight)
+                assert weight == (1.0 if p > 0.75 else verdict.weight)
 
     again = tables.shuffled(seed)
     same, _ = mine(again.ratings, again.gaps, again.candidates, config, seed, beside)
