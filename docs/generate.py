@@ -6,22 +6,25 @@ built. So a description is written once, where the code declares it.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel
-from pydantic_core import to_jsonable_python
+from pydantic.json_schema import GenerateJsonSchema
 from typer.main import get_command
 
 import anmi_ray
 from anmi_ray.cli import app
 from anmi_ray.config import rules
-from anmi_ray.config.dropped import DROPPED
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.tune import CampaignConfig
 from anmi_ray.core import records
@@ -59,11 +62,44 @@ class Group:
         return f"`{self.name}`: {self.form}" if self.form else f"`{self.name}`" if self.name else "At the top"
 
 
+@cache
+def _texts(module: str) -> dict[str, dict[str, str]]:
+    """The docstrings of attributes in a module: class name -> attribute -> text."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    texts: dict[str, dict[str, str]] = {}
+    for group in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        for node, text in pairwise(group.body):
+            if isinstance(node, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                words = " ".join(str(text.value.value).split())
+                texts.setdefault(group.name, {})[ast.unparse(node.target)] = words
+    return texts
+
+
+def docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """The docstring of each field of a model, its own or inherited."""
+    bases = [base for base in reversed(model.__mro__) if base.__module__.startswith("anmi_ray.config")]
+    return {name: text for base in bases for name, text in _texts(base.__module__).get(base.__name__, {}).items()}
+
+
+class _WithDocstrings(GenerateJsonSchema):
+    def model_schema(self, schema: Any) -> Any:
+        made = super().model_schema(schema)
+        texts = docstrings(schema["cls"])
+        for name, value in made.get("properties", {}).items():
+            value["description"] = texts.get(name, "")
+        return made
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema of a model, with the docstrings of its fields as descriptions."""
+    return model.model_json_schema(schema_generator=_WithDocstrings)
+
+
 class _Reference:
     """The groups of a settings model, read from its JSON schema. A group that stands in two places is told once."""
 
     def __init__(self, model: type[BaseModel]) -> None:
-        schema = model.model_json_schema()
+        schema = schema_of(model)
         self._definitions: Schema = schema.get("$defs", {})
         self._told: dict[str, str] = {}  # by definition, the name of the group where it is told
         self.groups: list[Group] = []
@@ -232,14 +268,6 @@ def experiment() -> str:
     return settings(Experiment)
 
 
-def dropped() -> str:
-    """What were settings once, each with the value that it has now and what does instead."""
-    lines = ["| setting | fixed at | instead |", "|---|---|---|"]
-    for name, setting in DROPPED.items():
-        lines.append(f"| `{name}` | `{_default(to_jsonable_python(setting.value))}` | {_escaped(setting.instead)} |")
-    return "\n".join(lines)
-
-
 def campaign() -> str:
     """Every setting of a tuning campaign."""
     return settings(CampaignConfig)
@@ -383,7 +411,6 @@ def mining_settings() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "experiment": experiment,
     "campaign": campaign,
-    "dropped": dropped,
     "commands": commands,
     "python": python,
     "records": data_dictionary,

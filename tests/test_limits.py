@@ -138,7 +138,7 @@ def test_no_commit_raises_a_limit() -> None:
     assert raised == {}
 
 
-@pytest.mark.parametrize("text", ["Whoever asks is no client.", "It stands beside the file.", "They carry out a stage."])
+@pytest.mark.parametrize("text", ["Whoever asks is no client.", "It stands here.", "They carry out a stage."])
 def test_a_phrase_is_found(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
     path = tmp_path / "module.py"

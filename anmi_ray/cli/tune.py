@@ -80,7 +80,7 @@ def _results(done: Finished, wanted: int) -> Iterator[str]:
     ends = Counter(trial.status for trial in done.trials)
     yield "\ntrials: " + ", ".join(f"{ends[status]} {status}" for status in ("complete", "stopped", "failed"))
     if len(done.trials) < wanted:
-        yield f"{wanted} were wanted: trial_hours were over, or the space holds no more points"
+        yield f"{wanted} were wanted: the space holds no more points"
     yield f"best on dev: trial {done.best.number}, dev {done.best.dev:.4f}"
     proves_nothing = "the best of many on dev proves nothing by itself"
     if done.repeats is None:

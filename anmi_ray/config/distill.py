@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from anmi_ray.config.encoder_judge import check_texts
+from anmi_ray.config.base import Settings
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.learning import LearnConfig
-from anmi_ray.config.sample import SampleConfig
 
 Target = Literal["binary", "ternary", "two-head"]
 # names of the logits by target, in order, as a model's config.json lists them
@@ -25,6 +24,15 @@ LABELS: dict[Target, tuple[str, ...]] = {
 Calibration = Literal["temperature", "isotonic", "none"]
 
 
+class SampleConfig(Settings):
+    """Pairs of candidates: queries alike, no document twice, so that pairs share nothing but their query."""
+
+    pairs: int = Field(default=2000, ge=10, le=10_000_000)
+    """Pairs of two candidates; queries get equally many, or one more by hash."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the pairs that are drawn, and of the split by query."""
+
+
 class DistillConfig(LearnConfig):
     """A small judge learned from a few judgments of an expensive ensemble; `{kind: distilled}` in a panel asks it.
 
@@ -32,51 +40,37 @@ class DistillConfig(LearnConfig):
     the second.
     """
 
-    group: ClassVar[str] = "distill"
-    items: ClassVar[str] = "pairs"
+    group = "distill"
+    items = "pairs"
     former_default: ClassVar[Mapping[str, Any]] = {"engine": "ddp"}
 
-    judge: JudgeConfig = Field(default=JudgeConfig(), description="the ensemble that is distilled, as judge")
-    sample: SampleConfig = Field(default=SampleConfig(), description="the pairs that it is asked about")
-    votes: Literal["graded", "three"] = Field(
-        default="graded",
-        description="an answer of a judge as it is, or as one of three: first, second, or a tie where it is a half",
-    )
+    judge: JudgeConfig = JudgeConfig()
+    """The ensemble that is distilled, as judge."""
+    sample: SampleConfig = SampleConfig()
+    """The pairs that it is asked about."""
+    votes: Literal["graded", "three"] = "graded"
+    """An answer of a judge as it is, or as one of three: first, second, or a tie where it is a half."""
 
-    form: Literal["pairwise", "pointwise", "bi-encoder"] = Field(
-        default="bi-encoder",
-        description="bi-encoder: a difference of cosines, which a small model learns from few pairs; pointwise: of a "
-        "cross-encoder's scores of each document; pairwise: reads the query and both documents, for larger models",
-    )
-    target: Target = Field(
-        default="binary",
-        description="what is learned of a score c: binary, P(second) = c; pairwise alone: ternary, a tie with P = 1 - "
-        "|2c - 1| and the rest on the preferred side; two-head, E[c] and E|2c - 1| by a logit each",
-    )
-    text: str | None = Field(
-        default=None,
-        description="pairwise: the model's first text, made of {query}, {first}, {second}, {sep}; null: as its "
-        "tokenizer pairs texts",
-    )
-    text_pair: str | None = Field(default=None, description="pairwise: its second text; null with text: there is none")
-    calibration: Calibration = Field(
-        default="temperature", description="how probabilities are calibrated on the dev pairs once training is over"
-    )
+    form: Literal["pairwise", "pointwise", "bi-encoder"] = "bi-encoder"
+    """bi-encoder: a difference of cosines, which a small model learns from few pairs; pointwise: of a cross-encoder's
+    scores of each document; pairwise: reads the query and both documents, for larger models."""
+    target: Target = "binary"
+    """What is learned of a score c: binary, P(second) = c; pairwise alone: ternary, a tie with P = 1 - |2c - 1| and the
+    rest on the preferred side; two-head, E[c] and E|2c - 1| by a logit each."""
+    calibration: Calibration = "temperature"
+    """How probabilities are calibrated on the dev pairs once training is over."""
 
-    max_tokens: int = Field(
-        default=128,
-        ge=16,
-        le=32_768,
-        description="tokens of a text (bi-encoder), of the query and a document (pointwise) or both (pairwise); the "
-        "longest are cut",
-    )
-    epochs: float = Field(default=1.0, gt=0, description="passes over the pairs; fractions are allowed")
-    pairs_per_step: int = Field(default=16, ge=1, description="pairs of documents per optimiser step")
-    learning_rate: float = Field(default=2e-5, gt=0, le=1.0, description="peak learning rate of the transformer")
-    dev_points: tuple[float, ...] = Field(
-        default=(0.0, 0.5, 1.0),
-        description="shares of the run at which dev is evaluated, the start among them; the best point is exported",
-    )
+    max_tokens: int = Field(default=128, ge=16, le=32_768)
+    """Tokens of a text (bi-encoder), of the query and a document (pointwise) or both (pairwise); the longest are
+    cut."""
+    epochs: float = Field(default=1.0, gt=0)
+    """Passes over the pairs; fractions are allowed."""
+    pairs_per_step: int = Field(default=16, ge=1)
+    """Pairs of documents per optimiser step."""
+    learning_rate: float = Field(default=2e-5, gt=0, le=1.0)
+    """Peak learning rate of the transformer."""
+    dev_points: tuple[float, ...] = (0.0, 0.5, 1.0)
+    """Shares of the run at which dev is evaluated, the start among them; the best point is exported."""
 
     @property
     def per_step(self) -> int:
@@ -90,21 +84,14 @@ class DistillConfig(LearnConfig):
             raise ValueError("needs at least one: calibration reads what the model says of the dev pairs")
         return points
 
-    @model_validator(mode="after")
-    def _form_fits(self) -> DistillConfig:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         if self.form != "pairwise":
             if self.target != "binary":
-                raise ValueError("a difference of two scores knows no ties: set target: binary, or form: pairwise")
+                yield "a difference of two scores knows no ties: set target: binary, or form: pairwise"
             if self.calibration == "isotonic" or (self.calibration == "none" and self.form == "bi-encoder"):
-                raise ValueError(f"{self.calibration} is for other forms: of differences choose temperature")
-            if self.text is not None or self.text_pair is not None:
-                raise ValueError("text and text_pair are of form: pairwise: leave them out")
-        elif self.text is None and self.text_pair is not None:
-            raise ValueError("text_pair is the second text: give text too")
-        elif self.text is not None:
-            check_texts(self.text, self.text_pair)
+                yield f"{self.calibration} is for other forms: of differences choose temperature"
         if self.judge.orders == "one":
-            raise ValueError("judge.orders: one needs a fit of what judges prefer for its place: leave it at both")
+            yield "judge.orders: one needs a fit of what judges prefer for its place: leave it at both"
         if any(judge.kind == "distilled" for judge in self.judge.judges):
-            raise ValueError("judge is the ensemble that is distilled: it cannot ask the distilled judge")
-        return self
+            yield "judge is the ensemble that is distilled: it cannot ask the distilled judge"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import string
-from typing import ClassVar, Literal
+from collections.abc import Iterator
+from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from anmi_ray.config.base import Gpus, ModelJudge, Settings
 
@@ -21,50 +22,40 @@ _ONLY = {
 class Forward(Settings):
     """With what a transformer that judges computes, in the actors that ask it."""
 
-    how_only: ClassVar[frozenset[str]] = frozenset({"gpus", "threads", "batch_tokens"})
+    how_only = frozenset({"gpus", "threads", "batch_tokens"})
 
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="arithmetic of the transformer; its head computes in float32"
-    )
-    gpus: Gpus = Field(default=0.0, le=1, description="share of a GPU that each asking actor takes; 0: the CPU")
-    threads: int = Field(default=1, ge=1, le=1024, description="threads of an asking actor on the CPU")
-    batch_tokens: int | None = Field(
-        default=None, ge=16, description="padded tokens of a forward pass; null: 4,096 on the CPU, 65,536 on a GPU"
-    )
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Arithmetic of the transformer; its head computes in float32."""
+    gpus: Gpus = Field(default=0.0, le=1)
+    """Share of a GPU that each asking actor takes; 0: the CPU."""
+    threads: int = Field(default=1, ge=1, le=1024)
+    """Threads of an asking actor on the CPU."""
+    batch_tokens: int | None = Field(default=None, ge=16)
+    """Padded tokens of a forward pass; null: 4,096 on the CPU, 65,536 on a GPU."""
 
 
 class EncoderJudgeConfig(Forward, ModelJudge[Literal["encoder"]]):
     """A sequence classification model as judge: a reranker that scores each document, or one that reads both."""
 
-    form: Literal["pointwise", "pairwise"] = Field(
-        default="pointwise",
-        description="pointwise: a reranker, one logit for (query, document), and the preference is "
-        "σ(slope · (logit of the first − logit of the second)); pairwise: one pass over the query and both documents, "
-        "and the preference is read from the probabilities of the labels. A distilled judge's folder holds judge.json, "
-        "which says its labels, texts and max_tokens: leave them out",
-    )
-    slope: float = Field(
-        default=1.0, gt=0, le=1000, description="pointwise: what a difference of logits is multiplied by"
-    )
-    text: str = Field(
-        default="{query}",
-        description="pairwise: the model's first text, made of {query}, {first}, {second}, {sep} (its separator token)",
-    )
-    text_pair: str | None = Field(
-        default="{first} {sep} {second}", description="pairwise: its second text; null: the model reads one text"
-    )
-    first_label: str | None = Field(
-        default=None, description="pairwise: the model's label (config.json, id2label) for the first document is better"
-    )
-    second_label: str | None = Field(default=None, description="pairwise: its label for the second document is better")
-    tie_label: str | None = Field(
-        default=None, description="pairwise: its label for neither is better, half of which counts for each; null: none"
-    )
-    max_tokens: int | None = Field(
-        default=None,
-        ge=16,
-        description="tokens that the model reads at once, the longest texts cut first; null: as many as it can",
-    )
+    form: Literal["pointwise", "pairwise"] = "pointwise"
+    """pointwise: a reranker, one logit for (query, document), and the preference is σ(slope · (logit of the first −
+    logit of the second)); pairwise: one pass over the query and both documents, and the preference is read from the
+    probabilities of the labels. A distilled judge's folder holds judge.json, which says its labels, texts and
+    max_tokens: leave them out."""
+    slope: float = Field(default=1.0, gt=0, le=1000)
+    """pointwise: what a difference of logits is multiplied by."""
+    text: str = "{query}"
+    """pairwise: the model's first text, made of {query}, {first}, {second}, {sep} (its separator token)."""
+    text_pair: str | None = "{first} {sep} {second}"
+    """pairwise: its second text; null: the model reads one text."""
+    first_label: str | None = None
+    """pairwise: the model's label (config.json, id2label) for the first document is better."""
+    second_label: str | None = None
+    """pairwise: its label for the second document is better."""
+    tie_label: str | None = None
+    """pairwise: its label for neither is better, half of which counts for each; null: none."""
+    max_tokens: int | None = Field(default=None, ge=16)
+    """Tokens that the model reads at once, the longest texts cut first; null: as many as it can."""
 
     @field_validator("text", "text_pair")
     @classmethod
@@ -72,23 +63,18 @@ class EncoderJudgeConfig(Forward, ModelJudge[Literal["encoder"]]):
         _parts_of(value or "")
         return value
 
-    @model_validator(mode="after")
-    def _settings_of_this_form(self) -> EncoderJudgeConfig:
+    def _problems(self) -> Iterator[str]:
         for form, names in _ONLY.items():
-            given = [name for name in names if name in self.model_fields_set and not self._is_default(name)]
-            if form != self.form and given:
-                raise ValueError(f"`{given[0]}` belongs to form: {form}; remove it or set form: {form}")
+            misplaced = self._changed(names)
+            if form != self.form and misplaced:
+                yield f"`{misplaced[0]}` belongs to form: {form}; remove it or set form: {form}"
         if self.form == "pairwise":
             self._check_pairwise()
-        return self
 
     @property
     def direct(self) -> EncoderJudgeConfig | None:
         """See OneJudge: the logit of a reranker, against 0."""
         return self if self.form == "pointwise" else None
-
-    def _is_default(self, name: str) -> bool:
-        return getattr(self, name) == type(self).model_fields[name].default
 
     def _check_pairwise(self) -> None:
         labels = [label for label in (self.first_label, self.second_label, self.tie_label) if label is not None]

@@ -7,28 +7,27 @@ identity. The key itself is never a setting: `key_env` names the environment var
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import ConfigDict, Field, JsonValue, field_validator
 
 from anmi_ray.config.base import Settings
 
 
 class ServedModel(Settings):
-    """Base of what is asked of a model behind a server."""
+    """Base of requests to a served model."""
 
     # a key pasted into the wrong field must not come back in an error message
     model_config = ConfigDict(hide_input_in_errors=True)
 
     fixed: ClassVar[tuple[str, ...]]  # fields of the body that `extra` may not set
 
-    model: str = Field(min_length=1, max_length=200, description="name of the model, as the server knows it")
-    extra: dict[str, JsonValue] = Field(
-        default={},
-        description="more fields of the request's body, such as structured_outputs, reasoning_effort or "
-        "max_tokens_per_doc",
-    )
+    model: str = Field(min_length=1, max_length=200)
+    """Name of the model, as the server knows it."""
+    extra: dict[str, JsonValue] = {}
+    """More fields of the request's body, such as structured_outputs, reasoning_effort or max_tokens_per_doc."""
 
     @field_validator("extra")
     @classmethod
@@ -39,54 +38,53 @@ class ServedModel(Settings):
 
 
 class SamplingConfig(ServedModel):
-    """What is asked of the model: all that may change an answer beside the messages."""
+    """Fields of a request that may change an answer, besides the messages."""
 
-    fixed: ClassVar[tuple[str, ...]] = (
+    fixed = (
         "model", "messages", "max_tokens", "temperature", "seed", "logprobs", "top_logprobs", "stream", "n",
     )  # fmt: skip
 
-    max_tokens: int | None = Field(default=16, ge=1, description="longest answer; null: not sent, the server's default")
-    temperature: float | None = Field(
-        default=0.0, ge=0, le=2, description="sampling temperature; null: not sent (some reasoning models refuse it)"
-    )
-    seed: int | None = Field(default=None, description="the server's sampling seed; null: not sent")
-    logprobs: int = Field(default=0, ge=0, le=20, description="most likely first tokens to ask for; 0: none")
+    max_tokens: int | None = Field(default=16, ge=1)
+    """Longest answer; null: not sent, the server's default."""
+    temperature: float | None = Field(default=0.0, ge=0, le=2)
+    """Sampling temperature; null: not sent (some reasoning models refuse it)."""
+    seed: int | None = None
+    """The server's sampling seed; null: not sent."""
+    logprobs: int = Field(default=0, ge=0, le=20)
+    """Most likely first tokens to ask for; 0: none."""
 
 
 class ServerConfig(ServedModel):
-    """A server, and how to reach it. What is added to ServedModel cannot change an answer.
+    """A server and how to reach it.
 
-    But for the address: another server's model of the same name may be another model.
+    Only the address and the fields of ServedModel can change an answer: another server's model of the same name may be
+    another
+    model.
     """
 
-    how_only: ClassVar[frozenset[str]] = frozenset({
+    how_only = frozenset({
         "allow_external", "key_env", "timeout_s", "retries", "max_wait_s", "concurrency", "requests_per_minute",
     })  # fmt: skip
     endpoint: ClassVar[str]  # what is added to base_url
     role: ClassVar[str]  # how messages name what is asked
     optional: ClassVar[str]  # what a server that refuses every request may dislike, for messages
 
-    base_url: str = Field(description="the server's API up to /v1, such as http://127.0.0.1:8000/v1")
-    allow_external: bool = Field(
-        default=False, description="texts may leave for an address that is neither this machine nor a private network"
-    )
-    key_env: str | None = Field(
-        default=None, description="name of the environment variable that holds the key; null: the server wants none"
-    )
-    timeout_s: float = Field(default=60.0, gt=0, description="seconds from sending a request to its last byte")
-    retries: int = Field(
-        default=5,
-        ge=0,
-        le=100,
-        description="times a question is sent again after a passing failure, within five times timeout_s",
-    )
-    max_wait_s: float = Field(default=60.0, gt=0, description="longest wait, the server's own Retry-After included")
-    concurrency: int = Field(
-        default=32, ge=1, le=4096, description="requests in flight at once, at most, over all actors"
-    )
-    requests_per_minute: float | None = Field(
-        default=None, ge=1, description="requests sent a minute by all actors; null: no limit"
-    )
+    base_url: str
+    """The server's API up to /v1, such as http://127.0.0.1:8000/v1."""
+    allow_external: bool = False
+    """Texts may leave for an address that is neither this machine nor a private network."""
+    key_env: str | None = None
+    """Name of the environment variable that holds the key; null: the server wants none."""
+    timeout_s: float = Field(default=60.0, gt=0)
+    """Seconds from sending a request to its last byte."""
+    retries: int = Field(default=5, ge=0, le=100)
+    """Times a question is sent again after a passing failure, within five times timeout_s."""
+    max_wait_s: float = Field(default=60.0, gt=0)
+    """Longest wait, the server's own Retry-After included."""
+    concurrency: int = Field(default=32, ge=1, le=4096)
+    """Requests in flight at once, at most, over all actors."""
+    requests_per_minute: float | None = Field(default=None, ge=1)
+    """Requests sent a minute by all actors; null: no limit."""
 
     @field_validator("base_url")
     @classmethod
@@ -113,59 +111,48 @@ class ServerConfig(ServedModel):
 
 
 class EndpointConfig(SamplingConfig, ServerConfig):
-    """A chat model behind a server, and how to reach it. What is added to SamplingConfig cannot change an answer."""
+    """A chat model behind a server. Only the fields of SamplingConfig, and the address, can change an answer."""
 
-    how_only: ClassVar[frozenset[str]] = ServerConfig.how_only | {
+    how_only = ServerConfig.how_only | {
         "tokens_per_minute", "input_price", "cached_price", "output_price",
     }  # fmt: skip
-    endpoint: ClassVar[str] = "/chat/completions"
-    role: ClassVar[str] = "judge"
-    optional: ClassVar[str] = "max_tokens, temperature, seed, logprobs and extra: null (or 0) leaves a field out"
+    endpoint = "/chat/completions"
+    role = "judge"
+    optional = "max_tokens, temperature, seed, logprobs and extra: null (or 0) leaves a field out"
 
-    tokens_per_minute: float | None = Field(
-        default=None, ge=1, description="prompt and answer tokens a minute; null: no limit"
-    )
-    input_price: float | None = Field(
-        default=None, ge=0, description="dollars per million prompt tokens; null: unknown"
-    )
-    cached_price: float | None = Field(
-        default=None, ge=0, description="dollars per million prompt tokens read from a cache; null: as input_price"
-    )
-    output_price: float | None = Field(
-        default=None, ge=0, description="dollars per million answer tokens; null: unknown"
-    )
+    tokens_per_minute: float | None = Field(default=None, ge=1)
+    """Prompt and answer tokens a minute; null: no limit."""
+    input_price: float | None = Field(default=None, ge=0)
+    """Dollars per million prompt tokens; null: unknown."""
+    cached_price: float | None = Field(default=None, ge=0)
+    """Dollars per million prompt tokens read from a cache; null: as input_price."""
+    output_price: float | None = Field(default=None, ge=0)
+    """Dollars per million answer tokens; null: unknown."""
 
-    @model_validator(mode="after")
-    def _prices_together(self) -> EndpointConfig:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         if (self.input_price is None) != (self.output_price is None):
-            raise ValueError("input_price and output_price are given together or not at all")
+            yield "input_price and output_price are given together or not at all"
         if self.cached_price is not None and self.input_price is None:
-            raise ValueError("cached_price needs input_price and output_price")
-        return self
+            yield "cached_price needs input_price and output_price"
 
     @property
     def sampling(self) -> SamplingConfig:
-        """The part that may change an answer."""
+        """The fields that may change an answer."""
         return SamplingConfig(**{name: getattr(self, name) for name in SamplingConfig.model_fields})
 
 
 class RerankEndpointConfig(ServerConfig):
     """A reranker behind a server: POST base_url/rerank, in Cohere's shape (also Jina's and vLLM's) or in TEI's."""
 
-    fixed: ClassVar[tuple[str, ...]] = ("model", "query", "documents", "texts", "top_n", "raw_scores")
-    endpoint: ClassVar[str] = "/rerank"
-    role: ClassVar[str] = "reranker"
-    optional: ClassVar[str] = "shape and extra"
+    fixed = ("model", "query", "documents", "texts", "top_n", "raw_scores")
+    endpoint = "/rerank"
+    role = "reranker"
+    optional = "shape and extra"
 
-    shape: Literal["cohere", "tei"] = Field(
-        default="cohere",
-        description="cohere: {model, query, documents, top_n} -> results of index, relevance_score (Cohere v2, Jina, "
-        "vLLM); tei: {query, texts} -> a list of index, score (text-embeddings-inference, which knows no model name)",
-    )
-    documents_per_call: int = Field(
-        default=100,
-        ge=1,
-        le=10_000,
-        description="documents of a query sent at once; fewer than rerank.depth is for models that score each document "
-        "for itself: one that reads them together (jina-reranker-v3) gives other scores in every call",
-    )
+    shape: Literal["cohere", "tei"] = "cohere"
+    """cohere: {model, query, documents, top_n} -> results of index, relevance_score (Cohere v2, Jina, vLLM); tei:
+    {query, texts} -> a list of index, score (text-embeddings-inference, which knows no model name)."""
+    documents_per_call: int = Field(default=100, ge=1, le=10_000)
+    """Documents of a query sent at once; fewer than rerank.depth is for models that score each document for itself: one
+    that reads them together (jina-reranker-v3) gives other scores in every call."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from anmi_ray.config.base import LoadedModel, Settings
+from anmi_ray.config.base import Distinct, LoadedModel, Settings
 from anmi_ray.config.endpoint import RerankEndpointConfig
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.paths import FolderOrName
@@ -31,7 +31,7 @@ _OF_MODELS = ("max_tokens", "precision", "trust_remote_code")
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """How training starts from a model: what the untrained model has in common with it."""
+    """What the untrained model shares with training."""
 
     student: Student
     pooling: Pooling
@@ -42,59 +42,44 @@ class TrainingStart:
 class Scoring(Settings):
     """How a model scores pairs of a query and a document."""
 
-    max_tokens: int | None = Field(
-        default=None,
-        ge=16,
-        le=32_768,
-        description="tokens of a query and document, longer documents are cut; null: as the model was trained",
-    )
-    precision: Precision = Field(
-        default="auto",
-        description="arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively",
-    )
+    max_tokens: int | None = Field(default=None, ge=16, le=32_768)
+    """Tokens of a query and document, longer documents are cut; null: as the model was trained."""
+    precision: Precision = "auto"
+    """Arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively."""
 
 
 class PeerConfig(LoadedModel, Scoring):
-    """Another reranker that scores the same documents, a system of its own: a model, an endpoint, another run's, or the
-    untrained."""
+    """Another reranker to compare with: a model, an endpoint, another run's model, or the untrained start model."""
 
-    by_content: ClassVar[frozenset[str]] = frozenset({"run"})
+    by_content = frozenset({"run"})
 
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="name of the system in tables, tests and run files"
-    )
-    model: FolderOrName | None = Field(
-        default=None,
-        min_length=1,
-        description="a cross-encoder or bi-encoder: an installed package, a folder, or a hub id (org/model@revision)",
-    )
-    endpoint: RerankEndpointConfig | None = Field(default=None, description="a reranker behind HTTP")
-    untrained: bool = Field(
-        default=False, description="the model that training starts from, its head drawn by train.seed and not trained"
-    )
-    run: str | None = Field(
-        default=None, min_length=1, description="the reranker that another run under the same root has trained"
-    )
-    start: TrainingStart | None = Field(default=None, description="untrained: filled in from the settings of training")
-    dev: bool = Field(default=False, description="dev queries are scored too: filled in where evaluate.partners asks")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
+    """Name of the system in tables, tests and run files."""
+    model: FolderOrName | None = Field(default=None, min_length=1)
+    """A cross-encoder or bi-encoder: an installed package, a folder, or a hub id (org/model@revision)."""
+    endpoint: RerankEndpointConfig | None = None
+    """A reranker behind HTTP."""
+    untrained: bool = False
+    """The model that training starts from, its head drawn by train.seed and not trained."""
+    run: str | None = Field(default=None, min_length=1)
+    """The reranker that another run under the same root has trained."""
+    start: TrainingStart | None = None
+    """untrained: filled in from the settings of training."""
+    dev: bool = False
+    """Dev queries are scored too: filled in where evaluate.partners asks."""
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> PeerConfig:
+    def _problems(self) -> Iterator[str]:
         if self.start is not None:
-            return self
-        given = [self.model is not None, self.endpoint is not None, self.run is not None, self.untrained]
-        if sum(given) != 1:
-            raise ValueError("a peer is one of model, endpoint, run and untrained: give exactly one")
+            return
+        kinds = [self.model is not None, self.endpoint is not None, self.run is not None, self.untrained]
+        if sum(kinds) != 1:
+            yield "a peer is one of model, endpoint, run and untrained: give exactly one"
         if self.dev and not self.can_be_partner:
-            raise ValueError("dev queries are scored by a peer that is a model or another run's: leave dev out")
+            yield "dev queries are scored by a peer that is a model or another run's: leave dev out"
         own = _OF_MODELS if self.run is None else ("trust_remote_code",)
-        if self.model is None and (strangers := [name for name in own if self._is_given(name)]):
+        if self.model is None and (strangers := self._changed(own)):
             kind = "an endpoint's server" if self.endpoint is not None else "training"
-            raise ValueError(f"{', '.join(strangers)}: {kind} decides that; remove it")
-        return self
-
-    def _is_given(self, name: str) -> bool:
-        return getattr(self, name) != type(self).model_fields[name].default
+            yield f"{', '.join(strangers)}: {kind} decides that; remove it"
 
     @property
     def can_be_partner(self) -> bool:
@@ -115,17 +100,12 @@ class PeerConfig(LoadedModel, Scoring):
 class RerankConfig(Scoring):
     """How the trained model scores the first stage's documents of the dev and test queries."""
 
-    depth: int = Field(default=100, ge=1, le=10_000, description="documents per query, from the top of the hybrid run")
-    start: bool = Field(
-        default=True,
-        description="also measure the model that training starts from, before training; a head drawn at random is not "
-        "measured",
-    )
-    peers: tuple[PeerConfig, ...] = Field(
-        default=(),
-        max_length=50,
-        description="other rerankers that score the same documents of the test queries, measured beside ours",
-    )
+    depth: int = Field(default=100, ge=1, le=10_000)
+    """Documents per query, from the top of the hybrid run."""
+    start: bool = True
+    """Also measure the model that training starts from, before training; a head drawn at random is not measured."""
+    peers: tuple[PeerConfig, ...] = Field(default=(), max_length=50)
+    """Other rerankers to compare with, over the same documents of the test queries."""
 
     @field_validator("peers")
     @classmethod
@@ -145,69 +125,50 @@ class HeldOutConfig(RerankConfig):
     untrained: the model that training starts from, as a peer; it follows from train, an input of the stage.
     """
 
-    how_only: ClassVar[frozenset[str]] = frozenset({"untrained"})
+    how_only = frozenset({"untrained"})
 
     untrained: PeerConfig | None = None
 
     @classmethod
     def of(cls, rerank: RerankConfig, train: TrainConfig, partners: Iterable[str], refines: str | None = None) -> Self:
-        """`partners`: those of evaluate, of which the peers score dev queries too. Where training goes on from the
-        model of the run that `refines` names, that is its start.
+        """Fill in the settings of peers.
+
+        partners: systems of evaluate.partners; peers among them score dev queries too.
+        refines: the run whose model training starts from.
         """
         names = set(partners)
         peers = (peer.started(train, rerank) for peer in rerank.peers)
         filled = tuple(peer.model_copy(update={"dev": peer.name in names}) for peer in peers)
-        given = {name: getattr(rerank, name) for name in type(rerank).model_fields}
-        scoring = {name: given[name] for name in Scoring.model_fields}
+        settings = {name: getattr(rerank, name) for name in type(rerank).model_fields}
+        scoring = {name: settings[name] for name in Scoring.model_fields}
         before = PeerConfig(name=START, run=refines, **scoring) if refines else PeerConfig(name=START, untrained=True)
         start = before.started(train, rerank).model_copy(update={"dev": True})
         measured = rerank.start or refines is not None
-        return cls.model_construct(**{**given, "peers": filled, "untrained": start if measured else None})
+        return cls.model_construct(**{**settings, "peers": filled, "untrained": start if measured else None})
 
 
 class EvaluateConfig(Settings):
-    """What is measured on the test queries, against what, and how the reranked scores are fused with the hybrid's."""
+    """Measures on the test queries, the baseline, and the fusion of reranked scores with the first stage's."""
 
-    measures: tuple[str, ...] = Field(
-        default=MEASURES,
-        min_length=1,
-        max_length=8,
-        description="names that ir_measures reads; the first is the headline",
-    )
-    baseline: str | None = Field(
-        default=None,
-        min_length=1,
-        description="system that the others are compared with; null: the best on dev queries of those that nothing was "
-        "trained for, which are the retrievers, hybrid, the fusion without the reranker, start and start+hybrid",
-    )
-    rounds: int = Field(
-        default=10_000,
-        ge=100,
-        le=10_000_000,
-        description="sign flips of the randomisation test, resamples of the bootstrap",
-    )
-    fusion: bool = Field(
-        default=True,
-        description="also evaluate the reranked scores fused with the first stage's, by weights that dev chose",
-    )
-    partners: tuple[str, ...] = Field(
-        default=USUAL,
-        min_length=1,
-        max_length=4,
-        description="systems whose scores are fused with the reranked ones: retrievers; hybrid, the fused ranks as one "
-        "score; peers that are a model or another run's; by default the retrievers, or hybrid where they are four",
-    )
-    judged: Literal["none", "unlabelled", "all"] = Field(
-        default="none",
-        description="dev and test queries of whose top documents judges are asked whether they answer, but for dev "
-        "queries that they rated (corpus.unlabelled_dev): none; unlabelled, those without a relevant document among "
-        "the labels (corpus.unlabelled_test holds such queries out); all, so that labels and judges stand side by side",
-    )
-    judge: JudgeConfig | None = Field(
-        default=None,
-        description="the panel that is asked, of one's own, with its own budget; null: the training panel (judge), of "
-        "whose errors a model that it trained may have made a habit, and what its budget has left",
-    )
+    measures: Annotated[tuple[str, ...], Distinct] = Field(default=MEASURES, min_length=1, max_length=8)
+    """Names that ir_measures reads; the first is the headline."""
+    baseline: str | None = Field(default=None, min_length=1)
+    """System that the others are compared with; null: the best on dev queries of those that nothing was trained for,
+    which are the retrievers, hybrid, the fusion without the reranker, start and start+hybrid."""
+    rounds: int = Field(default=10_000, ge=100, le=10_000_000)
+    """Sign flips of the randomisation test, resamples of the bootstrap."""
+    fusion: bool = True
+    """Also evaluate the reranked scores fused with the first stage's, by weights that dev chose."""
+    partners: Annotated[tuple[str, ...], Distinct] = Field(default=USUAL, min_length=1, max_length=4)
+    """Systems whose scores are fused with the reranked ones: retrievers; hybrid, the fused ranks as one score; peers
+    that are a model or another run's; by default the retrievers, or hybrid where they are four."""
+    judged: Literal["none", "unlabelled", "all"] = "none"
+    """Dev and test queries of whose top documents judges are asked whether they answer, but for dev queries that they
+    rated (corpus.unlabelled_dev): none; unlabelled, those without a relevant document among the labels
+    (corpus.unlabelled_test holds such queries out); all, so that labels and judges stand side by side."""
+    judge: JudgeConfig | None = None
+    """The panel that is asked, of one's own, with its own budget; null: the training panel (judge), of whose errors a
+    model that it trained may have made a habit, and what its budget has left."""
 
     @property
     def first_stage(self) -> tuple[str, ...]:
@@ -225,35 +186,22 @@ class EvaluateConfig(Settings):
             return self
         return self.model_copy(update={"partners": retrievers if len(retrievers) < 4 else ("hybrid",)})
 
-    @model_validator(mode="after")
-    def _panel_is_asked(self) -> EvaluateConfig:
+    def _problems(self) -> Iterator[str]:
         if self.judge is not None and self.judged == "none":
-            raise ValueError(
-                "the panel of `judge` is asked nothing: set judged to unlabelled or all, or remove `judge`"
-            )
-        return self
+            yield "the panel of `judge` is asked nothing: set judged to unlabelled or all, or remove `judge`"
 
     @field_validator("measures")
     @classmethod
     def _known_measures(cls, measures: tuple[str, ...]) -> tuple[str, ...]:
         if measures == MEASURES:
             return measures
-        if len(set(measures)) != len(measures):
-            raise ValueError("a measure is named twice")
         for name in measures:
             measure_of(name)
         return measures
 
-    @field_validator("partners")
-    @classmethod
-    def _once(cls, partners: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(partners)) != len(partners):
-            raise ValueError("a system is named twice")
-        return partners
-
 
 def measure_of(name: str) -> Measure:
-    """The ir_measures measure of this name (MRR@10 is its RR@10); ValueError where there is none, or none installed."""
+    """The ir_measures measure of this name; MRR@10 is its RR@10. Raises ValueError for an unknown name."""
     import ir_measures
 
     try:

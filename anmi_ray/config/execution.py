@@ -1,13 +1,13 @@
-"""Settings of how a run is carried out: resources, paths, retries. None of them may change a result."""
+"""Settings of how a run is executed: resources, paths, retries. None of them may change a result."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from anmi_ray.config.base import ExecutionSettings, Gpus
-from anmi_ray.config.labels import LabelSelector, Placed
+from anmi_ray.config.base import ExecutionSettings, Gpus, LabelSelector, Placed
 from anmi_ray.config.paths import PathOrUri
 from anmi_ray.config.train import TrainExecution
 from anmi_ray.core import environment
@@ -18,25 +18,25 @@ Size = Annotated[int, Field(ge=1)]
 
 
 class DriverExecution(Placed):
-    """With what, and where, the driver of a submitted job runs. Asking for a share of a CPU keeps it off the head."""
+    """Resources and nodes of the driver of a submitted job. A share of a CPU keeps it off the head."""
 
-    num_cpus: float = Field(
-        default=0.5,
-        gt=0,
-        description="CPUs that it takes; a head started with --num-cpus=0 has none, so it runs elsewhere",
-    )
-    memory_gb: float | None = Field(default=None, gt=0, description="GB of memory to reserve for it; null: none")
-    resources: dict[str, float] = Field(default={}, description="more of Ray's resources to reserve, by name")
+    num_cpus: float = Field(default=0.5, gt=0)
+    """CPUs; a head started with --num-cpus=0 has none, so the driver runs elsewhere."""
+    memory_gb: float | None = Field(default=None, gt=0)
+    """GB of memory to reserve for it; null: none."""
+    resources: dict[str, float] = {}
+    """More of Ray's resources to reserve, by name."""
 
 
 class EmbedExecution(ExecutionSettings):
-    """With what, and where, the vectors of documents are computed."""
+    """Resources and nodes for computing document vectors."""
 
-    gpus: Gpus = Field(
-        default=0.0, description="GPUs of an actor that computes them; 0: computed where a shard is searched"
-    )
-    actors: tuple[Size, Size] = Field(default=(1, 1), description="with GPUs: the fewest and the most actors")
-    on: LabelSelector = Field(default={}, description="with GPUs: labels that their nodes must have; none: any node")
+    gpus: Gpus = 0.0
+    """GPUs of an actor that computes them; 0: computed where a shard is searched."""
+    actors: tuple[Size, Size] = (1, 1)
+    """With GPUs: the fewest and the most actors."""
+    on: LabelSelector = {}
+    """With GPUs: labels that their nodes must have; none: any node."""
 
     @field_validator("actors")
     @classmethod
@@ -45,10 +45,12 @@ class EmbedExecution(ExecutionSettings):
 
 
 class ScoreExecution(ExecutionSettings):
-    """With what, and where, rerankers score: the trained model, its start, peers that are models, late interaction."""
+    """Resources and nodes for scoring: the trained model, its start, peers that are models, late interaction."""
 
-    gpus: Gpus = Field(default=0.0, le=1, description="share of a GPU that each scorer takes; 0: the CPU")
-    on: LabelSelector = Field(default={}, description="with GPUs: labels that their nodes must have; none: any node")
+    gpus: Gpus = Field(default=0.0, le=1)
+    """Share of a GPU that each scorer takes; 0: the CPU."""
+    on: LabelSelector = {}
+    """With GPUs: labels that their nodes must have; none: any node."""
 
     @property
     def device(self) -> Literal["cpu", "cuda"]:
@@ -63,65 +65,47 @@ def _rising(value: tuple[int, int]) -> tuple[int, int]:
 
 
 class ExecutionConfig(ExecutionSettings):
-    """Where and with what a run is carried out. The defaults fit a laptop with two cores."""
+    """Where a run is executed, and with which resources. The defaults fit a laptop with two cores."""
 
-    root: PathOrUri = Field(
-        default="results", description="folder or URI (s3://bucket/folder) that holds artifacts and runs"
-    )
-    address: str | None = Field(
-        default=None,
-        description="address of a running Ray cluster ('auto' inside a job); null starts Ray on this machine",
-    )
-    cpus: int = Field(
-        default=0,
-        ge=0,
-        description="CPUs of the cluster at its largest, not counting nodes that are there for their GPUs; 0: as many "
-        "as its autoscaler reports, else those that it has now. A Ray started here ignores it",
-    )
-    logical_cpus: int = Field(
-        default=0, ge=0, le=1024, description="logical CPUs of a Ray started here; 0: twice the cores, at least 4"
-    )
-    object_store_gb: float = Field(default=0.5, gt=0, description="object store of a Ray started here, in GB")
-    buckets: int = Field(
-        default=8,
-        ge=1,
-        le=_MOST_BUCKETS,
-        description="query buckets of a new root, a power of two; if not given on a cluster: at least two per CPU",
-    )
-    threads: int = Field(
-        default=0, ge=0, description="threads of a task that runs a model; 0: all cores, on a cluster one"
-    )
-    window: int = Field(
-        default=0,
-        ge=0,
-        description="tasks submitted at once; 0: twice the number of cores, on a cluster `cpus`, or twice its present "
-        "CPUs if its largest size is not known",
-    )
-    askers: Count | tuple[Size, Size] = Field(
-        default=0,
-        description="actors that ask a judge: a number, or the fewest and the most, such as [1, 16]; 0: the number of "
-        "cores, on a cluster one up to the number of its CPUs",
-    )
-    raters: int = Field(
-        default=0, ge=0, description="actors that rate, a core each; 0: the number of cores, on a cluster that of tasks"
-    )
-    gpu_dollars_hour: float | None = Field(default=None, gt=0, description="price of a GPU for an hour")
-    chunk: int = Field(default=8192, ge=1, description="questions that an actor takes at once, in whole queries")
-    embed: EmbedExecution = Field(default=EmbedExecution(), description="with what vectors of documents are computed")
-    score: ScoreExecution = Field(default=ScoreExecution(), description="with what rerankers score")
-    train: TrainExecution = Field(default=TrainExecution(), description="with what training is carried out")
-    judge_on: LabelSelector = Field(
-        default={},
-        description="labels of the nodes that judges which read texts run on, such as {ray-subcluster: annotate}; "
-        "none: any node",
-    )
-    driver: DriverExecution = Field(
-        default=DriverExecution(), description="the driver of a job that `anmi jobs submit` starts"
-    )
-    log_format: Literal["text", "json"] = Field(
-        default="text",
-        description="what a command prints: text, or a line of JSON for each event; workers' logs are always JSON",
-    )
+    root: PathOrUri = "results"
+    """Folder or URI (s3://bucket/folder) that holds artifacts and runs."""
+    address: str | None = None
+    """Address of a running Ray cluster ('auto' inside a job); null starts Ray on this machine."""
+    cpus: int = Field(default=0, ge=0)
+    """CPUs of the cluster at its largest, not counting nodes that are there for their GPUs; 0: as many as its
+    autoscaler reports, else those that it has now. A Ray started here ignores it."""
+    logical_cpus: int = Field(default=0, ge=0, le=1024)
+    """Logical CPUs of a Ray started here; 0: twice the cores, at least 4."""
+    object_store_gb: float = Field(default=0.5, gt=0)
+    """Object store of a Ray started here, in GB."""
+    buckets: int = Field(default=8, ge=1, le=_MOST_BUCKETS)
+    """Query buckets of a new root, a power of two; if not given on a cluster: at least two per CPU."""
+    threads: int = Field(default=0, ge=0)
+    """Threads of a task that runs a model; 0: all cores, on a cluster one."""
+    window: int = Field(default=0, ge=0)
+    """Tasks submitted at once; 0: twice the number of cores, on a cluster `cpus`, or twice its present CPUs if its
+    largest size is not known."""
+    askers: Count | tuple[Size, Size] = 0
+    """Actors that ask a judge: a number, or the fewest and the most, such as [1, 16]; 0: the number of cores, on a
+    cluster one up to the number of its CPUs."""
+    raters: int = Field(default=0, ge=0)
+    """Actors that rate, a core each; 0: the number of cores, on a cluster that of tasks."""
+    gpu_dollars_hour: float | None = Field(default=None, gt=0)
+    """Price of a GPU for an hour."""
+    chunk: int = Field(default=8192, ge=1)
+    """Questions that an actor takes at once, in whole queries."""
+    embed: EmbedExecution = EmbedExecution()
+    """With what vectors of documents are computed."""
+    score: ScoreExecution = ScoreExecution()
+    """With what rerankers score."""
+    train: TrainExecution = TrainExecution()
+    """Resources of training."""
+    judge_on: LabelSelector = {}
+    """Labels of the nodes that judges which read texts run on, such as {ray-subcluster: annotate}; none: any node."""
+    driver: DriverExecution = DriverExecution()
+    """The driver of a job that `anmi jobs submit` starts."""
+    log_format: Literal["text", "json"] = "text"
+    """Output of commands: text, or a JSON line per event; workers' logs are always JSON."""
 
     @field_validator("buckets")
     @classmethod
@@ -145,7 +129,7 @@ class ExecutionConfig(ExecutionSettings):
         return self.askers
 
     def buckets_on(self, cpus: int) -> int:
-        """Query buckets of a new root on a cluster of so many CPUs: as given, else at least two per CPU."""
+        """Query buckets of a new root on a cluster of `cpus` CPUs: as configured, else at least two per CPU."""
         if "buckets" in self.model_fields_set:
             return self.buckets
         return max(self.buckets, min(_MOST_BUCKETS, 1 << (2 * cpus - 1).bit_length()))
@@ -183,6 +167,29 @@ class ExecutionConfig(ExecutionSettings):
         """
         update: dict[str, object] = {} if self.address is not None else {"label_selector": {}}
         if "threads" not in self.train.model_fields_set:
-            asked = int(self.train.resources.get("CPU", 1.0)) if self.address is not None else 0
-            update["threads"] = self.threads or max(asked, self.model_threads)
+            cpus = int(self.train.resources.get("CPU", 1.0)) if self.address is not None else 0
+            update["threads"] = self.threads or max(cpus, self.model_threads)
         return self.train.model_copy(update=update)
+
+
+class PlanConfig(ExecutionSettings):
+    """The collection, models and cluster of a run that is only planned; what can be looked at is counted instead."""
+
+    documents: int | None = Field(default=None, ge=1)
+    """Documents of a collection that is not here; it is not looked at then, and no model is."""
+    train: int = Field(default=0, ge=0)
+    """Its train queries."""
+    dev: int = Field(default=0, ge=0)
+    """Its dev queries."""
+    test: int = Field(default=0, ge=0)
+    """Its test queries."""
+    prompt_tokens: int | None = Field(default=None, ge=1)
+    """Mean tokens of a prompt that shows two of its documents."""
+    parameters: dict[str, float] = {}
+    """Billions of parameters of models that are not here, by their id."""
+    gpu: str | None = Field(default=None, min_length=1)
+    """GPU that models run on where they name none, such as H100."""
+
+    def _problems(self) -> Iterator[str]:
+        if (self.documents is None) != (self.train == 0):
+            yield "documents and train are given together, for a collection that is not here"

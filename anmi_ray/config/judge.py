@@ -6,17 +6,16 @@ by field (`judges` as a whole). All latent quantities are in probits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from statistics import NormalDist
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from anmi_ray.config.base import OneJudge, Settings
+from anmi_ray.config.base import ExecutionSettings, OneJudge, Settings
 from anmi_ray.config.encoder_judge import EncoderJudgeConfig, Forward
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.paths import PathOrUri
-from anmi_ray.config.pilot import PilotConfig
 from anmi_ray.config.prompt import PromptConfig
 from anmi_ray.config.vllm import VllmJudgeConfig
 
@@ -29,42 +28,44 @@ Readout = Literal["sign", "soft"]
 class TruthConfig(Settings):
     """Latent relevance of a (query, document) in a simulation: bonus·known + slope·z(similarity) + hidden noise."""
 
-    positive_bonus: float = Field(default=2.0, ge=0, le=20, description="added to known positives, probits")
-    similarity_slope: float = Field(
-        default=0.7, ge=-10, le=10, description="probits per sd of the bi-encoder's similarity within the query"
-    )
-    relevance_sd: float = Field(
-        default=0.5,
-        ge=0,
-        le=10,
-        description="sd of relevance that neither label nor similarity shows, probits",
-    )
+    positive_bonus: float = Field(default=2.0, ge=0, le=20)
+    """Added to known positives, probits."""
+    similarity_slope: float = Field(default=0.7, ge=-10, le=10)
+    """Probits per sd of the bi-encoder's similarity within the query."""
+    relevance_sd: float = Field(default=0.5, ge=0, le=10)
+    """Sd of relevance that neither label nor similarity shows, probits."""
 
 
 class SharedNoiseConfig(Settings):
-    """What the whole simulated panel gets wrong together: the source of correlated judges."""
+    """Errors that simulated judges share: the source of correlated judges."""
 
-    document_sd: float = Field(
-        default=0.15, ge=0, le=10, description="sd of the panel's common misreading of a document, probits"
-    )
-    pair_sd: float = Field(default=0.4, ge=0, le=10, description="sd of the panel's common error on a pair, probits")
+    document_sd: float = Field(default=0.15, ge=0, le=10)
+    """Sd of the panel's common misreading of a document, probits."""
+    pair_sd: float = Field(default=0.4, ge=0, le=10)
+    """Sd of the panel's common error on a pair, probits."""
 
 
 class SimulatedJudgeConfig(OneJudge[Literal["simulated"]]):
     """One judge of the simulated panel: it sees the latent difference, with noise, and answers in both orders."""
 
-    noise_sd: float = Field(default=1.0, gt=0, le=20, description="sd of the judge's own noise per answer, probits")
-    order_correlation: float = Field(
-        default=0.0, ge=0, le=1, description="share of the noise's variance that both orders of a pair have alike"
-    )
-    tail: Literal["normal", "student-t"] = Field(default="normal", description="distribution of the judge's own noise")
-    tail_df: float = Field(default=4.0, gt=2, le=200, description="degrees of freedom of student-t noise")
-    taste_sd: float = Field(default=0.0, ge=0, le=10, description="sd of the judge's own lasting opinion of a document")
-    position_bias: float = Field(default=0.0, ge=-5, le=5, description="probits in favour of the document shown first")
-    tie_width: float = Field(default=0.0, ge=0, le=5, description="perceived differences below this (probits) are ties")
-    lapse_rate: float = Field(default=0.0, ge=0, le=1, description="share of answers that are a coin flip")
-    failure_rate: float = Field(default=0.0, ge=0, le=1, description="share of requests that fail")
-    readout: Readout = Field(default="sign", description="sign: 0, 1/2 or 1; soft: Φ of the perceived difference")
+    noise_sd: float = Field(default=1.0, gt=0, le=20)
+    """Sd of the judge's own noise per answer, probits."""
+    order_correlation: float = Field(default=0.0, ge=0, le=1)
+    """Share of the noise's variance that both orders of a pair have alike."""
+    tail: Literal["normal", "student-t"] = "normal"
+    """Distribution of the judge's own noise."""
+    tail_df: float = Field(default=4.0, gt=2, le=200)
+    """Degrees of freedom of student-t noise."""
+    taste_sd: float = Field(default=0.0, ge=0, le=10)
+    """Sd of the judge's own lasting opinion of a document."""
+    position_bias: float = Field(default=0.0, ge=-5, le=5)
+    """Probits in favour of the document shown first."""
+    tie_width: float = Field(default=0.0, ge=0, le=5)
+    """Perceived differences below this (probits) are ties."""
+    failure_rate: float = Field(default=0.0, ge=0, le=1)
+    """Share of requests that fail."""
+    readout: Readout = "sign"
+    """sign: 0, 1/2 or 1; soft: Φ of the perceived difference."""
 
     @property
     def direct(self) -> SimulatedJudgeConfig:
@@ -87,7 +88,7 @@ class SimilarityJudgeConfig(OneJudge[Literal["similarity"]]):
 class NullJudgeConfig(OneJudge[Literal["null"]]):
     """A judge that answers at random, by hash, without reading: for measuring what everything but judging costs."""
 
-    reads_texts: ClassVar[bool] = True
+    reads_texts = True
 
     @property
     def direct(self) -> NullJudgeConfig:
@@ -98,15 +99,15 @@ class NullJudgeConfig(OneJudge[Literal["null"]]):
 class ApiJudgeConfig(OneJudge[Literal["api"]]):
     """A language model behind an OpenAI-compatible endpoint (OpenAI, Gemini, Anthropic, a vLLM server)."""
 
-    reads_texts: ClassVar[bool] = True
+    reads_texts = True
 
-    endpoint: EndpointConfig = Field(description="the model, and how its server is reached")
-    prompt: PromptConfig = Field(default=PromptConfig(), description="what it is asked, and how its answer is read")
-    identity: str | None = Field(
-        default=None,
-        description="what its answers are kept under, beside model and prompt; null: the server's address, so that a "
-        "model of the same name elsewhere is asked anew",
-    )
+    endpoint: EndpointConfig
+    """The model, and how its server is reached."""
+    prompt: PromptConfig = PromptConfig()
+    """The prompt, and how answers are read."""
+    identity: str | None = None
+    """Name under which answers are kept, with model and prompt; null: the server's address, so that a model of the same
+    name elsewhere is asked anew."""
 
     @property
     def unpriced(self) -> bool:
@@ -118,26 +119,21 @@ class ApiJudgeConfig(OneJudge[Literal["api"]]):
         """See OneJudge."""
         return self.model_copy(update={"prompt": self.prompt.direct})
 
-    @model_validator(mode="after")
-    def _logprobs_are_asked_for(self) -> ApiJudgeConfig:
+    def _problems(self) -> Iterator[str]:
         if self.prompt.readout == "logprob" and not self.endpoint.logprobs:
-            raise ValueError("readout logprob needs the first token's log probabilities: set endpoint.logprobs to 20")
-        return self
+            yield "readout logprob needs the first token's log probabilities: set endpoint.logprobs to 20"
 
 
 class ImportedJudgeConfig(OneJudge[Literal["imported"]]):
-    """Preferences that somebody has already, in a file; what it does not hold is a failure of that name."""
+    """Existing preferences in a file. A pair that the file lacks counts as a failure."""
 
-    by_content: ClassVar[frozenset[str]] = frozenset({"path"})
+    by_content = frozenset({"path"})
 
-    path: PathOrUri = Field(
-        min_length=1,
-        description=".csv, .tsv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, doc_a, doc_b, "
-        "preference and perhaps judge, order, error, round, as anmi audit reads them; ids are the collection's",
-    )
-    judge: str | None = Field(
-        default=None, description="whose rows these are, by the file's column judge; null: all, of a single judge"
-    )
+    path: PathOrUri = Field(min_length=1)
+    """.csv, .tsv, .jsonl (each also .gz or .zst) or .parquet with the columns query_id, doc_a, doc_b, preference and
+    perhaps judge, order, error, round, as anmi audit reads them; ids are the collection's."""
+    judge: str | None = None
+    """Whose rows these are, by the file's column judge; null: all, of a single judge."""
 
 
 class DistilledJudgeConfig(Forward, OneJudge[Literal["distilled"]]):
@@ -185,7 +181,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     # The errors of two judges on a pair correlate at one half; each alone is still Thurstone with sd 1.
     "correlated": {"shared_noise": {"document_sd": 0.0, "pair_sd": 0.5**0.5}, "judges": _three(noise_sd=0.5**0.5)},
     "heavy-tailed": {"shared_noise": _NO_SHARED, "judges": _three(tail="student-t", tail_df=2.5)},
-    # Lasting wrong opinions, lapses, strong position biases and wide ties: nothing that Thurstone's model has.
+    # Lasting wrong opinions, strong position biases and wide ties: nothing that Thurstone's model has.
     "misspecified": {
         "shared_noise": {"document_sd": 0.3, "pair_sd": 0.5},
         "judges": _panel(
@@ -193,7 +189,6 @@ _PRESETS: dict[str, dict[str, Any]] = {
             {"name": "sim-2", "position_bias": -0.4, "tie_width": 0.4},
             {"name": "sim-3", "position_bias": 0.8, "tie_width": 0.2, "tail": "student-t", "tail_df": 3.0},
             taste_sd=0.5,
-            lapse_rate=0.05,
             order_correlation=0.5,
             failure_rate=0.02,
         ),
@@ -223,7 +218,7 @@ def _of_accuracy(judges: int, accuracy: float) -> dict[str, Any]:
 
 
 def _preset(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the preset that the settings name expands to; None where it is none, or not as good as a judge can be."""
+    """The expansion of the settings' preset; None if the preset is unknown or the accuracy out of range."""
     name: object = settings.get("preset", "realistic")
     accuracy: object = settings.get("accuracy")
     if not isinstance(name, str):
@@ -237,16 +232,21 @@ def _preset(settings: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 class BudgetConfig(Settings):
-    """What judges that read texts may cost, over all resumptions of a run; a query is asked about whole or not at all.
+    """Limits of what judges that read texts may cost, over all resumptions and rounds of a run; queries are judged
+    whole.
 
-    It holds for all rounds of a run together: validation of borderline documents (mine.allow) spends what the first
-    round left, and where that is nothing those documents are left to the other rules.
-    What was spent before with another budget, on the same comparisons and panel, counts.
+    Later rounds, such as the validation of borderline documents (mine.allow), spend what earlier ones left; if nothing
+    is left,
+    those documents are decided by the other rules. Earlier costs of the same comparisons and panel count under a new
+    budget.
     """
 
-    dollars: float | None = Field(default=None, gt=0, description="dollars, by the judges' prices; null: no limit")
-    calls: int | None = Field(default=None, gt=0, description="calls to judges, retries included; null: no limit")
-    hours: float | None = Field(default=None, gt=0, description="hours of asking; null: no limit")
+    dollars: float | None = Field(default=None, gt=0)
+    """dollars, by the judges' prices; null: no limit."""
+    calls: int | None = Field(default=None, gt=0)
+    """Calls to judges, retries included; null: no limit."""
+    hours: float | None = Field(default=None, gt=0)
+    """Hours of asking; null: no limit."""
 
     @field_validator("dollars", "calls", "hours", mode="before")
     @classmethod
@@ -258,64 +258,64 @@ class BudgetConfig(Settings):
         return value
 
 
+class PilotConfig(ExecutionSettings):
+    """A pilot asks a sample of the run's own questions, so it changes no judgment. A gate that is null is open."""
+
+    pairs: int = Field(default=300, ge=1)
+    """Pairs of documents that every judge is asked about, both orders."""
+    min_agreement: float | None = Field(default=0.6, ge=0, le=1)
+    """Least share of pairs with one known positive in which it is preferred, of those that take a side."""
+    max_position_bias: float | None = Field(default=0.15, ge=0, le=0.5)
+    """Most that the preference for the document shown first is off one half."""
+    max_inconsistent: float | None = Field(default=0.4, ge=0, le=1)
+    """Largest share of pairs whose two orders get different verdicts."""
+    max_failures: float | None = Field(default=0.05, ge=0, le=1)
+    """Largest share of questions that stay without an answer."""
+    max_dollars: float | None = Field(default=None, ge=0)
+    """Most dollars that a judge may cost for the whole run, as its pilot projects."""
+
+
 class JudgeConfig(Settings):
-    """The panel. `preset` fills in what is not given."""
+    """The panel. `preset` sets the fields that are not given."""
 
-    how_only: ClassVar[frozenset[str]] = frozenset({"max_failures", "max_left_out", "target_hours", "target_dollars"})
+    how_only = frozenset({"max_failures", "max_left_out", "target_hours", "target_dollars"})
 
-    preset: Preset = Field(default="realistic", description="fills every field of this group that is not given")
-    accuracy: float | None = Field(
-        default=None,
-        ge=0.55,
-        le=0.95,
-        description="presets panel and one-judge: the share of pairs of a relevant and another candidate that each "
-        f"judge puts right; null: {_ACCURACY}",
-    )
-    truth: TruthConfig = Field(default=TruthConfig(), description="latent relevance that simulated judges perceive")
-    shared_noise: SharedNoiseConfig = Field(default=SharedNoiseConfig(), description="errors that simulated ones share")
+    preset: Preset = "realistic"
+    """Sets the fields of this group that are not given."""
+    accuracy: float | None = Field(default=None, ge=0.55, le=0.95)
+    """Presets panel and one-judge: the share of pairs of a relevant and another candidate that each judge puts right;
+    null: .8."""
+    truth: TruthConfig = TruthConfig()
+    """Latent relevance that simulated judges perceive."""
+    shared_noise: SharedNoiseConfig = SharedNoiseConfig()
+    """Errors that simulated ones share."""
     judges: tuple[JudgeSettings, ...] = Field(
         default_factory=lambda: tuple(SimulatedJudgeConfig(**judge) for judge in _PRESETS["realistic"]["judges"]),
         min_length=1,
-        description="the judges; each answers every comparison, as orders says",
     )
-    orders: Literal["both", "one"] = Field(
-        default="both",
-        description="orders in which judges are shown a pair: both, so that what they prefer for its place cancels, or "
-        "one, drawn by hash of the pair, at half the calls; one needs rate.judge_offsets: true, which fits that "
-        "preference",
-    )
-    retry_passes: int = Field(
-        default=1, ge=0, le=10, description="times that failures which may go away are asked again when all is done"
-    )
-    max_failures: float = Field(
-        default=0.05,
-        ge=0,
-        le=1,
-        description="share of a judge's questions that may stay without an answer for a reason that may go away "
-        "(time-outs, overload); with more the run ends, and asks those again when it is started again",
-    )
-    budget: BudgetConfig = Field(default=BudgetConfig(), description="what judges of texts may cost, in all rounds")
-    max_left_out: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="share of queries that a spent budget may leave out, else the run ends; above 0 any number may be "
-        "left out of a later round (compare.rounds, refines), for they keep the answers that they have",
-    )
-    target_hours: float | None = Field(
-        default=None,
-        gt=0,
-        description="hours in which the panel should have answered, from the start of each run and of each round "
-        "that asks (compare.rounds, refines): pools are as large as that needs, within their limits "
-        "(execution.askers, a vllm judge's execution.engines); null: their limits",
-    )
-    target_dollars: float | None = Field(
-        default=None,
-        gt=0,
-        description="dollars for GPUs (execution.gpu_dollars_hour) that pools should keep to each time, shared evenly "
-        "by judges: fewer take longer and start less often; unlike a budget it leaves nothing out; null: no limit",
-    )
-    pilot: PilotConfig = Field(default=PilotConfig(), description="how judges are tried, and what they must reach")
+    """The judges; each answers every comparison, as orders says."""
+    orders: Literal["both", "one"] = "both"
+    """Orders in which judges are shown a pair: both, so that what they prefer for its place cancels, or one, drawn by
+    hash of the pair, at half the calls; one needs rate.judge_offsets: true, which fits that preference."""
+    retry_passes: int = Field(default=1, ge=0, le=10)
+    """Times that failures which may go away are asked again when all is done."""
+    max_failures: float = Field(default=0.05, ge=0, le=1)
+    """Share of a judge's questions that may stay without an answer for a reason that may go away (time-outs, overload);
+    with more the run ends, and asks those again when it is started again."""
+    budget: BudgetConfig = BudgetConfig()
+    """Limits of what judges that read texts may cost, in all rounds."""
+    max_left_out: float = Field(default=0.0, ge=0, le=1)
+    """Share of queries that a spent budget may leave out, else the run ends; above 0 any number may be left out of a
+    later round (compare.rounds, refines), for they keep the answers that they have."""
+    target_hours: float | None = Field(default=None, gt=0)
+    """Hours in which the panel should have answered, from the start of each run and of each round that asks
+    (compare.rounds, refines): pools are as large as that needs, within their limits (execution.askers, a vllm judge's
+    execution.engines); null: their limits."""
+    target_dollars: float | None = Field(default=None, gt=0)
+    """Dollars for GPUs (execution.gpu_dollars_hour) that pools should keep to each time, shared evenly by judges: fewer
+    take longer and start less often; unlike a budget it leaves nothing out; null: no limit."""
+    pilot: PilotConfig = PilotConfig()
+    """How judges are tried, and what they must reach."""
 
     @model_validator(mode="before")
     @classmethod
@@ -333,41 +333,27 @@ class JudgeConfig(Settings):
         }
         return {"judges": preset["judges"]} | dict(settings) | laid
 
-    @model_validator(mode="after")
-    def _accuracy_of_a_preset(self) -> JudgeConfig:
+    def _problems(self) -> Iterator[str]:
         if self.accuracy is not None and self.preset not in _BY_ACCURACY:
-            raise ValueError(
+            yield (
                 f"accuracy says how good the judges of the presets {' and '.join(_BY_ACCURACY)} are, and preset is "
                 f"{self.preset}: name one of these, or leave accuracy out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _names_differ(self) -> JudgeConfig:
         names = [judge.name for judge in self.judges]
         doubled = sorted({name for name in names if names.count(name) > 1})
         if doubled:
-            raise ValueError(f"judges share a name ({', '.join(doubled)}): give every judge its own name")
-        return self
-
-    @model_validator(mode="after")
-    def _orders_are_asked(self) -> JudgeConfig:
+            yield f"judges share a name ({', '.join(doubled)}): give every judge its own name"
         if self.orders == "one" and self.imported:
-            raise ValueError(
+            yield (
                 f"orders: one chooses what judges are asked, and the answers of {self.imported[0].name} stand in a "
                 "file: leave orders out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _prices_are_known(self) -> JudgeConfig:
         unpriced = [judge.name for judge in self.judges if judge.unpriced]
         if self.budget.dollars is not None and unpriced:
-            raise ValueError(
+            yield (
                 f"budget.dollars needs the prices of {', '.join(unpriced)}: give endpoint.input_price and "
                 "endpoint.output_price, dollars per million tokens (0 for a server of your own)"
             )
-        return self
 
     @property
     def reading(self) -> tuple[TextJudgeConfig, ...]:
@@ -376,13 +362,13 @@ class JudgeConfig(Settings):
 
     @property
     def direct(self) -> JudgeConfig:
-        """The panel as it is asked whether one document answers a query: those of its judges that can say."""
-        asked = (judge.direct for judge in self.judges)
-        return self.model_copy(update={"judges": tuple(judge for judge in asked if judge is not None)})
+        """The panel for questions about one document: its judges that can answer them."""
+        judges = (judge.direct for judge in self.judges)
+        return self.model_copy(update={"judges": tuple(judge for judge in judges if judge is not None)})
 
     @property
     def imported(self) -> tuple[ImportedJudgeConfig, ...]:
-        """The judges of the panel whose preferences stand in files."""
+        """Judges whose preferences are in files."""
         return tuple(judge for judge in self.judges if judge.kind == "imported")
 
     @property

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from anmi_ray.config.base import Settings, StartModel
 from anmi_ray.core.errors import ConfigError
@@ -17,13 +17,12 @@ Offload = Literal["none", "optimizer", "parameters"]
 class LoraConfig(Settings):
     """Adapters of low rank, W + (alpha / rank) B A: the transformer's weights W stay, A and B are trained."""
 
-    rank: int = Field(default=16, ge=1, le=1024, description="rank of an adapter's matrices")
-    alpha: float = Field(default=32.0, gt=0, description="an adapter's weight times its rank")
-    targets: tuple[str, ...] | None = Field(
-        default=None,
-        min_length=1,
-        description="names of the linear layers that get one, such as [query, value]; null: all in the transformer",
-    )
+    rank: int = Field(default=16, ge=1, le=1024)
+    """Rank of an adapter's matrices."""
+    alpha: float = Field(default=32.0, gt=0)
+    """An adapter's weight times its rank."""
+    targets: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Names of the linear layers that get one, such as [query, value]; null: all in the transformer."""
 
 
 class LearnConfig(StartModel):
@@ -36,67 +35,44 @@ class LearnConfig(StartModel):
     items: ClassVar[str]
     former_default: ClassVar[Mapping[str, Any]] = {"engine": "deepspeed"}
 
-    max_tokens: int = Field(
-        default=128,
-        ge=16,
-        le=32_768,
-        description="tokens of an input (a pair, or a bi-encoder's text); longer ones are cut",
-    )
-    dropout: float | None = Field(
-        default=0.0,
-        ge=0.0,
-        lt=1.0,
-        description="dropout probability everywhere in the model; null: as the model was trained",
-    )
-    freeze_embeddings: bool = Field(default=True, description="keep the token embeddings as they are")
-    freeze_layers: int = Field(default=0, ge=0, description="lowest transformer layers kept as they are")
-    lora: LoraConfig | None = Field(
-        default=None,
-        description="train adapters of low rank and the head alone; merged into the weights at export (needs peft)",
-    )
+    max_tokens: int = Field(default=128, ge=16, le=32_768)
+    """Tokens of an input (a pair, or a bi-encoder's text); longer ones are cut."""
+    dropout: float | None = Field(default=0.0, ge=0.0, lt=1.0)
+    """Dropout probability everywhere in the model; null: as the model was trained."""
+    freeze_embeddings: bool = True
+    """Keep the token embeddings as they are."""
+    freeze_layers: int = Field(default=0, ge=0)
+    """Lowest transformer layers kept as they are."""
+    lora: LoraConfig | None = None
+    """Train adapters of low rank and the head alone; merged into the weights at export (needs peft)."""
 
-    epochs: float = Field(default=1.0, gt=0, description="passes over the examples; fractions are allowed")
-    max_steps: int | None = Field(default=None, ge=1, description="optimiser steps; overrides epochs")
-    learning_rate: float = Field(default=4e-4, gt=0, le=1.0, description="peak learning rate of the transformer")
-    head_learning_rate: float = Field(default=1e-3, gt=0, le=1.0, description="peak learning rate of the scoring head")
-    layer_decay: float = Field(
-        default=1.0, gt=0, le=1.0, description="factor on the learning rate per layer below the highest; 1: all alike"
-    )
-    warmup_fraction: float = Field(
-        default=0.1, ge=0.0, lt=1.0, description="share of the steps with rising learning rate"
-    )
-    decay: Literal["linear", "cosine", "constant"] = Field(
-        default="linear", description="learning rate after the warm-up"
-    )
-    weight_decay: float = Field(
-        default=0.01, ge=0.0, description="decoupled weight decay; none on biases and LayerNorm"
-    )
-    clip: float = Field(default=1.0, ge=0.0, description="largest norm of the gradient; 0: not clipped")
-    average_decay: float = Field(
-        default=0.0,
-        ge=0.0,
-        lt=1.0,
-        description="decay per step of an average of the weights of the run's second half, which is evaluated and "
-        "exported; 0: none",
-    )
+    epochs: float = Field(default=1.0, gt=0)
+    """Passes over the examples; fractions are allowed."""
+    max_steps: int | None = Field(default=None, ge=1)
+    """Optimiser steps; overrides epochs."""
+    learning_rate: float = Field(default=4e-4, gt=0, le=1.0)
+    """Peak learning rate of the transformer."""
+    head_learning_rate: float = Field(default=1e-3, gt=0, le=1.0)
+    """Peak learning rate of the scoring head."""
+    layer_decay: float = Field(default=1.0, gt=0, le=1.0)
+    """Factor on the learning rate per layer below the highest; 1: all alike."""
+    clip: float = Field(default=1.0, ge=0.0)
+    """Largest norm of the gradient; 0: not clipped."""
+    average_decay: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Decay per step of an average of the weights of the run's second half, which is evaluated and exported; 0:
+    none."""
 
-    precision: Precision = Field(
-        default="auto",
-        description="arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively",
-    )
-    dev_points: tuple[float, ...] = Field(
-        default=(0.25, 0.5, 0.75, 1.0),
-        description="shares of the run at which dev is evaluated; the best point is exported",
-    )
-    engine: Literal["auto", "deepspeed", "ddp"] = Field(
-        default="auto",
-        description="what computes a step; auto: DeepSpeed where it offloads, or is installed and has several workers "
-        "to partition over, else DDP",
-    )
-    zero_stage: int = Field(
-        default=1, ge=0, le=3, description="DeepSpeed: what is partitioned over workers (ZeRO stage)"
-    )
-    seed: int = Field(default=0, ge=0, description="seed of the head's initial weights, the order of lists and dropout")
+    precision: Precision = "auto"
+    """Arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively."""
+    dev_points: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
+    """Shares of the run at which dev is evaluated; the best point is exported."""
+    engine: Literal["auto", "deepspeed", "ddp"] = "auto"
+    """What computes a step; auto: DeepSpeed where it offloads, or is installed and has several workers to partition
+    over, else DDP."""
+    zero_stage: int = Field(default=1, ge=0, le=3)
+    """DeepSpeed: what is partitioned over workers (ZeRO stage)."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the head's initial weights, the order of lists and dropout."""
 
     @field_validator("dev_points")
     @classmethod
@@ -111,7 +87,7 @@ class LearnConfig(StartModel):
         raise NotImplementedError
 
     def check_workers(self, workers: int) -> None:
-        """Raise ConfigError where so many workers cannot share a step evenly."""
+        """Raise ConfigError if this number of workers cannot share a step evenly."""
         if self.per_step % workers:
             raise ConfigError(
                 f"{self.items}_per_step is {self.per_step}, not a multiple of {workers} workers",
@@ -119,11 +95,9 @@ class LearnConfig(StartModel):
                 "choose a multiple of execution.train.num_workers",
             )
 
-    @model_validator(mode="after")
-    def _learns(self) -> LearnConfig:
+    def _problems(self) -> Iterator[str]:
         if self.lora is not None and (self.freeze_layers or not self.freeze_embeddings):
-            given = "freeze_layers" if self.freeze_layers else "freeze_embeddings: false"
-            raise ValueError(f"lora keeps all of the transformer as it is: leave {given} out")
+            setting = "freeze_layers" if self.freeze_layers else "freeze_embeddings: false"
+            yield f"lora keeps all of the transformer as it is: leave {setting} out"
         if self.engine != "ddp" and self.zero_stage == 3 and self.average_decay:
-            raise ValueError("average_decay needs whole weights on every worker: choose zero_stage 2 or less")
-        return self
+            yield "average_decay needs whole weights on every worker: choose zero_stage 2 or less"

@@ -9,6 +9,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,12 +17,10 @@ from pydantic import BaseModel, ValidationError
 
 from anmi_ray.config import yaml_text
 from anmi_ray.config.corpus import DOCUMENTS_ALONE
-from anmi_ray.config.dropped import dropped, without
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.mistakes import described, is_fixed, models_in
+from anmi_ray.config.mistakes import REPLACED, described, models_in, without_places
 from anmi_ray.config.paths import FOLDER, check_address
-from anmi_ray.config.recipes import clear
-from anmi_ray.config.rules import NAMED
+from anmi_ray.config.rules import NAMED, clear
 from anmi_ray.core import redaction
 from anmi_ray.core.errors import ConfigError
 
@@ -80,14 +79,20 @@ def validate(
 
 
 def validate_record(content: Mapping[str, Any], place: str) -> Experiment:
-    """`validate` for the settings that a run's record holds: those that are fixed by now at the value they had may be
-    among them.
-    """
-    _refuse_credentials(content, place)
+    """`validate` for the settings of a run's record, which may hold settings that this version no longer has."""
     try:
         return Experiment.model_validate(content)
     except ValidationError as error:
-        return validate(without(dict(content), error), place)
+        content = deepcopy(dict(content))
+        for detail in error.errors(include_url=False):
+            *groups, last = detail["loc"]
+            node: Any = content
+            for part in groups:
+                if isinstance(node, list) or part in node:  # else the name of a form of a group
+                    node = node[part]
+            if detail["type"] == "extra_forbidden":
+                node.pop(last, None)
+        return validate(content, place)
 
 
 def validate_as(
@@ -154,13 +159,13 @@ def put(content: dict[str, Any], key: str, value: Any) -> None:
 
 def check_setting(name: str, place: str) -> None:
     """Raise ConfigError where no setting of an experiment has this dotted name; it says the nearest that are."""
-    known = list(_dotted(Experiment, ""))
-    if re.sub(r"\.\d+(?=\.|$)", "", name) in known:  # without numbers of places in lists
+    names = list(_dotted(Experiment, ""))
+    if without_places(name) in names:
         return
-    if gone := dropped(name):
-        raise ConfigError(is_fixed(name, gone), place, "leave it out")
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-    near = list(dict.fromkeys([*near, *(one for one in known if one.endswith(f".{name.rpartition('.')[2]}"))]))
+    if instead := REPLACED.get(without_places(name)):
+        raise ConfigError(f"no setting is called {name}", place, instead)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    near = list(dict.fromkeys([*near, *(other for other in names if other.endswith(f".{name.rpartition('.')[2]}"))]))
     hint = f"did you mean {' or '.join(near[:3])}?" if near else "`anmi config` prints every setting"
     raise ConfigError(f"no setting is called {redaction.shortened(redaction.scrub(name))}", place, hint)
 
@@ -186,10 +191,10 @@ def _position(members: list[Any], word: str, key: str) -> int:
 
 def _refuse_credentials(content: Any, place: str) -> None:
     """Raise ConfigError where settings hold a credential, by its name or its look: they are recorded."""
-    found = redaction.in_value(content)
-    if found is None:
+    credential = redaction.in_value(content)
+    if credential is None:
         return
-    name, value = found
+    name, value = credential
     shown = redaction.shortened(redaction.scrub(name))
     check_address(value, f"{place}, {shown}")
     before, is_endpoint, _ = shown.partition("endpoint.")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -28,9 +29,12 @@ Category = Literal["danger", "soft", "goldilocks", "medium", "easy"]
 class Band(Settings):
     """One row of Table 2: documents whose gap is below `below` (and not below the row before)."""
 
-    category: Category = Field(description="name of the band; it decides the curriculum tier")
-    below: float | None = Field(description="upper edge of the band in points; null for the last band")
-    weight: float = Field(ge=0, le=1, description="weight of a negative in this band")
+    category: Category
+    """Name of the band; it decides the curriculum tier."""
+    below: float | None
+    """Upper edge of the band in points; null for the last band."""
+    weight: float = Field(ge=0, le=1)
+    """Weight of a negative in this band."""
 
 
 TABLE_2 = (
@@ -45,59 +49,37 @@ TABLE_2 = (
 class MineConfig(Settings):
     """Which negatives an example gets, and with what weight: allow, weigh, sample."""
 
-    how_only: ClassVar[frozenset[str]] = frozenset({"rule"})  # what it stands for is in the fields that it fills
+    how_only = frozenset({"rule"})  # what it stands for is in the fields that it fills
 
-    rule: str | None = Field(
-        default=None,
-        description="a composition by name (posterior, table2, simans, ...): fills allow, weigh and sample where these "
-        "are not given",
-    )
-    allow: tuple[AllowRule, ...] = Field(
-        default=(GateRule(rule="gate"),),
-        description="who may be a negative, rule after rule: gate, denoise, rocketqa, rank-window, score-margin, "
-        "positive-relative, validate; known positives never may",
-    )
-    weigh: WeighRule = Field(
-        default=PosteriorRule(rule="posterior"),
-        description="what it weighs, 0 to 1: table2, posterior, percentile, relative, beta-mixture, gaussian-mixture, "
-        "reliability, optimum, equal",
-    )
-    sample: SampleRule = Field(
-        default=Top(rule="top"),
-        description="which of those with weight an example takes: top, weighted, uniform, ranked, simans, closed",
-    )
-    bands: tuple[Band, ...] = Field(default=TABLE_2, min_length=2, description="bands of the gap with weights")
-    false_negative_gap: float = Field(
-        default=100.0,
-        ge=-1000,
-        le=1000,
-        description="true gap below which a document is a false negative, points",
-    )
-    gap: Literal["anchor", "minimum"] = Field(
-        default="anchor",
-        description="with several positives: the gap to the example's own anchor, or the least",
-    )
-    negatives: int = Field(default=7, ge=1, le=1000, description="rated negatives per example, at most")
-    min_rated_negatives: int = Field(
-        default=0,
-        ge=0,
-        le=1000,
-        description="examples with fewer are refused; 0 allows random ones alone",
-    )
-    random_negatives: int = Field(default=2, ge=0, le=1000, description="random corpus negatives added to each example")
-    rated_extra: int = Field(
-        default=4,
-        ge=0,
-        le=1000,
-        description="further rated documents of weight 0, for the regression loss only",
-    )
-    anchors: Literal["known", "confirmed", "rated"] = Field(
-        default="known",
-        description="what anchors a query: its known positives, and queries without one are refused; confirmed: of a "
-        "query without one those of its four likeliest documents that are likelier than not to answer it, by their "
-        "rank, their rating, and what judges say who are asked directly; rated: the same by rank and rating alone, "
-        "where judges can only compare",
-    )
+    rule: str | None = None
+    """A composition by name (posterior, table2, simans, ...): fills allow, weigh and sample where these are not
+    given."""
+    allow: tuple[AllowRule, ...] = (GateRule(rule="gate"),)
+    """Who may be a negative, rule after rule: gate, denoise, rocketqa, rank-window, score-margin, positive-relative,
+    validate; known positives never may."""
+    weigh: WeighRule = PosteriorRule(rule="posterior")
+    """What it weighs, 0 to 1: table2, posterior, percentile, relative, beta-mixture, gaussian-mixture, reliability,
+    optimum, equal."""
+    sample: SampleRule = Top(rule="top")
+    """Which of those with weight an example takes: top, weighted, uniform, ranked, simans, closed."""
+    bands: tuple[Band, ...] = Field(default=TABLE_2, min_length=2)
+    """Bands of the gap with weights."""
+    false_negative_gap: float = Field(default=100.0, ge=-1000, le=1000)
+    """True gap below which a document is a false negative, points."""
+    gap: Literal["anchor", "minimum"] = "anchor"
+    """With several positives: the gap to the example's own anchor, or the least."""
+    negatives: int = Field(default=7, ge=1, le=1000)
+    """Rated negatives per example, at most."""
+    min_rated_negatives: int = Field(default=0, ge=0, le=1000)
+    """Examples with fewer are refused; 0 allows random ones alone."""
+    random_negatives: int = Field(default=2, ge=0, le=1000)
+    """Random corpus negatives added to each example."""
+    rated_extra: int = Field(default=4, ge=0, le=1000)
+    """Further rated documents of weight 0, for the regression loss only."""
+    anchors: Literal["known", "confirmed", "rated"] = "known"
+    """What anchors a query: its known positives, and queries without one are refused; confirmed: of a query without one
+    those of its four likeliest documents that are likelier than not to answer it, by their rank, their rating, and what
+    judges say who are asked directly; rated: the same by rank and rating alone, where judges can only compare."""
 
     @model_validator(mode="before")
     @classmethod
@@ -114,39 +96,29 @@ class MineConfig(Settings):
             raise ValueError(f"rule: no composition is called {name!r}; {unknown_composition(name)}")
         return {**NAMED[name], **data}
 
-    @model_validator(mode="after")
-    def _order(self) -> MineConfig:
+    def _problems(self) -> Iterator[str]:
         names = [rule.rule for rule in self.allow]
         if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"allow: {', '.join(sorted(twice))} stands twice in {names}")
+            yield f"allow: {', '.join(sorted(twice))} stands twice in {names}"
         if "validate" in names[1:]:
-            raise ValueError(
+            yield (
                 f"allow: validate comes after {names[0]}, which would refuse what validate is to judge; its verdicts "
                 f"are final, so write it first: [validate, {', '.join(n for n in names if n != 'validate')}]"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _bands_ascend(self) -> MineConfig:
         edges = [band.below for band in self.bands[:-1]]
-        known = [edge for edge in edges if edge is not None]
-        if len(known) < len(edges) or self.bands[-1].below is not None:
-            raise ValueError("bands: every band but the last needs an upper edge (below), and the last has none")
-        if any(low >= high for low, high in pairwise(known)):
-            raise ValueError(f"bands: edges must ascend, not {known}")
+        ascending = [edge for edge in edges if edge is not None]
+        if len(ascending) < len(edges) or self.bands[-1].below is not None:
+            yield "bands: every band but the last needs an upper edge (below), and the last has none"
+        if any(low >= high for low, high in pairwise(ascending)):
+            yield f"bands: edges must ascend, not {ascending}"
         names = [band.category for band in self.bands]
         if len(set(names)) < len(names):
-            raise ValueError(f"bands: a category stands twice in {names}")
-        return self
-
-    @model_validator(mode="after")
-    def _rated_negatives_possible(self) -> MineConfig:
+            yield f"bands: a category stands twice in {names}"
         if self.min_rated_negatives > self.negatives:
-            raise ValueError(
+            yield (
                 f"min_rated_negatives is {self.min_rated_negatives}, but an example has at most negatives = "
                 f"{self.negatives}: lower the one or raise the other"
             )
-        return self
 
     @property
     def composition(self) -> str:
@@ -182,14 +154,14 @@ class MineConfig(Settings):
 
 
 def _check_phases(data: dict[str, Any]) -> None:
-    """Say of a rule that stands in the wrong place where it belongs. Raises ValueError."""
+    """Raise ValueError for a rule in the wrong phase, naming the right one."""
     for phase in ("allow", "weigh", "sample"):
-        given = data.get(phase, [])
-        for one in given if isinstance(given, list | tuple) else [given]:
+        rules = data.get(phase, [])
+        for one in rules if isinstance(rules, list | tuple) else [rules]:
             name = one.get("rule") if isinstance(one, dict) else one
-            known = sorted(rule for rule, where in PHASES.items() if where == phase)
+            allowed = sorted(rule for rule, where in PHASES.items() if where == phase)
             if isinstance(name, str) and PHASES.get(name) != phase:
                 hint = f"it belongs in {PHASES[name]}" if name in PHASES else "no rule is called so"
-                raise ValueError(f"{phase}: {name}: {hint}; {phase} takes {', '.join(known)}")
+                raise ValueError(f"{phase}: {name}: {hint}; {phase} takes {', '.join(allowed)}")
             if isinstance(one, dict) and not isinstance(name, str):
                 raise ValueError(f"{phase}: which rule? Write its name, or {{rule: NAME, …}} with its settings")

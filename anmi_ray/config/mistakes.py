@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
-from anmi_ray.config.dropped import RENAMED, Dropped, dropped
 from anmi_ray.core.redaction import is_secret_name, quoted, scrub, shortened
 
 _MOST = 5  # mistakes that a message lists
@@ -31,47 +30,67 @@ _REMEDY = re.compile(
     r"((?:add|choose|divide|fix|give|keep|leave|lower|mend|name|put|raise|remove|say|set(?! by)|use|write)\b.+)",
     re.DOTALL,
 )
-_Mistake = tuple[str, str | None]  # what is wrong, and what to do where that is known
+# Settings of the last release that are gone, without places in lists, and what to use instead.
+REPLACED = {
+    "compare.max_reject_fraction": "fix the file's malformed rows",
+    "evaluate.also": "trained_by in a run of another collection measures the model there",
+    "execution.core_dollars_hour": "execution.gpu_dollars_hour prices the GPU hours of a plan",
+    "judge.judges.endpoint.deadline_s": "the limit is five times timeout_s",
+    "judge.judges.execution.enforce_eager": "write engine_kwargs: {enforce_eager: true}",
+    "judge.judges.execution.max_num_seqs": "write engine_kwargs: {max_num_seqs: NUMBER}",
+    "judge.judges.revision": "write model: org/model@revision",
+    "mine.top_rated_anchors": "use mine.anchors: confirmed, or rated",
+    "rate.strength": "use rate.judge_weights",
+    "train.decay": "leave it out: the learning rate falls linearly",
+    "train.list_size": "use mine.negatives, the number of rated documents of a list",
+    "train.warmup_fraction": "leave it out: it is .1",
+    "train.weight_decay": "leave it out: it is .01",
+}
+_Mistake = tuple[str, str | None]  # what is wrong, and the remedy if there is one
 
 
 def described(error: ValidationError, model: type[BaseModel], content: Any, otherwise: str) -> tuple[str, str]:
-    """The mistakes in `content` as one message, and its remedy: `otherwise` where a mistake has none of its own."""
+    """The mistakes in `content` as one message, and its remedy; `otherwise` if one of them has no remedy."""
     details = error.errors(include_url=False)
     places = [detail["loc"] for detail in details]
-    found: dict[str, _Mistake] = {}
+    mistakes: dict[str, _Mistake] = {}
     for detail in details:
         at = detail["loc"]
-        if detail["type"] == "too_short" and any(one[: len(at)] == at and one != at for one in places):
+        if detail["type"] == "too_short" and any(other[: len(at)] == at and other != at for other in places):
             continue  # the list is short only because its members are wrong
         name, models = _named(at, content, model)
         message, remedy = _explained(detail, name, models)
-        if name in found and found[name][0] != message:  # a setting that takes one of several forms
-            message = f"{found[name][0].partition(' (given: ')[0]}, or: {message.removeprefix(f'{name}: ')}"
-        found[name] = message, remedy
-    if len(found) == 1:
-        ((message, remedy),) = found.values()
+        if name in mistakes and mistakes[name][0] != message:  # a setting that takes one of several forms
+            message = f"{mistakes[name][0].partition(' (given: ')[0]}, or: {message.removeprefix(f'{name}: ')}"
+        mistakes[name] = message, remedy
+    if len(mistakes) == 1:
+        ((message, remedy),) = mistakes.values()
         return shortened(message, _LONGEST), remedy or otherwise
     lines: list[str] = []
     shown: set[str | None] = {None}
-    for message, remedy in [*found.values()][:_MOST]:  # what a group holds is listed once
-        lines.append(shortened(message if remedy in shown else f"{message}; {remedy}", 500 // min(len(found), _MOST)))
+    for message, remedy in [*mistakes.values()][:_MOST]:  # what a group holds is listed once
+        text = message if remedy in shown else f"{message}; {remedy}"
+        lines.append(shortened(text, 500 // min(len(mistakes), _MOST)))
         shown.add(remedy)
-    lines += [f"and {len(found) - _MOST} more"] if len(found) > _MOST else []
-    return "\n  " + "\n  ".join(lines), "fix each of them" if all(one[1] for one in found.values()) else otherwise
+    lines += [f"and {len(mistakes) - _MOST} more"] if len(mistakes) > _MOST else []
+    has_remedies = all(remedy for _, remedy in mistakes.values())
+    return "\n  " + "\n  ".join(lines), "fix each of them" if has_remedies else otherwise
 
 
-def is_fixed(name: str, setting: Dropped) -> str:
-    """The message for a setting that was dropped."""
-    return f"no such setting: {name} is fixed now, at {json.dumps(setting.value)}" + (
-        f"; {setting.instead}" if setting.instead else ""
-    )
+def without_places(name: str) -> str:
+    """A dotted name without numbers of places in lists.
+
+    >>> without_places("judge.judges.0.revision")
+    'judge.judges.revision'
+    """
+    return re.sub(r"\.\d+(?=\.|$)", "", name)
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
     """The groups of settings that a type is made of."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for argument in getattr(annotation, "__args__", ()) for found in models_in(argument)]
+    return [model for argument in getattr(annotation, "__args__", ()) for model in models_in(argument)]
 
 
 def members(names: Iterable[str]) -> str:
@@ -88,12 +107,12 @@ def _named(location: Sequence[Any], content: Any, model: type[BaseModel]) -> tup
     models = inside = [model]
     parts: list[str] = []
     for part in location:
-        fields = [one.model_fields[part] for one in models if part in one.model_fields]
+        fields = [group.model_fields[part] for group in models if part in group.model_fields]
         is_member = (isinstance(node, Mapping) and part in node) or (
             isinstance(node, list | tuple) and isinstance(part, int) and part < len(node)
         )
         if not fields and not is_member:
-            models = [one for one in models if part in _forms(one)] or models
+            models = [group for group in models if part in _forms(group)] or models
             continue
         inside = models
         parts.append(shortened(scrub(str(part))))
@@ -109,33 +128,31 @@ def _forms(model: type[BaseModel]) -> tuple[Any, ...]:
 
 
 def _explained(detail: Mapping[str, Any], name: str, models: Sequence[type[BaseModel]]) -> _Mistake:
-    last, given = name.rpartition(".")[2], detail.get("input")
-    fields = [one.model_fields[last] for one in models if last in one.model_fields]
-    below = [one for field in fields for one in models_in(field.annotation)] if fields else list(models)
-    forms = [str(form) for one in below for form in _forms(one)]
+    last, value = name.rpartition(".")[2], detail.get("input")
+    fields = [group.model_fields[last] for group in models if last in group.model_fields]
+    below = [group for field in fields for group in models_in(field.annotation)] if fields else list(models)
+    forms = [str(form) for group in below for form in _forms(group)]
     match detail["type"]:
         case "extra_forbidden":
             return _unknown(name, models)
         case "value_error":
             text = scrub(str(detail["ctx"]["error"]))
-            joint = "." if any(text.partition(":")[0] in one.model_fields for one in below) else ": "
+            joint = "." if any(text.partition(":")[0] in group.model_fields for group in below) else ": "
             split = _REMEDY.fullmatch(text)
             text, remedy = (split[1], split[2]) if split is not None else (text, None)
             return f"{name}{joint}{text}" if name else text, remedy
         case "union_tag_not_found":
             return f"{name}.{_key(detail)} is missing", f"give one of {members(forms)}"
         case "union_tag_invalid":
-            given = given[_key(detail)] if isinstance(given, Mapping) else detail["ctx"]["tag"]
-            near = difflib.get_close_matches(str(given), forms, n=1, cutoff=0.6)
-            if not isinstance(given, str):  # unquoted, YAML's null is no text
+            value = value[_key(detail)] if isinstance(value, Mapping) else detail["ctx"]["tag"]
+            near = difflib.get_close_matches(str(value), forms, n=1, cutoff=0.6)
+            if not isinstance(value, str):  # unquoted, YAML's null is no text
                 forms = [json.dumps(form) if form == "null" else form for form in forms]
             remedy = f"did you mean {near[0]}?" if near else f"give one of {members(forms)}"
-            return f"{name}.{_key(detail)}: expected a known name (given: {_given(given, name)})", remedy
-    if isinstance(given, str) and (renamed := RENAMED.get(name, {}).get(given)):
-        return f"{name}: {given} is called {renamed} now", f"write {renamed}"
+            return f"{name}.{_key(detail)}: expected a known name (given: {_given(value, name)})", remedy
     wanted = _SHAPES.get(detail["type"]) or scrub(detail["msg"])
-    shown = "" if detail["type"] == "missing" else f" (given: {_given(given, name)})"
-    remedy = f"write {{kind: {given}}}" if detail["type"] == "model_attributes_type" and given in forms else None
+    shown = "" if detail["type"] == "missing" else f" (given: {_given(value, name)})"
+    remedy = f"write {{kind: {value}}}" if detail["type"] == "model_attributes_type" and value in forms else None
     return f"{name or 'the configuration'}: {wanted}{shown}", remedy
 
 
@@ -154,12 +171,12 @@ def _given(value: object, name: str) -> str:
 
 
 def _unknown(name: str, models: Sequence[type[BaseModel]]) -> _Mistake:
-    if gone := dropped(name):
-        return is_fixed(name, gone), "leave it out"
+    if instead := REPLACED.get(without_places(name).removeprefix("distill.")):
+        return f"unknown setting {name}", instead
     group, _, last = name.rpartition(".")
-    known = sorted({field for one in models for field in one.model_fields})
-    if is_secret_name(last) and "key_env" in known:
+    settings = sorted({field for model in models for field in model.model_fields})
+    if is_secret_name(last) and "key_env" in settings:
         return f"unknown setting {name}", f"name the environment variable that holds the key in {group}.key_env"
-    near = difflib.get_close_matches(last, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(last, settings, n=1, cutoff=0.5)
     nearest = ".".join(filter(None, (group, *near)))
-    return f"unknown setting {name}", f"did you mean {nearest}?" if near else f"known here: {members(known)}"
+    return f"unknown setting {name}", f"did you mean {nearest}?" if near else f"known here: {members(settings)}"

@@ -41,19 +41,19 @@ class Need:
 
 
 def gpu_of_type(name: str | None) -> dict[str, float]:
-    """What a worker asks for to get a GPU of a type, by Ray's name of it; nothing where any will do."""
+    """Resources that request a GPU of a type, by Ray's name; empty for any type."""
     return {} if name is None else {f"{GPU_TYPE}{name}": _A_LITTLE}
 
 
 def needed(execution: TrainExecution) -> dict[str, float]:
     """Ray resources of one worker."""
-    asked = dict(execution.resources) | ({"GPU": 1.0} if execution.use_gpu else {})
-    asked |= gpu_of_type(execution.accelerator_type)
-    return {name: amount for name, amount in asked.items() if amount > 0}
+    resources = dict(execution.resources) | ({"GPU": 1.0} if execution.use_gpu else {})
+    resources |= gpu_of_type(execution.accelerator_type)
+    return {name: amount for name, amount in resources.items() if amount > 0}
 
 
 def of_training(execution: TrainExecution) -> Need:
-    """What training asks of the cluster."""
+    """The cluster resources that training needs."""
     return Need(
         worker="worker",
         count=execution.num_workers,
@@ -69,7 +69,7 @@ def of_training(execution: TrainExecution) -> Need:
 
 
 def of_embedding(execution: ExecutionConfig) -> Need:
-    """What computing vectors by actors with GPUs asks for; a Ray started here has one node, without labels."""
+    """The cluster resources for computing vectors on GPUs. A local Ray has one node, without labels."""
     return Need(
         worker="embedding actor",
         count=execution.embed.actors[0],
@@ -84,7 +84,7 @@ def of_embedding(execution: ExecutionConfig) -> Need:
 
 
 def of_scoring(execution: ExecutionConfig) -> Iterator[Need]:
-    """What scoring with rerankers on GPUs asks for; nothing where it is done on the CPU."""
+    """The cluster resources for scoring on GPUs; nothing on the CPU."""
     if execution.score.gpus:
         yield Need(
             worker="scorer",

@@ -60,7 +60,7 @@ def local_path(path: str, folder: str | None = None) -> str:
 
 
 def check_address(address: str, place: str) -> None:
-    """Raise ConfigError where an address carries a credential: it would stand in records, reports and model cards."""
+    """Raise ConfigError if an address contains a credential: it would appear in records, reports and model cards."""
     part = redaction.in_address(address)
     if part is None:
         return

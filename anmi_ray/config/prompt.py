@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from collections.abc import Iterator
+from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.paths import FileOrName, FolderOrName
@@ -16,38 +17,22 @@ class PromptConfig(Settings):
     """The prompt of a language model that judges, and how its answer becomes a preference."""
 
     # what the template says is part of the identity under which the answers about one document are kept
-    by_content: ClassVar[frozenset[str]] = frozenset({"relevance"})
+    by_content = frozenset({"relevance"})
 
-    template: FileOrName = Field(
-        default="scale",
-        min_length=1,
-        description="scale (a number from -1 to 1), letters (A, B or T), or the path of a template of your own",
-    )
-    relevance: FileOrName = Field(
-        default="relevance",
-        min_length=1,
-        description="what it is asked of one document (mine.anchors: confirmed): relevance (yes or no), or the path of "
-        "a template of your own with form: yes-no",
-    )
-    query_tokens: int = Field(
-        default=256, ge=16, le=131_072, description="tokens of a query that are shown; the rest is cut off, with a mark"
-    )
-    document_tokens: int = Field(
-        default=1024,
-        ge=16,
-        le=131_072,
-        description="tokens of each document that are shown; the rest is cut off, with a mark",
-    )
-    tokenizer: FolderOrName | None = Field(
-        default=None,
-        min_length=1,
-        description="the judge's tokenizer, which counts and cuts exactly and names the special tokens: a folder, or a "
-        "hub id (org/model@revision); null estimates from bytes, on the long side",
-    )
-    readout: PromptReadout = Field(
-        default="sign",
-        description="sign: 0, 1/2 or 1; soft: (1 + number) / 2; logprob: from the probabilities of the letters",
-    )
+    template: FileOrName = Field(default="scale", min_length=1)
+    """scale (a number from -1 to 1), letters (A, B or T), or the path of a template of your own."""
+    relevance: FileOrName = Field(default="relevance", min_length=1)
+    """What it is asked of one document (mine.anchors: confirmed): relevance (yes or no), or the path of a template of
+    your own with form: yes-no."""
+    query_tokens: int = Field(default=256, ge=16, le=131_072)
+    """Tokens of a query that are shown; the rest is cut off, with a mark."""
+    document_tokens: int = Field(default=1024, ge=16, le=131_072)
+    """Tokens of each document that are shown; the rest is cut off, with a mark."""
+    tokenizer: FolderOrName | None = Field(default=None, min_length=1)
+    """The judge's tokenizer, which counts and cuts exactly and names the special tokens: a folder, or a hub id
+    (org/model@revision); null estimates from bytes, on the long side."""
+    readout: PromptReadout = "sign"
+    """sign: 0, 1/2 or 1; soft: (1 + number) / 2; logprob: from the probabilities of the letters."""
 
     @property
     def direct(self) -> Self:
@@ -64,20 +49,14 @@ class PromptConfig(Settings):
         """Documents that it shows."""
         return 1 if self.is_direct else 2
 
-    @model_validator(mode="after")
-    def _templates_differ(self) -> PromptConfig:
+    def _problems(self) -> Iterator[str]:
         if self.template in (self.relevance, "relevance"):
-            raise ValueError(
+            yield (
                 f"template {self.template} asks about one document, and pairs are compared: set template: scale or "
                 "letters; relevance is where the question about one document stands"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _readout_fits_template(self) -> PromptConfig:
         if self.readout == "logprob" and self.template == "scale":
-            raise ValueError(
+            yield (
                 "readout logprob reads the probabilities of letters, and template scale asks for a number: "
                 "set template: letters, or readout: soft"
             )
-        return self

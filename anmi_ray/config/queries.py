@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, get_args
+from collections.abc import Iterator
+from typing import Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from anmi_ray.config.base import Kind, Settings
 from anmi_ray.config.endpoint import EndpointConfig
@@ -18,64 +19,47 @@ WRITTEN = ("keyword", "question", "example")  # by a language model; the others 
 class WriterEndpointConfig(EndpointConfig):
     """The chat model that writes, and how its server is reached."""
 
-    role: ClassVar[str] = "writer"
+    role = "writer"
 
-    max_tokens: int | None = Field(
-        default=512, ge=1, description="longest answer; null: not sent, the server's default"
-    )
+    max_tokens: int | None = Field(default=512, ge=1)
+    """Longest answer; null: not sent, the server's default."""
 
 
 class ApiWriterConfig(Kind[Literal["api"]]):
     """A language model behind an OpenAI-compatible endpoint that writes queries (OpenAI, Gemini, a vLLM server)."""
 
-    endpoint: WriterEndpointConfig = Field(description="the model, and how its server is reached")
-    template: FileOrName = Field(
-        default="queries",
-        min_length=1,
-        description="queries, or the path of a template of your own with form: queries: instruction and examples",
-    )
-    document_tokens: int = Field(
-        default=1024, ge=16, le=131_072, description="tokens of a document that are shown; the rest is cut off"
-    )
-    tokenizer: FolderOrName | None = Field(
-        default=None,
-        min_length=1,
-        description="the model's tokenizer, which counts and cuts exactly: a folder, or a hub id "
-        "(org/model@revision); null estimates from bytes, on the long side",
-    )
+    endpoint: WriterEndpointConfig
+    """The model, and how its server is reached."""
+    template: FileOrName = Field(default="queries", min_length=1)
+    """queries, or the path of a template of your own with form: queries: instruction and examples."""
+    document_tokens: int = Field(default=1024, ge=16, le=131_072)
+    """Tokens of a document that are shown; the rest is cut off."""
+    tokenizer: FolderOrName | None = Field(default=None, min_length=1)
+    """The model's tokenizer, which counts and cuts exactly: a folder, or a hub id (org/model@revision); null estimates
+    from bytes, on the long side."""
 
 
 class QueriesConfig(Settings):
     """How `anmi queries` makes train queries of documents. No stage of a run reads this group."""
 
-    kinds: tuple[QueryKind, ...] | None = Field(
-        default=None,
-        min_length=1,
-        description="kinds of queries, of which there are about as many each; null: keyword and question (and example, "
-        "where examples are given) with a writer, else the five that stand in documents",
-    )
-    writer: ApiWriterConfig | None = Field(
-        default=None, description="the language model that writes queries of kinds keyword, question and example"
-    )
-    each: int = Field(default=1, ge=1, le=10, description="queries of a kind that the writer is asked for by document")
-    documents: int | None = Field(
-        default=None,
-        ge=1,
-        description="documents that the writer is asked about, at most, one call each; null: as many as queries are "
-        "wanted (--number)",
-    )
-    examples: PathOrUri | None = Field(
-        default=None,
-        min_length=1,
-        description="file of your own users' queries, one a line or JSON lines with `text` or `query`: kind example "
-        "imitates up to twenty of them",
-    )
-    check: bool = Field(
-        default=False,
-        description="ask the judges of judge.judges that read texts whether a query's document answers it, within "
-        "judge.budget, and leave out queries that they do not confirm",
-    )
-    budget: BudgetConfig = Field(default=BudgetConfig(), description="what the writer may cost, over all resumptions")
+    kinds: tuple[QueryKind, ...] | None = Field(default=None, min_length=1)
+    """Kinds of queries, of which there are about as many each; null: keyword and question (and example, where examples
+    are given) with a writer, else the five that stand in documents."""
+    writer: ApiWriterConfig | None = None
+    """The language model that writes queries of kinds keyword, question and example."""
+    each: int = Field(default=1, ge=1, le=10)
+    """Queries of a kind that the writer is asked for by document."""
+    documents: int | None = Field(default=None, ge=1)
+    """Documents that the writer is asked about, at most, one call each; null: as many as queries are wanted
+    (--number)."""
+    examples: PathOrUri | None = Field(default=None, min_length=1)
+    """File of your own users' queries, one a line or JSON lines with `text` or `query`: kind example imitates up to
+    twenty of them."""
+    check: bool = False
+    """Ask the judges of judge.judges that read texts whether a query's document answers it, within judge.budget, and
+    leave out queries that they do not confirm."""
+    budget: BudgetConfig = BudgetConfig()
+    """Limits of what the writer may cost, over all resumptions."""
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -91,18 +75,16 @@ class QueriesConfig(Settings):
         kinds = self.kinds or (get_args(QueryKind) if self.writer is None else ())
         return tuple(kind for kind in get_args(QueryKind) if kind in kinds and kind not in WRITTEN)
 
-    @model_validator(mode="after")
-    def _fit_together(self) -> QueriesConfig:
-        asked = [kind for kind in self.kinds or () if kind in WRITTEN]
-        if asked and self.writer is None:
-            raise ValueError(f"kinds: {', '.join(asked)} are written by a language model: give queries.writer")
+    def _problems(self) -> Iterator[str]:
+        written = [kind for kind in self.kinds or () if kind in WRITTEN]
+        if written and self.writer is None:
+            yield f"kinds: {', '.join(written)} are written by a language model: give queries.writer"
         if self.writer is not None and not self.written:
-            raise ValueError(f"kinds: none of them is written, so writer has nothing to do: add {', '.join(WRITTEN)}")
-        if "example" in asked and self.examples is None:
-            raise ValueError("kinds: example imitates your own queries: give their file as queries.examples")
+            yield f"kinds: none of them is written, so writer has nothing to do: add {', '.join(WRITTEN)}"
+        if "example" in written and self.examples is None:
+            yield "kinds: example imitates your own queries: give their file as queries.examples"
         if self.budget.dollars is not None and (self.writer is None or self.writer.endpoint.input_price is None):
-            raise ValueError(
+            yield (
                 "budget: dollars needs the writer's prices: give writer.endpoint.input_price and output_price, dollars "
                 "per million tokens (0 for a server of your own)"
             )
-        return self

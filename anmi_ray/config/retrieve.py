@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from anmi_ray.config.base import Kind, Settings, StartModel
 
@@ -16,29 +17,30 @@ USUAL: tuple[Retriever, ...] = ("bm25", "dense")
 class TermWeights(Settings):
     """BM25's two parameters."""
 
-    k1: float = Field(default=0.9, ge=0.0, le=10.0, description="saturation of term frequency")
-    b: float = Field(default=0.4, ge=0.0, le=1.0, description="normalisation by document length")
+    k1: float = Field(default=0.9, ge=0.0, le=10.0)
+    """Saturation of term frequency."""
+    b: float = Field(default=0.4, ge=0.0, le=1.0)
+    """Normalisation by document length."""
 
 
 class Bm25Config(TermWeights):
     """BM25 as Lucene scores it."""
 
-    stemmer: str | None = Field(default="english", description="Snowball stemmer of this language; null does not stem")
-    stopwords: str | None = Field(
-        default="en", description="list of stop words left out (en, de, fr, …); null keeps all words"
-    )
+    stemmer: str | None = "english"
+    """Snowball stemmer of this language; null does not stem."""
+    stopwords: str | None = "en"
+    """List of stop words left out (en, de, fr, …); null keeps all words."""
 
 
 class LuceneConfig(TermWeights):
     """BM25 by Lucene itself, through pyserini."""
 
-    language: str = Field(
-        default="en", min_length=2, description="whose analyzer takes texts apart, by its two letters (en, de, fr, …)"
-    )
-    stemmer: Literal["porter", "krovetz"] | None = Field(
-        default="porter", description="English only: how words are stemmed; null does not stem"
-    )
-    stopwords: bool = Field(default=True, description="English only: leave stop words out")
+    language: str = Field(default="en", min_length=2)
+    """Whose analyzer takes texts apart, by its two letters (en, de, fr, …)."""
+    stemmer: Literal["porter", "krovetz"] | None = "porter"
+    """English only: how words are stemmed; null does not stem."""
+    stopwords: bool = True
+    """English only: leave stop words out."""
 
 
 class FlatIndex(Kind[Literal["flat"]]):
@@ -51,10 +53,10 @@ class IvfPqIndex(Kind[Literal["ivfpq"]]):
     It proposes documents, whose similarity is then computed exactly.
     """
 
-    probes: int = Field(default=16, ge=1, description="lists that a query is compared with")
-    code_bytes: int = Field(
-        default=48, ge=1, le=4096, description="bytes that stand for a vector; must divide its dimension"
-    )
+    probes: int = Field(default=16, ge=1)
+    """Lists that a query is compared with."""
+    code_bytes: int = Field(default=48, ge=1, le=4096)
+    """Bytes of a compressed vector; must divide its dimension."""
 
 
 class HnswIndex(Kind[Literal["hnsw"]]):
@@ -62,7 +64,8 @@ class HnswIndex(Kind[Literal["hnsw"]]):
 
     links: ClassVar[int] = 32  # neighbours of a vector: the M that the authors advise for many dimensions
 
-    search_effort: int = Field(default=128, ge=1, description="candidates kept while searching, at least those wanted")
+    search_effort: int = Field(default=128, ge=1)
+    """Candidates kept while searching, at least those wanted."""
 
 
 AnyIndex = Annotated[FlatIndex | IvfPqIndex | HnswIndex, Field(discriminator="kind")]
@@ -71,28 +74,23 @@ AnyIndex = Annotated[FlatIndex | IvfPqIndex | HnswIndex, Field(discriminator="ki
 class EncoderConfig(StartModel):
     """How texts are encoded."""
 
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        default="auto",
-        description="arithmetic of the encoder; auto: bfloat16 where the processor computes it natively",
-    )
-    query_prompt: str | None = Field(
-        default=None, description="put before every query, such as 'query: '; not for ColBERT"
-    )
-    document_prompt: str | None = Field(
-        default=None, description="put before every document, such as 'passage: '; not for ColBERT"
-    )
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Arithmetic of the encoder; auto: bfloat16 where the processor computes it natively."""
+    query_prompt: str | None = None
+    """Put before every query, such as 'query: '; not for ColBERT."""
+    document_prompt: str | None = None
+    """Put before every document, such as 'passage: '; not for ColBERT."""
 
 
 class DenseConfig(EncoderConfig):
     """Bi-encoder retrieval by inner product."""
 
-    max_tokens: int = Field(
-        default=128, ge=8, le=32768, description="tokens of a text that are encoded; the rest is cut off"
-    )
-    stored: Literal["float32", "float16"] = Field(
-        default="float32", description="how vectors are kept: float16 halves what they take"
-    )
-    index: AnyIndex = Field(default=FlatIndex(kind="flat"), description="how a shard's vectors are searched")
+    max_tokens: int = Field(default=128, ge=8, le=32768)
+    """Tokens of a text that are encoded; the rest is cut off."""
+    stored: Literal["float32", "float16"] = "float32"
+    """How vectors are kept: float16 halves what they take."""
+    index: AnyIndex = FlatIndex(kind="flat")
+    """How a shard's vectors are searched."""
 
 
 class LateConfig(EncoderConfig):
@@ -101,31 +99,21 @@ class LateConfig(EncoderConfig):
     The model is a ColBERT checkpoint, or any encoder, whose token vectors then are compared.
     """
 
-    max_tokens: int | None = Field(
-        default=None,
-        ge=8,
-        le=32768,
-        description="tokens of a document that are encoded; null: as the ColBERT checkpoint says, else 128",
-    )
-    query_tokens: int | None = Field(
-        default=None,
-        ge=4,
-        le=32768,
-        description="tokens of a query that are encoded; null: as the ColBERT checkpoint says, else 32",
-    )
+    max_tokens: int | None = Field(default=None, ge=8, le=32768)
+    """Tokens of a document that are encoded; null: as the ColBERT checkpoint says, else 128."""
+    query_tokens: int | None = Field(default=None, ge=4, le=32768)
+    """Tokens of a query that are encoded; null: as the ColBERT checkpoint says, else 32."""
 
 
 class FusionConfig(Settings):
     """How the retrievers' rankings become one, the hybrid's."""
 
-    rule: Literal["rrf", "scores"] = Field(
-        default="rrf",
-        description="rrf: reciprocal ranks; scores: the scores, from 0 to 1 over the documents of the query",
-    )
-    k: int = Field(default=60, ge=0, description="rrf: constant of 1 / (k + rank)")
-    weights: dict[Retriever, Annotated[float, Field(gt=0)]] = Field(
-        default={}, description="weight of each retriever that is not to count as 1, such as {dense: 2.0}"
-    )
+    rule: Literal["rrf", "scores"] = "rrf"
+    """rrf: reciprocal ranks; scores: the scores, from 0 to 1 over the documents of the query."""
+    k: int = Field(default=60, ge=0)
+    """rrf: constant of 1 / (k + rank)."""
+    weights: dict[Retriever, Annotated[float, Field(gt=0)]] = {}
+    """Weight of each retriever that is not to count as 1, such as {dense: 2.0}."""
 
 
 class RetrieveConfig(Settings):
@@ -133,26 +121,22 @@ class RetrieveConfig(Settings):
 
     rates_dev: ClassVar[bool] = False  # whether dev queries without a label get candidates too
 
-    retrievers: tuple[Retriever, ...] = Field(
-        default=USUAL,
-        min_length=1,
-        description="the retrievers whose rankings are fused to the hybrid; late ranks what the others found",
-    )
+    retrievers: tuple[Retriever, ...] = Field(default=USUAL, min_length=1)
+    """The retrievers whose rankings are fused to the hybrid; late ranks what the others found."""
     bm25: Bm25Config = Bm25Config()
     lucene: LuceneConfig = LuceneConfig()
     dense: DenseConfig = DenseConfig()
     late: LateConfig = LateConfig()
     fusion: FusionConfig = FusionConfig()
-    depth: int = Field(default=100, ge=1, le=10_000, description="documents of a query in every run")
-    candidates: int = Field(default=50, ge=2, description="documents from the top of the hybrid run that are compared")
-    random_negatives: int = Field(
-        default=8, ge=0, description="random documents per train query, trained on, never compared"
-    )
-    pseudo_labels: bool = Field(
-        default=False,
-        description="take the hybrid's first document for relevant in train queries without a label: what training "
-        "without labels and without judges would do, to compare with",
-    )
+    depth: int = Field(default=100, ge=1, le=10_000)
+    """Documents of a query in every run."""
+    candidates: int = Field(default=50, ge=2)
+    """Documents from the top of the hybrid run that are compared."""
+    random_negatives: int = Field(default=8, ge=0)
+    """Random documents per train query, trained on, never compared."""
+    pseudo_labels: bool = False
+    """Take the hybrid's first document for relevant in train queries without a label: what training without labels and
+    without judges would do, to compare with."""
 
     @field_validator("retrievers")
     @classmethod
@@ -169,23 +153,17 @@ class RetrieveConfig(Settings):
         """The retrievers that search the whole collection: all but late."""
         return tuple(name for name in self.retrievers if name != "late")
 
-    @model_validator(mode="after")
-    def _weights_of_retrievers(self) -> RetrieveConfig:
+    def _problems(self) -> Iterator[str]:
         if strangers := sorted(set(self.fusion.weights) - set(self.retrievers)):
-            raise ValueError(
+            yield (
                 f"fusion.weights names {', '.join(strangers)}, but retrievers is {', '.join(self.retrievers)}: name "
                 "those alone, or add it to retrievers"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _candidates_within_depth(self) -> RetrieveConfig:
         if self.candidates > self.depth:
-            raise ValueError(
+            yield (
                 f"candidates is {self.candidates}, but a run holds depth = {self.depth} documents: "
                 "raise depth or lower candidates"
             )
-        return self
 
 
 class RatedDevConfig(RetrieveConfig):

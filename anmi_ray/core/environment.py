@@ -89,9 +89,12 @@ def install(extra: str | None, package: str | None = None) -> str:
     if Path(sys.prefix).resolve() == ROOT / ".venv":
         extras = {None: "", "gpu": " EXTRAS=gpu,deepspeed,dev"}.get(extra, f" EXTRAS=deepspeed,dev,{extra}")
         return f"make env{extras}"
-    wanted = [one for of, one in requirements() if of == extra and package in (None, one.name)]
-    names = (f"{one.name}[{','.join(sorted(one.extras))}]" if one.extras else one.name for one in wanted)
-    packages = [f"{name}{one.specifier}" for name, one in zip(names, wanted, strict=True)]
+    wanted = [requirement for of, requirement in requirements() if of == extra and package in (None, requirement.name)]
+    names = (
+        f"{requirement.name}[{','.join(sorted(requirement.extras))}]" if requirement.extras else requirement.name
+        for requirement in wanted
+    )
+    packages = [f"{name}{requirement.specifier}" for name, requirement in zip(names, wanted, strict=True)]
     return shlex.join([sys.executable, "-m", "pip", "install", *packages])
 
 

@@ -80,9 +80,9 @@ class DamagedError(StoreError):
 
 
 class LostError(StoreError):
-    """A process or a node was lost, or did not start, more often than retries make good; running again resumes.
+    """A process or a node was lost, or did not start, too often; running again resumes.
 
-    Its exit code is sysexits.h's EX_TEMPFAIL: whoever started the command may start it again as it is.
+    Its exit code is sysexits.h's EX_TEMPFAIL: the same command may be started again.
     """
 
     exit_code = 75
@@ -99,8 +99,8 @@ class FitError(AnmiError):
 class NoMaximumError(FitError):
     """Plain maximum likelihood has no finite or no unique maximum for some query.
 
-    `query` and `documents` name an offending query and the documents to look at: hashed ids in hexadecimal from the
-    fit itself, the user's own ids where somebody who knows them raised it again.
+    query, documents: the query, and documents to look at: hashed ids in hexadecimal, or the user's own ids if they are
+    known.
     """
 
     def __init__(
@@ -128,9 +128,8 @@ class JudgeError(AnmiError):
 
 
 class BudgetError(JudgeError):
-    """A budget was spent before judges were asked all that was wanted; what was bought is kept.
-
-    Its exit code is its own: nothing is wrong, and there is something to decide.
+    """A budget was spent before all questions were asked; answers are kept. Its exit code is its own: the user must
+    decide.
     """
 
     exit_code = 5
@@ -150,7 +149,7 @@ def caught(check: Callable[..., object], *args: object) -> Iterator[AnmiError]:
 
 def combined(problems: Iterable[AnmiError]) -> AnmiError | None:
     """Combine problems into one error, each on a line with its remedy; None without problems."""
-    lines = {" ".join(str(one).replace("\n  remedy:", "; remedy:").split()): one for one in problems}
+    lines = {" ".join(str(problem).replace("\n  remedy:", "; remedy:").split()): problem for problem in problems}
     if len(lines) < 2:
         return next(iter(lines.values()), None)
     return ProblemsError("\n  ".join([f"{len(lines)} problems, nothing was started", *lines]))
@@ -179,7 +178,7 @@ def rebuild(text: str) -> AnmiError:
     name, *args = json.loads(text)
     kinds = (ConfigError, DataError, StoreError, DamagedError, LostError, ClusterError, FitError, JudgeError)
     kinds += (BudgetError, TrainingError, ProblemsError)
-    return {one.__name__: one for one in kinds}.get(name, AnmiError)(*args)
+    return {kind.__name__: kind for kind in kinds}.get(name, AnmiError)(*args)
 
 
 _AGAIN = "running again resumes"
@@ -222,7 +221,7 @@ _DISK_IS_FULL = ("No space left on device", "os error 28", "os error 122")
 
 
 def disk_is_full(error: BaseException | None, place: str | None = None) -> bool:
-    """Whether an error says so, or no megabyte is left at `place`, for torch's, which says nothing of it."""
+    """True if an error reports a full disk, or `place` has less than a megabyte left (torch says nothing of it)."""
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or any(
         text in str(error) for text in _DISK_IS_FULL
     ):
@@ -232,9 +231,11 @@ def disk_is_full(error: BaseException | None, place: str | None = None) -> bool:
 
 def from_file_error(error: OSError, place: str) -> StoreError:
     """Convert an error about a single file given to a command."""
-    made = from_os_error(error, place)
-    remedy = (made.remedy or "").replace(_OTHER_ROOT, "give another path").replace("root with --root", "path")
-    return StoreError(made.message, place, remedy.replace("write permission", "permission").removesuffix(f"; {_AGAIN}"))
+    converted = from_os_error(error, place)
+    remedy = (converted.remedy or "").replace(_OTHER_ROOT, "give another path").replace("root with --root", "path")
+    return StoreError(
+        converted.message, place, remedy.replace("write permission", "permission").removesuffix(f"; {_AGAIN}")
+    )
 
 
 # Of torch's allocator, the driver where a kernel finds no room, and CUDA's libraries.
@@ -242,12 +243,12 @@ GPU_IS_FULL = ("CUDA out of memory", "CUDA error: out of memory", "_STATUS_ALLOC
 
 
 def out_of_gpu_memory(error: BaseException) -> bool:
-    """Whether it is said that a GPU's memory does not suffice; imports no torch."""
+    """True for an error about a GPU's memory; imports no torch."""
     return type(error).__name__ == "OutOfMemoryError" or any(word in str(error) for word in GPU_IS_FULL)
 
 
 def first_line(error: BaseException, most: int = 200) -> str:
-    """The first line of what an error of a library says, at most so many characters; its class where it says nothing.
+    """The first line of a library's error, at most `most` characters; its class if the message is empty.
 
     >>> first_line(RuntimeError("no room\\nat all")), first_line(KeyError())
     ('no room', 'KeyError')
@@ -257,7 +258,7 @@ def first_line(error: BaseException, most: int = 200) -> str:
 
 @contextmanager
 def gpu_memory_named(named: Callable[[str], AnmiError]) -> Generator[None, None, None]:
-    """Raise what `named` makes of the first line of an error that says that a GPU's memory does not suffice."""
+    """Convert an error about a GPU's memory by `named`, which gets its first line."""
     try:
         yield
     except RuntimeError as error:

@@ -28,7 +28,7 @@ _FIRST = ("time", "level", "logger", "message", "run", "stage", "bucket")
 
 
 def context() -> dict[str, Any]:
-    """Where this code is: what `bound` has added."""
+    """The context that `bound` has added."""
     return get_contextvars()
 
 
@@ -42,7 +42,7 @@ def bound(**where: Any) -> Iterator[None]:
 def set_up(stream: TextIO | None = None) -> None:
     """Write this package's lines, from INFO on, to a stream or to standard error; called again it changes which."""
     logger = logging.getLogger(OURS)
-    handler = next((one for one in logger.handlers if isinstance(one, _Handler)), None)
+    handler = next((present for present in logger.handlers if isinstance(present, _Handler)), None)
     if handler is None:
         handler = _Handler()
         logger.addHandler(handler)
@@ -66,7 +66,7 @@ class Span:
         self._began = 0.0
 
     def told(self, **facts: Any) -> None:
-        """What its last line says besides."""
+        """Add facts to the last line."""
         self._facts |= facts
 
     def __enter__(self) -> Span:
@@ -122,9 +122,9 @@ def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return scrub(value)
     if isinstance(value, Mapping):
-        return {str(name): _clean(one) for name, one in value.items()}
+        return {str(name): _clean(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_clean(one) for one in value]
+        return [_clean(member) for member in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, bool | int | float) else scrub(str(value))

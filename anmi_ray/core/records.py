@@ -14,23 +14,100 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray.core import invariants
 from anmi_ray.core.identity import ID, id_matrix, mix
-from anmi_ray.core.schema import Record, between, every, finite, one_of, schema_of
+from anmi_ray.core.schema import Record, between, constant, every, finite, one_of, schema_of
 
 SPLITS = ("train", "dev", "test")
-TEXT = pa.string()
-INT = pa.int32()
-LONG = pa.int64()
-REAL = pa.float64()
-FLAG = pa.bool_()
+FORECASTS = ("p_a", "p_b", "p_tie", "mean", "decided")  # columns of Prediction
+
+
+def _ranks(table: pa.Table) -> str | None:
+    """Ranks are 1..n per query and system."""
+    if not table.num_rows:
+        return None
+    groups = table.group_by(["query_id", "system"]).aggregate(
+        [("rank", "min"), ("rank", "max"), ("rank", "count_distinct"), ("rank", "count")]
+    )
+    ok = pc.and_(
+        pc.and_(pc.equal(groups["rank_min"], 1), pc.equal(groups["rank_max"], groups["rank_count"])),
+        pc.equal(groups["rank_count_distinct"], groups["rank_count"]),
+    )
+    bad = groups.num_rows - pc.sum(ok).as_py()
+    return f"{bad} rankings whose ranks are not 1..n" if bad else None
+
+
+def _mean_zero(table: pa.Table) -> str | None:
+    """Ratings have mean zero in every component of every query (to 1e-6 latent units)."""
+    if not table.num_rows:
+        return None
+    means = table.group_by(["query_id", "component"]).aggregate([("latent", "mean")])
+    worst = pc.max(pc.abs(means["latent_mean"])).as_py()
+    return f"ratings of a component have mean {worst:.2g}, not zero" if worst > 1e-6 else None
+
+
+def _equal_lengths(table: pa.Table) -> str | None:
+    """The lists of an example are equally long."""
+    lists = ("doc_ids", "ratings", "rating_errors", "weights", "categories", "tiers", "gaps", "gap_errors")
+    if not table.num_rows:
+        return None
+    lengths = [pc.list_value_length(table[name]) for name in lists]
+    same = all(pc.all(pc.equal(lengths[0], other)).as_py() for other in lengths[1:])
+    return None if same else f"the lists {', '.join(lists)} differ in length"
+
+
+def _members(table: pa.Table) -> str | None:
+    """The anchor is first, with weight 1; random documents, and only they, have no rating; weights are finite."""
+    if not table.num_rows:
+        return None
+    first = pc.list_flatten(pc.list_slice(table["categories"], 0, 1))
+    weight = pc.list_flatten(pc.list_slice(table["weights"], 0, 1))
+    if len(first) < table.num_rows or not pc.all(pc.equal(first, "anchor"), skip_nulls=False).as_py():
+        return "an example does not start with its anchor"
+    if not pc.all(pc.equal(weight, 1.0), skip_nulls=False).as_py():
+        return "an anchor's weight is not 1"
+    weights = pc.list_flatten(table["weights"])
+    categories = pc.list_flatten(table["categories"])
+    if weights.null_count or not pc.all(pc.is_finite(weights)).as_py():
+        return "weights must be finite"
+    unrated = pc.is_null(pc.list_flatten(table["ratings"]))
+    if not pc.all(pc.equal(unrated, pc.equal(categories, "random")), skip_nulls=False).as_py():
+        return "random documents, and only they, have no rating"
+    if not pc.all(pc.equal(unrated, pc.is_null(pc.list_flatten(table["rating_errors"])))).as_py():
+        return "a rating without its error, or an error without a rating"
+    return None
+
+
+def _ordered_pair(table: pa.Table) -> str | None:
+    """doc_a < doc_b."""
+    bad = pc.sum(pc.greater_equal(table["doc_a"], table["doc_b"])).as_py()
+    return f"{bad} pairs are not stored with doc_a < doc_b" if bad else None
+
+
+def _one_forecast(table: pa.Table) -> pa.ChunkedArray:
+    """Two-head rows have mean and decided, the others three probabilities that sum to 1 (to 1e-5: float32)."""
+    heads = pc.equal(table["target"], "two-head")
+    valid = {name: pc.is_valid(table[name]) for name in FORECASTS}
+    right = pc.less(pc.abs(pc.subtract(pc.add(pc.add(table["p_a"], table["p_b"]), table["p_tie"]), 1.0)), 1e-5)
+    right = pc.or_(heads, pc.fill_null(right, False))
+    for name, there in valid.items():
+        wanted = heads if name in ("mean", "decided") else pc.invert(heads)
+        right = pc.and_(right, pc.equal(there, wanted))
+    return right
+
+
+def _split_by_text(table: pa.Table) -> str | None:
+    """A query text belongs to one split only."""
+    counts = table.select(["text_hash", "split"]).group_by("text_hash").aggregate([("split", "count_distinct")])
+    bad = pc.sum(pc.greater(counts["split_count_distinct"], 1)).as_py() or 0
+    return f"{bad} query texts are in more than one split" if bad else None
+
 
 # A document of the collection; external_id is the collection's own id.
 DOCUMENT = Record(
     "Document",
     1,
     ("doc_id",),
-    schema_of({"doc_id": ID, "external_id": TEXT, "title": TEXT, "text": TEXT}),
+    schema_of("id doc_id", "text external_id title text"),
     (every(lambda t: pc.greater(pc.add(pc.utf8_length(t["title"]), pc.utf8_length(t["text"])), 0), "empty text"),),
 )
 # A query with its split. Train queries are compared, rated and mined; dev queries without labels are rated where judges
@@ -39,18 +116,18 @@ QUERY = Record(
     "Query",
     1,
     ("query_id",),
-    schema_of({"query_id": ID, "external_id": TEXT, "text": TEXT, "text_hash": ID, "split": TEXT}),
-    (one_of("split", SPLITS), invariants.split_by_text),
+    schema_of("id query_id", "text external_id text", "id text_hash", "text split"),
+    (one_of("split", SPLITS), _split_by_text),
 )
 # A relevance grade of the collection; 1 and above is a known positive, what is missing is not judged.
-QREL = Record("Qrel", 1, ("query_id", "doc_id"), schema_of({"query_id": ID, "doc_id": ID, "grade": INT}))
+QREL = Record("Qrel", 1, ("query_id", "doc_id"), schema_of("id query_id doc_id", "int grade"))
 # The ranking of a query by one system, a retriever, a fusion or a reranker. Evaluation reads runs and qrels alone.
 RUN = Record(
     "Run",
     1,
     ("query_id", "doc_id", "system"),
-    schema_of({"query_id": ID, "doc_id": ID, "system": TEXT, "rank": INT, "score": REAL}),
-    (invariants.ranks, finite("score")),
+    schema_of("id query_id doc_id", "text system", "int rank", "real score"),
+    (_ranks, finite("score")),
 )
 # source: retrieved = in the fused top; added = a known positive that retrieval missed; random = a corpus negative
 # that is trained on but never compared. rank, fused_score and retriever_ranks speak of the retrieved only.
@@ -59,17 +136,13 @@ CANDIDATE = Record(
     1,
     ("query_id", "doc_id"),
     schema_of(
-        {
-            "query_id": ID,
-            "doc_id": ID,
-            "source": TEXT,
-            "is_positive": FLAG,
-            "rank": INT,
-            "fused_score": REAL,
-            "retriever_ranks": pa.map_(TEXT, INT),
-            "similarity": REAL,
-        },
-        nullable=("rank", "fused_score"),
+        "id query_id doc_id",
+        "text source",
+        "flag is_positive",
+        "int? rank",
+        "real? fused_score",
+        "ranks retriever_ranks",
+        "real similarity",
     ),
     (
         one_of("source", ("retrieved", "added", "random")),
@@ -85,7 +158,7 @@ TEXT_OF = Record(
     "Text",
     1,
     ("doc_id",),
-    schema_of({"doc_id": ID, "external_id": TEXT, "text_hash": ID, "title": TEXT, "text": TEXT}),
+    schema_of("id doc_id", "text external_id", "id text_hash", "text title text"),
 )
 # A pair of a query's documents that judges are asked about; round 1 is of borderline documents, or of a document and
 # nothing (confirmation, pool): 16 bytes of ff stand for doc_b, and p_a is P(doc_a answers the query).
@@ -93,18 +166,15 @@ COMPARISON = Record(
     "Comparison",
     1,
     ("comparison_id",),
-    schema_of({"comparison_id": ID, "query_id": ID, "doc_a": ID, "doc_b": ID, "round": INT, "design": TEXT}),
-    (invariants.ordered_pair,),
+    schema_of("id comparison_id query_id doc_a doc_b", "int round", "text design"),
+    (_ordered_pair,),
 )
 # One judge's answer about a pair in one order (ab: doc_a was shown first), or the reason of failure; never a default.
 JUDGMENT = Record(
     "Judgment",
     1,
     ("comparison_id", "judge", "order"),
-    schema_of(
-        {"comparison_id": ID, "query_id": ID, "judge": TEXT, "order": TEXT, "p_a": REAL, "error": TEXT},
-        nullable=("p_a", "error"),
-    ),
+    schema_of("id comparison_id query_id", "text judge order", "real? p_a", "text? error"),
     (
         one_of("order", ("ab", "ba")),
         between("p_a", 0.0, 1.0),
@@ -117,23 +187,15 @@ IMPORTED = Record(
     1,
     ("comparison_id", "judge", "order"),
     schema_of(
-        {
-            "comparison_id": ID,
-            "query_id": ID,
-            "doc_a": ID,
-            "doc_b": ID,
-            "round": INT,
-            "judge": TEXT,
-            "order": TEXT,
-            "p_a": REAL,
-            "error": TEXT,
-            "place": TEXT,
-            "key": TEXT,
-        },
-        nullable=("p_a", "error"),
+        "id comparison_id query_id doc_a doc_b",
+        "int round",
+        "text judge order",
+        "real? p_a",
+        "text? error",
+        "text place key",
     ),
     (
-        invariants.ordered_pair,
+        _ordered_pair,
         one_of("order", ("ab", "ba")),
         between("p_a", 0.0, 1.0),
         every(lambda t: pc.xor(pc.is_null(t["p_a"]), pc.is_null(t["error"])), "must have exactly one of p_a and error"),
@@ -147,24 +209,14 @@ ANSWER = Record(
     1,
     ("query_hash", "first_hash", "second_hash"),
     schema_of(
-        {
-            "query_hash": ID,
-            "first_hash": ID,
-            "second_hash": ID,
-            "text": TEXT,
-            "log_first": REAL,
-            "log_second": REAL,
-            "log_tie": REAL,
-            "error": TEXT,
-            "transient": FLAG,
-            "prompt_tokens": INT,
-            "cached_tokens": INT,
-            "answer_tokens": INT,
-            "dollars": REAL,
-            "seconds": REAL,
-            "attempts": INT,
-        },
-        nullable=("text", "log_first", "log_second", "log_tie", "error"),
+        "id query_hash first_hash second_hash",
+        "text? text",
+        "real? log_first log_second log_tie",
+        "text? error",
+        "flag transient",
+        "int prompt_tokens cached_tokens answer_tokens",
+        "real dollars seconds",
+        "int attempts",
     ),
     (
         every(
@@ -179,26 +231,14 @@ ANSWER = Record(
     ),
 )
 # Latent relevance in probits, as seen by a simulated panel; only with simulated judges.
-TRUTH = Record(
-    "Truth", 1, ("query_id", "doc_id"), schema_of({"query_id": ID, "doc_id": ID, "latent": REAL}), (finite("latent"),)
-)
+TRUTH = Record("Truth", 1, ("query_id", "doc_id"), schema_of("id query_id doc_id", "real latent"), (finite("latent"),))
 # The rating of a document within its query, in Elo points, with its standard error.
 RATING = Record(
     "Rating",
     1,
     ("query_id", "doc_id"),
-    schema_of(
-        {
-            "query_id": ID,
-            "doc_id": ID,
-            "rating_elo": REAL,
-            "std_err_elo": REAL,
-            "latent": REAL,
-            "games": REAL,
-            "component": INT,
-        }
-    ),
-    (finite("rating_elo", "std_err_elo", "latent", "games"), invariants.mean_zero),
+    schema_of("id query_id doc_id", "real rating_elo std_err_elo latent games", "int component"),
+    (finite("rating_elo", "std_err_elo", "latent", "games"), _mean_zero),
 )
 # estimate is what the ratings are, the posterior's mean or its mode; deviance is minus twice the log-likelihood ratio
 # to the saturated model; spread_elo the standard deviation of the query's ratings; lambda2 the algebraic connectivity
@@ -211,28 +251,15 @@ FIT = Record(
     3,
     ("query_id",),
     schema_of(
-        {
-            "query_id": ID,
-            "documents": INT,
-            "comparisons": INT,
-            "iterations": INT,
-            "gradient_norm": REAL,
-            "converged": FLAG,
-            "estimate": TEXT,
-            "components": INT,
-            "min_degree": INT,
-            "max_degree": INT,
-            "diameter": INT,
-            "never_won": INT,
-            "never_lost": INT,
-            "triads": LONG,
-            "cycle_rate": REAL,
-            "lambda2": REAL,
-            "deviance": REAL,
-            "spread_elo": REAL,
-            "equal_ratings_p": REAL,
-        },
-        nullable=("cycle_rate",),
+        "id query_id",
+        "int documents comparisons iterations",
+        "real gradient_norm",
+        "flag converged",
+        "text estimate",
+        "int components min_degree max_degree diameter never_won never_lost",
+        "long triads",
+        "real? cycle_rate",
+        "real lambda2 deviance spread_elo equal_ratings_p",
     ),
     (
         finite("gradient_norm", "lambda2", "deviance", "spread_elo"),
@@ -247,9 +274,7 @@ GAP = Record(
     "Gap",
     1,
     ("query_id", "anchor_id", "doc_id"),
-    schema_of(
-        {"query_id": ID, "anchor_id": ID, "doc_id": ID, "gap_elo": REAL, "gap_se_elo": REAL, "anchor_kind": TEXT}
-    ),
+    schema_of("id query_id anchor_id doc_id", "real gap_elo gap_se_elo", "text anchor_kind"),
     (finite("gap_elo", "gap_se_elo"), one_of("anchor_kind", ("known", "top-rated"))),
 )
 # How likely a document of a query without a known positive answers it, by all that speaks of it; by_judges leaves its
@@ -259,10 +284,7 @@ RELEVANCE = Record(
     "Relevance",
     2,
     ("query_id", "doc_id"),
-    schema_of(
-        {"query_id": ID, "doc_id": ID, "probability": REAL, "by_judges": REAL, "answer": REAL, "confirmed": FLAG},
-        nullable=("answer",),
-    ),
+    schema_of("id query_id doc_id", "real probability by_judges", "real? answer", "flag confirmed"),
     (between("probability", 0.0, 1.0), between("by_judges", 0.0, 1.0), between("answer", 0.0, 1.0)),
 )
 # The anchor stands first in every list with weight 1, gap 0 and category "anchor". Random documents have a null
@@ -273,29 +295,22 @@ EXAMPLE = Record(
     2,
     ("query_id", "example_id"),
     schema_of(
-        {
-            "query_id": ID,
-            "example_id": ID,
-            "doc_ids": pa.list_(ID),
-            "ratings": pa.list_(REAL),
-            "rating_errors": pa.list_(REAL),
-            "weights": pa.list_(REAL),
-            "categories": pa.list_(TEXT),
-            "tiers": pa.list_(INT),
-            "gaps": pa.list_(REAL),
-            "gap_errors": pa.list_(REAL),
-            "rating_mean": REAL,
-            "rating_sd": REAL,
-        }
+        "id query_id example_id",
+        "ids doc_ids",
+        "reals ratings rating_errors weights",
+        "texts categories",
+        "ints tiers",
+        "reals gaps gap_errors",
+        "real rating_mean rating_sd",
     ),
-    (invariants.equal_lengths, invariants.members, finite("rating_mean", "rating_sd")),
+    (_equal_lengths, _members, finite("rating_mean", "rating_sd")),
 )
 # One measure of one system on one query.
 METRIC = Record(
     "Metric",
     1,
     ("query_id", "system", "measure"),
-    schema_of({"query_id": ID, "system": TEXT, "measure": TEXT, "value": REAL}),
+    schema_of("id query_id", "text system measure", "real value"),
     (finite("value"),),
 )
 # What a pairwise model says of held-out pairs at a checkpoint, beside what the judges say. score is the judges' mean
@@ -306,36 +321,23 @@ PREDICTION = Record(
     1,
     ("model", "step", "comparison_id"),
     schema_of(
-        {
-            "model": TEXT,
-            "target": TEXT,
-            "step": LONG,
-            "comparison_id": ID,
-            "query_id": ID,
-            "score": REAL,
-            "p_a": REAL,
-            "p_b": REAL,
-            "p_tie": REAL,
-            "mean": REAL,
-            "decided": REAL,
-        },
-        nullable=invariants.FORECASTS,
+        "text model target", "long step", "id comparison_id query_id", "real score", "real? p_a p_b p_tie mean decided"
     ),
     (
         one_of("target", ("binary", "ternary", "two-head")),
         every(lambda t: pc.greater_equal(t["step"], 0), "a step below 0"),
-        *(between(column, 0.0, 1.0) for column in ("score", *invariants.FORECASTS)),
+        *(between(column, 0.0, 1.0) for column in ("score", *FORECASTS)),
         every(
-            invariants.one_forecast,
+            _one_forecast,
             "must have p_a, p_b and p_tie that sum to 1, or mean and decided of a two-head target",
         ),
         every(lambda t: pc.or_kleene(pc.not_equal(t["target"], "binary"), pc.equal(t["p_tie"], 0)), "a binary tie"),
-        invariants.constant("comparison_id", "score", "query_id"),
-        invariants.constant("model", "target"),
+        constant("comparison_id", "score", "query_id"),
+        constant("model", "target"),
     ),
 )
 # place: file and line, or stage and query; key: the id refused; several rejects may share both.
-REJECT = Record("Reject", 1, (), schema_of({"place": TEXT, "key": TEXT, "reason": TEXT, "detail": TEXT}))
+REJECT = Record("Reject", 1, (), schema_of("text place key reason detail"))
 
 _ALL = (DOCUMENT, QUERY, QREL, RUN, CANDIDATE, TEXT_OF, COMPARISON, JUDGMENT, IMPORTED, ANSWER)
 _ALL += (TRUTH, RATING, FIT, GAP, RELEVANCE, EXAMPLE, METRIC, PREDICTION, REJECT)
@@ -377,9 +379,9 @@ def find_rows(table: pa.Table, keys: Mapping[str, pa.ChunkedArray | pa.Array]) -
 
     The columns named in `keys` are together a key of `table`. Joins on a 64-bit mix of the ids and compares them whole.
     """
-    held = [id_matrix(table[name]) for name in keys]
+    columns = [id_matrix(table[name]) for name in keys]
     wanted = [id_matrix(column) for column in keys.values()]
-    held_key = mix(*held)
+    held_key = mix(*columns)
     wanted_key = mix(*wanted)
     if not len(held_key):
         return np.full(len(wanted_key), -1, dtype=np.int64)
@@ -389,6 +391,6 @@ def find_rows(table: pa.Table, keys: Mapping[str, pa.ChunkedArray | pa.Array]) -
         raise AssertionError(f"{', '.join(keys)} are not a key: the table contains a tuple twice")
     rows = order[np.minimum(np.searchsorted(held_key, wanted_key), len(order) - 1)]
     same = np.ones(len(rows), dtype=bool)
-    for a, b in zip(held, wanted, strict=True):
+    for a, b in zip(columns, wanted, strict=True):
         same &= (a[rows] == b).all(axis=1)
     return np.where(same, rows, -1)

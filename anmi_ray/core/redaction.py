@@ -48,16 +48,16 @@ def forms(value: str) -> tuple[str, ...]:
     """A secret as it is, and as JSON, a URL or base64 write it, the longest first; none of one too short to be one."""
     if len(value) < SHORTEST:
         return ()
-    found = {value, json.dumps(value)[1:-1], quote(value, safe="")}
-    found.add(base64.b64encode(value.encode()).rstrip(b"=").decode())
-    return tuple(sorted(found, key=len, reverse=True))
+    spellings = {value, json.dumps(value)[1:-1], quote(value, safe="")}
+    spellings.add(base64.b64encode(value.encode()).rstrip(b"=").decode())
+    return tuple(sorted(spellings, key=len, reverse=True))
 
 
 def keep(value: str) -> tuple[str, ...]:
     """Its forms, none of which `scrub` lets through from now on, in this process."""
-    found = forms(value)
-    _known.update(found)
-    return found
+    spellings = forms(value)
+    _known.update(spellings)
+    return spellings
 
 
 def scrub(text: str) -> str:
@@ -160,8 +160,8 @@ def in_value(value: object, name: str = "") -> tuple[str, str] | None:
         inner = cast(Mapping[object, object], value).items()
     elif isinstance(value, list | tuple):
         inner = enumerate(cast(list[object], value))
-    found = (in_value(one, f"{name}.{key}" if name else str(key)) for key, one in inner)
-    return next((one for one in found if one is not None), None)
+    credentials = (in_value(member, f"{name}.{key}" if name else str(key)) for key, member in inner)
+    return next((member for member in credentials if member is not None), None)
 
 
 def _of_environment() -> list[str]:

@@ -16,9 +16,19 @@ from anmi_ray.core.identity import ID, ID_BYTES
 Invariant = Callable[[pa.Table], str | None]  # its docstring says what must hold: the reference prints it
 
 
-def schema_of(fields: Mapping[str, pa.DataType], nullable: tuple[str, ...] = ()) -> pa.Schema:
-    """A schema whose columns hold no nulls, but for those named."""
-    return pa.schema([pa.field(name, kind, nullable=name in nullable) for name, kind in fields.items()])
+_TYPES = {"id": ID, "text": pa.string(), "int": pa.int32(), "long": pa.int64(), "real": pa.float64()}
+_TYPES |= {f"{name}s": pa.list_(kind) for name, kind in _TYPES.items()}
+_TYPES |= {"flag": pa.bool_(), "ranks": pa.map_(pa.string(), pa.int32())}
+
+
+def schema_of(*columns: str) -> pa.Schema:
+    """A schema from groups of columns: a type and the names of its columns. Only types with `?` may be null.
+
+    >>> schema_of("id query_id", "real? score").field("score").nullable
+    True
+    """
+    groups = [(kind.removesuffix("?"), kind.endswith("?"), names) for kind, *names in map(str.split, columns)]
+    return pa.schema([pa.field(name, _TYPES[kind], nullable=null) for kind, null, names in groups for name in names])
 
 
 @dataclass(frozen=True)
@@ -124,4 +134,19 @@ def between(column: str, low: float, high: float) -> Invariant:
         return f"{bad} rows: {column} outside [{low}, {high}]" if bad else None
 
     invariant.__doc__ = f"{column} is at least {low:g} and at most {high:g}, or null."
+    return invariant
+
+
+def constant(by: str, *columns: str) -> Invariant:
+    """Rows with the same `by` have the same value in each of `columns`."""
+
+    def invariant(table: pa.Table) -> str | None:
+        counts = table.group_by([by]).aggregate([(column, "count_distinct") for column in columns])
+        for column in columns:
+            bad = pc.sum(pc.greater(counts[f"{column}_count_distinct"], 1)).as_py() or 0
+            if bad:
+                return f"{bad} values of {by} have more than one {column}"
+        return None
+
+    invariant.__doc__ = f"Rows with the same {by} have the same {', '.join(columns)}."
     return invariant

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from anmi_ray.config.endpoint import EndpointConfig
+from anmi_ray.config.execution import PlanConfig
 from anmi_ray.config.paths import as_written
-from anmi_ray.config.plan import PlanConfig
 from anmi_ray.judging.http.completion import TokenCounts
 
 LONG_ANSWER = 1024  # tokens reserved for an answer if max_tokens is not sent

@@ -22,9 +22,9 @@ def confidence(negatives: Negatives) -> Reals:
     return np.maximum(0.0, (anchor_better(negatives) - 0.5) / 0.5)
 
 
-def denoise(negatives: Negatives, settings: Denoise, _common: Common) -> RuleVerdict:
-    """Reject documents whose `confidence` does not exceed `keep_above`."""
-    return RuleVerdict(np.where(confidence(negatives) > settings.keep_above, np.nan, 0.0))
+def denoise(negatives: Negatives, _settings: Denoise, _common: Common) -> RuleVerdict:
+    """Reject documents whose `confidence` does not exceed .1."""
+    return RuleVerdict(np.where(confidence(negatives) > 0.1, np.nan, 0.0))
 
 
 def reliability(negatives: Negatives, _settings: Reliability, _common: Common) -> RuleVerdict:
@@ -64,8 +64,8 @@ def outcomes(preference: Reals, settings: Validate) -> dict[str, Flags]:
     """Return the outcome of each direct preference for the anchor; all False for NaN."""
     return {
         "rejected": preference < settings.reject_below,
-        "reduced": (preference >= settings.reject_below) & (preference <= settings.full_above),
-        "full": preference > settings.full_above,
+        "reduced": (preference >= settings.reject_below) & (preference <= 0.75),
+        "full": preference > 0.75,
     }
 
 

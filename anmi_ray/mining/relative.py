@@ -42,18 +42,17 @@ def _in_units(negatives: Negatives, settings: Relative | PositiveRelative) -> Re
     return negatives.gap / np.maximum(_MEAN_RATING + negatives.anchor_rating, LEAST_SD)
 
 
-def percentile(negatives: Negatives, settings: Percentile, _common: Common) -> RuleVerdict:
+def percentile(negatives: Negatives, _settings: Percentile, _common: Common) -> RuleVerdict:
     """Weight and category by the percentiles of the example's own gaps, known positives left out.
 
     It refuses the same share of every query, whatever its documents are. Gaps of 0 and below are danger.
     """
     rows = np.flatnonzero(~negatives.is_positive)
     groups = int(negatives.example.max()) + 1 if len(negatives.example) else 0
-    shares = tuple(p / 100.0 for p in settings.percentiles)
-    edges = grouped_quantiles(negatives.example[rows], negatives.gap[rows], groups, shares)
+    edges = grouped_quantiles(negatives.example[rows], negatives.gap[rows], groups, (0.1, 0.25, 0.75))
     band = (negatives.gap >= edges[:, negatives.example]).sum(axis=0)
     band[negatives.gap <= 0] = 0
-    return RuleVerdict(np.array(settings.weights)[band], indices(["danger", "soft", "goldilocks", "easy"])[band])
+    return RuleVerdict(np.array([0.0, 0.5, 1.0, 0.3])[band], indices(["danger", "soft", "goldilocks", "easy"])[band])
 
 
 def rank_window(negatives: Negatives, settings: RankWindow, _common: Common) -> RuleVerdict:

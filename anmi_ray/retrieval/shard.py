@@ -27,7 +27,7 @@ from anmi_ray.retrieval import bm25, dense, lucene, vectors
 from anmi_ray.retrieval.hits import HITS, full_texts, pair_hash
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.retrieval.top import Hits
-from anmi_ray.store.shelf import Shelf, scratch
+from anmi_ray.store.index_cache import Shelf, scratch
 
 COUNT_WORDS = frozenset({"bm25", "lucene"})  # retrievers whose scores need statistics of words
 # of what stands on a shelf: raised when the same texts and settings would give other files

@@ -16,7 +16,7 @@ from ray._private.worker import global_worker
 from ray._raylet import node_labels_match_selector  # pyright: ignore[reportAttributeAccessIssue]
 from ray.autoscaler.v2.utils import is_autoscaler_v2
 
-from anmi_ray.config import labels
+from anmi_ray.config.base import selector_text
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.needs import GPU_TYPE, Need
 from anmi_ray.core.errors import ConfigError
@@ -164,7 +164,7 @@ def _said(need: Need, nodes: Sequence[Mapping[str, float]], of: int, fitting: fl
         there.append(f"of the GPUs {_kinds(nodes) or 'none'}")
     where = f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}"
     if need.selector:
-        where += f" of {of} labelled {labels.said(dict(need.selector))}"
+        where += f" of {of} labelled {selector_text(dict(need.selector))}"
     count = f"1 {need.worker} of" if need.count == 1 else f"{need.count} {need.worker}s of"
     return f"{count} {each} each: there is room for {int(fitting)} ({', '.join(there)} on {where})"
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.config.compare import CompareConfig
+from anmi_ray.config.distill import SampleConfig
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.sample import SampleConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, RATING, RUN
 from anmi_ray.runtime.costs import BEGUN, StageCost, Workload

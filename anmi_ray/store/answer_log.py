@@ -36,10 +36,12 @@ def question_ids(table: pa.Table) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class Held:
-    """The answers of a bucket, one row a question: `table` (ANSWER), and the questions' ids, an Arrow array [N].
+    """The answers of a bucket, one row per question.
 
-    superseded: answers that count for nothing, because an earlier final one stands beside them or another one replaced
-    a transient failure: bought twice, and counted.
+    table: ANSWER rows.
+    ids: ids of the questions, an Arrow array [N].
+    superseded: answers that do not count, because an earlier final answer exists or a later one replaced a transient
+    failure.
     """
 
     table: pa.Table
@@ -52,15 +54,15 @@ class Held:
         return _answered(self.table)
 
     def rows(self, questions: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Row of `table` per question (uint8[Q, 16]), -1 where there is none."""
+        """Row of `table` per question (uint8[Q, 16]), or -1."""
         found = pc.index_in(id_column(questions), value_set=self.ids)
         return pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
 
     def final(self, questions: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Whether a question (uint8[Q, 16]) has an answer or a failure that asking again would not change."""
         rows = self.rows(questions)
-        known = ~self.table["transient"].to_numpy()
-        return (rows >= 0) & known[rows] if len(known) else np.zeros(len(rows), np.bool_)
+        is_final = ~self.table["transient"].to_numpy()
+        return (rows >= 0) & is_final[rows] if len(is_final) else np.zeros(len(rows), np.bool_)
 
 
 class Lacking:
@@ -81,11 +83,11 @@ class Lacking:
         self._look()
 
     def __call__(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Those of `rows`, numbers of questions, that nobody has answered."""
+        """The `rows` (indices of questions) without a final answer."""
         return rows[self.among(rows)]
 
     def among(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of `rows` these are."""
+        """Mask of `rows` without a final answer."""
         if time.monotonic() >= self._due:
             self._look()
         return self._lacks[rows]
@@ -132,7 +134,7 @@ class AnswerLog:
         return sorted({int(name.split("/")[0]) for name in self.store.tree(self.path)})
 
     def read(self, bucket: int) -> Held:
-        """What is known of a bucket's questions. StoreError: a segment is damaged, or of a version not known here."""
+        """The answers of a bucket. Raises StoreError for a damaged segment or an unknown version."""
         return hold(map(self.segment, self.segments(bucket)))
 
     def segment(self, name: str) -> pa.Table:

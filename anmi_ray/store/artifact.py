@@ -70,7 +70,7 @@ class Artifact:
         return f"artifacts/{self.stage}/{self.fingerprint}"
 
     def part_path(self, part: str, bucket: int) -> str:
-        """Where a part of a bucket stands."""
+        """Path of a part of a bucket."""
         return f"{self.path}/{part}/{bucket:05d}.parquet"
 
     def publish_part(self, part: str, bucket: int, table: pa.Table, record: Record, flows: Iterable[Flow] = ()) -> None:
@@ -94,10 +94,11 @@ class Artifact:
         rejects: pa.Table | None,
         explained: int = 0,
     ) -> None:
-        """Publish a bucket: its rejects, then its parts, the first named part last: its footer is the seal.
+        """Publish a bucket: its rejects, then its parts, the first named part last: its footer completes the bucket.
 
-        Rejected rows counted in `flows` stand in `rejects`, but for the `explained` ones, which stand in a part with
-        their reason (a judgment with its error).
+        Rejected rows counted in `flows` are in `rejects`, except for the `explained` ones, which are in a part with
+        their reason
+        (a judgment with its error).
         """
         counted = sum(flow.rejected for flow in flows) - explained
         if counted and (rejects is None or not rejects.num_rows):
@@ -170,7 +171,7 @@ class Artifact:
         sizes = self.store.tree_sizes(self.path) if listed else {}
         for name, file in listed.items():
             if sizes.get(name) != file["bytes"]:
-                found = f"got {sizes[name]}" if name in sizes else "found no such file"
+                got = f"got {sizes[name]}" if name in sizes else "found no such file"
                 path = f"{self.path}/{name}"
-                message = f"expected {file['bytes']} bytes, {found}"
+                message = f"expected {file['bytes']} bytes, {got}"
                 raise DamagedError(message, self.store.where(path), self.store.rebuild(path))

@@ -6,13 +6,15 @@ os.replace; on object storage by one upload.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shlex
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -24,12 +26,14 @@ import pyarrow.parquet as pq
 
 from anmi_ray.config.paths import as_written, local_path
 from anmi_ray.core.errors import DamagedError, StoreError, from_os_error
-from anmi_ray.store import documents, parquet
+from anmi_ray.store import parquet
 
 FORMAT = 1
 _ONE_PUT = 8 << 20  # below the 10 MB at which pyarrow starts a multipart upload
 _PIECE = 1 << 20
 _SECRET = re.compile(r"(?<=://)[^/@:]*:(?!\d+(?:/|$)).*@")  # user:password@, even when the password is not URI-encoded
+CHECKSUM = "checksum"
+_WRAPPED = {"content"}
 
 
 def public_root(root: str) -> str:
@@ -100,16 +104,22 @@ class Store:
         """The full name of `path`, for messages."""
         return f"{public_root(self.root)}/{path}"
 
+    @contextmanager
+    def _named(self, path: str) -> Iterator[None]:
+        """Raise errors of the storage as StoreError that names `path`."""
+        try:
+            yield
+        except OSError as error:
+            raise from_os_error(error, self.where(path)) from error
+
     def publish(self, path: str, data: bytes | pa.Buffer) -> None:
         """Make `data` visible under `path`, whole or not at all. Raises StoreError when full or not reachable."""
         filesystem, base = self._open(len(data))
-        try:
+        with self._named(path):
             if isinstance(filesystem, pafs.LocalFileSystem):
                 _replace(Path(base) / path, data)
             else:
                 _upload(filesystem, f"{base}/{path}", data)
-        except OSError as error:
-            raise from_os_error(error, self.where(path)) from error
 
     def publish_file(self, path: str, file: Path) -> None:
         """Publish the content of a local file, which is mapped and never in memory whole. Raises as `publish`."""
@@ -129,32 +139,23 @@ class Store:
 
     def read(self, path: str) -> bytes:
         """The bytes under `path`. Raises StoreError when they are not there."""
-        filesystem, base = self._open()
-        try:
-            with filesystem.open_input_file(f"{base}/{path}") as stream:
-                return stream.read()
-        except FileNotFoundError as error:
-            raise DamagedError("no such file or folder", self.where(path), self.rebuild(path)) from error
-        except OSError as error:
-            raise from_os_error(error, self.where(path)) from error
+        with self._named(path), self.open_input(path) as stream:
+            return stream.read()
 
     def open_input(self, path: str) -> pa.NativeFile:
         """A seekable stream of the file under `path`. Raises StoreError when it is not there."""
         filesystem, base = self._open()
-        try:
-            return filesystem.open_input_file(f"{base}/{path}")
-        except FileNotFoundError as error:
-            raise DamagedError("no such file or folder", self.where(path), self.rebuild(path)) from error
-        except OSError as error:
-            raise from_os_error(error, self.where(path)) from error
+        with self._named(path):
+            try:
+                return filesystem.open_input_file(f"{base}/{path}")
+            except FileNotFoundError as error:
+                raise DamagedError("no such file or folder", self.where(path), self.rebuild(path)) from error
 
     def exists(self, path: str) -> bool:
         """Whether a file is there."""
         filesystem, base = self._open()
-        try:
+        with self._named(path):
             return filesystem.get_file_info(f"{base}/{path}").type == pafs.FileType.File
-        except OSError as error:
-            raise from_os_error(error, self.where(path)) from error
 
     def names(self, folder: str) -> list[str]:
         """Names of the files directly in `folder`, sorted; none when it is not there."""
@@ -180,29 +181,25 @@ class Store:
         }
 
     def _entries(self, folder: str, recursive: bool = False) -> Iterator[tuple[str, int, bool]]:
-        """What is in `folder`: its path relative to it, its bytes, whether it is a file (else it is a folder)."""
+        """Entries of `folder`: path relative to it, bytes, and whether it is a file."""
         filesystem, base = self._open()
         top = f"{base}/{folder}".rstrip("/")
-        try:
+        with self._named(folder):
             if isinstance(filesystem, pafs.LocalFileSystem):
                 yield from _scan(top, recursive)
                 return
             for info in filesystem.get_file_info(pafs.FileSelector(top, recursive=recursive, allow_not_found=True)):
                 yield info.path[len(top) :].lstrip("/"), int(info.size or 0), info.type == pafs.FileType.File
-        except OSError as error:
-            raise from_os_error(error, self.where(folder)) from error
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with all that is in it, if it is there."""
         filesystem, base = self._open()
-        try:
+        with self._named(path):
             kind = filesystem.get_file_info(f"{base}/{path}").type
             if kind == pafs.FileType.File:
                 filesystem.delete_file(f"{base}/{path}")
             elif kind == pafs.FileType.Directory:
                 filesystem.delete_dir(f"{base}/{path}")
-        except OSError as error:
-            raise from_os_error(error, self.where(path)) from error
 
     def uri(self, path: str) -> str:
         """The name under which another program opens `path`: a local path, or the root's URI with its options."""
@@ -212,7 +209,7 @@ class Store:
         return f"{base.rstrip('/')}/{path}{mark}{options}"
 
     def rebuild(self, path: str) -> str:
-        """The remedy for a damaged file: what to delete before running again. What was bought stays."""
+        """The remedy for a damaged file: what to delete before running again. Bought answers are kept."""
         names, parts = [path], path.split("/")
         if parts[0] == "artifacts" and len(parts) > 3 and parts[3] != "bought":
             folder = "/".join(parts[:3])
@@ -229,7 +226,7 @@ class Store:
             return None
         data = self.read(path)
         try:
-            return documents.parse(data)
+            return _parse_json(data)
         except ValueError as error:
             if cut and not data.endswith(b"}\n"):
                 return None
@@ -237,7 +234,7 @@ class Store:
 
     def publish_json(self, path: str, content: Any) -> None:
         """Publish a JSON document with its checksum."""
-        self.publish(path, documents.to_text(content).encode())
+        self.publish(path, json_text(content).encode())
 
     def read_table(self, path: str, columns: list[str] | None = None, remedy: str | None = None) -> pa.Table:
         """A Parquet file as a table. Raises StoreError when absent, damaged, or without one of `columns`."""
@@ -251,46 +248,42 @@ class Store:
         Raises StoreError when the storage fails: an unreachable part is not an absent one.
         """
         filesystem, base = self._open()
-        try:
-            with filesystem.open_input_file(f"{base}/{path}") as stream:
-                tail = parquet.read_tail(stream)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise from_os_error(error, self.where(path)) from error
+        with self._named(path):
+            try:
+                with filesystem.open_input_file(f"{base}/{path}") as stream:
+                    tail = parquet.read_tail(stream)
+            except FileNotFoundError:
+                return None
         try:
             return parquet.footer_of(pq.read_metadata(tail))
         except (OSError, ValueError):  # only the bytes in memory are at fault here
             return None
 
     def buckets(self, wanted: int) -> int:
-        """The root's number of query buckets: fixed by whoever uses the root first.
+        """Number of query buckets of the root, fixed by its first run.
 
-        Raises StoreError when the root was made by another format of this project.
+        Raises StoreError if the root was made by another format of this project.
         """
         remedy = "delete it and give execution.buckets: as many as files in artifacts/ingest/*/queries"
-        known = self.read_json("root.json", remedy, cut=True)
-        if known is None:
+        content = self.read_json("root.json", remedy, cut=True)
+        if content is None:
             self.publish_json("root.json", {"format": FORMAT, "buckets": wanted})
             return wanted
-        made_by = known.get("format") if isinstance(known, dict) else None
+        made_by = content.get("format") if isinstance(content, dict) else None
         if made_by != FORMAT:
-            raise StoreError(
-                f"root has format {made_by}, this version writes {FORMAT}",
-                self.where("root.json"),
-                "give another root with --root",
-            )
-        return int(known["buckets"])
+            message = f"expected format {FORMAT} of a root, got {made_by}"
+            raise StoreError(message, self.where("root.json"), "give another root with --root")
+        return int(content["buckets"])
 
 
 def _scan(top: str, recursive: bool, before: str = "") -> Iterator[tuple[str, int, bool]]:
-    """What is in a local folder, also while others write there: what vanishes meanwhile is passed over.
+    """Entries of a local folder while others write to it: files that vanish are skipped.
 
-    pyarrow's own listing fails where the folder appears between its reading it and its asking whether it is there.
+    pyarrow's own listing fails if the folder appears while it is being listed.
     """
     try:
-        with os.scandir(top or "/") as found:
-            entries = list(found)
+        with os.scandir(top or "/") as listing:
+            entries = list(listing)
     except FileNotFoundError:
         return
     for entry in entries:
@@ -302,7 +295,7 @@ def _scan(top: str, recursive: bool, before: str = "") -> Iterator[tuple[str, in
 
 
 def _replace(path: Path, data: bytes | pa.Buffer) -> None:
-    """Write `data` beside `path`, flush it to the disk, and put it in place of `path` in one step."""
+    """Write `data` next to `path`, flush it to the disk, and replace `path` atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -325,3 +318,38 @@ def _upload(filesystem: pafs.FileSystem, name: str, data: bytes | pa.Buffer) -> 
         stream = filesystem.open_output_stream(name, compression=None)
     with stream:
         stream.write(data)
+
+
+def json_text(content: Any) -> str:
+    """`content` as a JSON document whose last key, `checksum`, is a SHA-256 of the others. Equal content, equal bytes.
+
+    Content that is not an object is stored under `content`.
+    """
+    if not isinstance(content, dict) or CHECKSUM in content or content.keys() == _WRAPPED:
+        content = {"content": content}
+    return with_checksum(json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False), "\n ")
+
+
+def with_checksum(text: str, before: str = "\n") -> str:
+    """Add the checksum to the text of a JSON object, whatever its layout; `before` precedes the key."""
+    content = json.loads(text)
+    body = text.rstrip().removesuffix("}").rstrip()
+    return f'{body}{"," if content else ""}{before}"{CHECKSUM}": "{_digest(content)}"\n}}\n'
+
+
+def _parse_json(data: bytes) -> Any:
+    """The content of a document, of older versions without a checksum. Raises ValueError if it is damaged."""
+    try:
+        content = json.loads(data)
+        if not isinstance(content, dict) or CHECKSUM not in content:
+            return content
+        if content.pop(CHECKSUM) != _digest(content):
+            raise ValueError("its checksum does not match its content")
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return content["content"] if content.keys() == _WRAPPED else content
+
+
+def _digest(content: Any) -> str:
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -95,9 +95,9 @@ def _is_whole(file: Path, sealed: str) -> bool:
 
 
 def publish_folder(folder: Path, target: str) -> None:
-    """Put a local folder's content in the place of `target`, a folder or a URI.
+    """Replace `target`, a folder or a URI, by a local folder's content.
 
-    Raises StoreError where this machine's disk refuses; then nothing is left of it there.
+    Raises StoreError if this machine's disk refuses; then nothing of it is left there.
     """
     files, path = filesystem(target)
     if not isinstance(files, pafs.LocalFileSystem):

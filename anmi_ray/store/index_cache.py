@@ -13,13 +13,39 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DamagedError
 from anmi_ray.store import Artifact, Store, fingerprint
+
+
+class Shelf(Protocol):
+    """Things made of one set of texts. Called, it gives the local folder that holds one of them."""
+
+    def __call__(self, kind: str, version: int, settings: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
+        """The folder of `kind`, made by `make` in an empty folder where it is not there yet.
+
+        `version` and `settings` are all that it follows from besides the texts.
+        """
+        ...
+
+
+@contextmanager
+def scratch() -> Iterator[Shelf]:
+    """A shelf that is empty at first and gone at last."""
+    with tempfile.TemporaryDirectory(prefix="anmi-index-") as top:
+
+        def shelf(kind: str, version: int, settings: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
+            folder = Path(top) / kind
+            if not folder.is_dir():
+                folder.mkdir()
+                make(folder)
+            return folder
+
+        yield shelf
 
 
 def content_of_documents(documents: pa.Table) -> str:
@@ -41,7 +67,7 @@ def _content(ids: list[bytes], text_hashes: Iterable[bytes]) -> str:
 
 
 class StoreShelf:
-    """Keeps what is made of the texts of this `content` under the store's root; see `retrieval.shelf.Shelf`.
+    """Keeps what is made of the texts of this `content` under the store's root; see `Shelf`.
 
     `made`: the kinds that were made by this object. Raises DamagedError where files are missing or damaged.
     """

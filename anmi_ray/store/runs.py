@@ -1,4 +1,4 @@
-"""What a root knows of its runs: each name's record, and the model that a run trained."""
+"""The runs of a root: their records and models."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from anmi_ray.config.paths import RUN_NAME, check_address
 from anmi_ray.core.errors import ConfigError, DamagedError
 from anmi_ray.store import Artifact, Store, public_root
 
-TRAINED = "trained by "  # how the role of another run's model begins; the name of its peer follows
-BEFORE = "the last run's "  # how the role of what a run that is gone on with has made begins; its stage follows
-_ANEW = "delete it and carry out the run again: what it made is found, and the record written anew"
+TRAINED = "trained by "  # begins the role of another run's model; the name of its peer follows
+BEFORE = "the last run's "  # begins the role of an artifact of the refined run; its stage follows
+_ANEW = "delete it and run again: artifacts are found, and the record is written again"
 
 
 def recorded(store: Store, name: str) -> dict[str, Any] | None:
-    """What a root knows of run `name`, None where nothing. Raises DamagedError where that is no record of a run."""
+    """The record of run `name`, or None. Raises DamagedError for a file that is not a record."""
     path = f"runs/{name}.json"
     record = store.read_json(path, _ANEW)
     if record is None:
@@ -32,7 +32,7 @@ def recorded(store: Store, name: str) -> dict[str, Any] | None:
 
 
 class _Held(dict[str, Any]):
-    """A part of a record. DamagedError where it is asked for what it does not hold."""
+    """A part of a record. Missing keys raise DamagedError."""
 
     def __init__(self, content: Mapping[str, Any], place: str) -> None:
         super().__init__(content)
@@ -43,41 +43,43 @@ class _Held(dict[str, Any]):
 
 
 def _is_record(record: Any) -> bool:
-    """Whether it says which artifacts a run is made of; settings and environment are groups where they are there."""
+    """True if the record names the artifacts of a run, and settings and environment are groups."""
     if not isinstance(record, dict):
         return False
     parts: list[Any] = [record.get(name, {}) for name in ("stages", "failed", "config", "environment")]
     if not all(isinstance(part, dict) for part in parts):
         return False
     stages, failed, config, _ = parts
-    names = [one.get("fingerprint") if isinstance(one, dict) else None for one in (*stages.values(), *failed.values())]
+    names = [
+        stage.get("fingerprint") if isinstance(stage, dict) else None for stage in (*stages.values(), *failed.values())
+    ]
     named = all(isinstance(name, str) and re.fullmatch(r"[\w-]+", name) for name in names)
     return isinstance(config.get("seed", 0), int) and named
 
 
 def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
-    """The store under `root` and what it knows of run `name`. Raises ConfigError when there is no such run.
+    """The store under `root` and the record of run `name`.
 
-    Also where the root's address carries a credential.
+    Raises ConfigError if there is no such run, or if the root's address contains a credential.
     """
     check_address(root, "root")
     store = Store(root)
     record = recorded(store, name) if re.fullmatch(RUN_NAME, name) else None  # nothing else is read for a name
     if record is None:
-        known = [file.removesuffix(".json") for file in store.names("runs")]
+        names = [file.removesuffix(".json") for file in store.names("runs")]
         raise ConfigError(
-            f"no run of that name; there {'are' if known else 'is'} {members(known) or 'none'}",
+            f"no run of that name; there are {members(names) or 'no runs'}",
             f"{root}/runs/{name}.json",
-            f"{'name one of them' if known else 'carry one out with anmi run'}, or give its root with --root",
+            f"{'give one of them' if names else 'start one with anmi run'}, or give its root with --root",
         )
     return store, record
 
 
 def trained(name: str, root: str, corpus: str | None) -> Artifact:
-    """The complete train artifact of run `name` under `root`, over the collection whose content hash is `corpus`.
+    """The complete train artifact of run `name` under `root`, over the collection with content hash `corpus` (None:
+    any).
 
-    corpus: None where any will do. Raises ConfigError where there is no such run, it is over another collection, or has
-    no model.
+    Raises ConfigError if there is no such run, it used another collection, or it has no model.
     """
     store, record = find_run(name, root)
     place = store.where(f"runs/{name}.json")
@@ -87,39 +89,39 @@ def trained(name: str, root: str, corpus: str | None) -> Artifact:
             place,
             "name a run over this one: its model is to score the same documents",
         )
-    known = record["stages"].get("train")
-    found = None if known is None else Artifact(store, "train", known["fingerprint"])
-    if found is None or found.manifest() is None:
+    stage = record["stages"].get("train")
+    artifact = None if stage is None else Artifact(store, "train", stage["fingerprint"])
+    if artifact is None or artifact.manifest() is None:
         raise ConfigError(f"run {name} has no model: its train stage is not complete", place, "carry it out first")
-    return found
+    return artifact
 
 
 def collection_of(record: Mapping[str, Any]) -> str:
-    """What strangers may call a run's collection: its id in ir_datasets, else the last part of where it lies."""
+    """Public name of a run's collection: its id in ir_datasets, else the last part of its path."""
     name = public_root(str(record["corpus_name"]))  # old versions recorded credentials in addresses
     listed = record.get("config", {}).get("corpus", {}).get("reader") == "ir_datasets"
     return name if listed else Path(name).name
 
 
 def of_other_runs(store: Store, inputs: Mapping[str, str]) -> dict[str, Artifact]:
-    """By role, what other runs have made among a stage's inputs (name -> fingerprint): models, or of any stage."""
-    found = {role: Artifact(store, "train", name) for role, name in inputs.items() if role.startswith(TRAINED)}
+    """By role, the artifacts of other runs among a stage's inputs (name -> fingerprint)."""
+    artifacts = {role: Artifact(store, "train", name) for role, name in inputs.items() if role.startswith(TRAINED)}
     for role, name in inputs.items():
         if role.startswith(BEFORE):
-            found[role] = Artifact(store, role.removeprefix(BEFORE), name)
-    return found
+            artifacts[role] = Artifact(store, role.removeprefix(BEFORE), name)
+    return artifacts
 
 
 def known_buckets(store: Store) -> int | None:
-    """The number of query buckets that a root was made with; None of a new one."""
-    known = store.read_json("root.json")
-    return known.get("buckets") if isinstance(known, dict) else None
+    """Number of query buckets of an existing root, else None."""
+    content = store.read_json("root.json")
+    return content.get("buckets") if isinstance(content, dict) else None
 
 
 def buckets_kept(store: Store, execution: ExecutionConfig) -> str | None:
-    """What to say where the settings give a root another number of buckets than it has: it keeps its own."""
-    known = known_buckets(store)
-    if known in (None, execution.buckets) or "buckets" not in execution.model_fields_set:
+    """A note if the settings name another number of buckets than the root has, which it keeps."""
+    buckets = known_buckets(store)
+    if buckets in (None, execution.buckets) or "buckets" not in execution.model_fields_set:
         return None
     wanted = f"execution.buckets: {execution.buckets} is for a new root (--root)"
-    return f"{wanted}; this one keeps the {known} of its first run"
+    return f"{wanted}; this one keeps the {buckets} of its first run"

@@ -34,7 +34,7 @@ class Spend:
 
     @property
     def cost(self) -> float:
-        """Dollars, estimated ones included; those of unknown prices are none."""
+        """Dollars, including estimates; 0 for unknown prices."""
         return (self.dollars or 0.0) + (self.unreported_dollars or 0.0)
 
     def __add__(self, other: Spend) -> Spend:
@@ -56,13 +56,14 @@ class Spend:
 
 @dataclass(frozen=True)
 class SpendRecord:
-    """What one session (a run until it ends or dies) has bought of one judge.
+    """Purchases from one judge in one session (a run until it ends or dies).
 
-    `spend` is what was counted, and `estimated` the dollars that those questions were thought to cost that cost
-    some. `calls_under_way` and `dollars_under_way` are held back for questions that were let through and not
-    counted yet; whoever finds the record of a session that died counts them as spent. Of actors that died within
-    the session they are `calls_lost` and `dollars_lost`. `hours` since the session began to ask; `round` is that of
-    the comparisons that it asked about.
+    spend: counted requests, tokens and dollars.
+    estimated: estimated dollars of the questions that cost some.
+    calls_under_way, dollars_under_way: reserved for questions in flight; they count as spent if the session dies.
+    calls_lost, dollars_lost: reserved by actors that died within the session.
+    hours: since the session began to ask.
+    round: round of the comparisons.
     """
 
     judge: str
@@ -79,12 +80,12 @@ class SpendRecord:
 
     @property
     def calls(self) -> float:
-        """Calls, those included that may have been made."""
+        """Calls, including possibly made ones."""
         return self.spend.requests + self.calls_under_way + self.calls_lost
 
     @property
     def dollars(self) -> float:
-        """Dollars, those included that may have been spent; those of unknown prices are none."""
+        """Dollars, including possibly spent ones; 0 for unknown prices."""
         return self.spend.cost + self.dollars_under_way + self.dollars_lost
 
     @staticmethod
@@ -107,19 +108,19 @@ class SpendLog:
         return f"spend/{self.campaign}"
 
     def records(self, but: str = "") -> list[SpendRecord]:
-        """Of every session of all rounds so far, oldest name first, without the session `but`.
+        """Records of all sessions, oldest name first, without session `but`.
 
-        Raises StoreError where one cannot be read.
+        Raises StoreError if one cannot be read.
         """
         names = [name for name in self.store.names(self.path) if name != f"{but}.json"]
         return [self._read(f"{self.path}/{name}") for name in names]
 
     def records_of_round(self) -> list[SpendRecord]:
-        """Of every session of this round so far."""
+        """Records of all sessions of this round."""
         return [record for record in self.records() if record.round == self.round]
 
     def write(self, session: str, record: SpendRecord) -> None:
-        """The state of a session of this round."""
+        """Write the state of a session of this round."""
         self.store.publish_json(f"{self.path}/{session}.json", asdict(replace(record, round=self.round)))
 
     def _read(self, path: str) -> SpendRecord:

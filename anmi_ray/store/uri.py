@@ -28,7 +28,7 @@ def below(place: str, name: str) -> str:
 
 
 def beside(place: str, name: str) -> str:
-    """A folder or file beside `place`.
+    """A sibling of `place`.
 
     >>> beside("s3://bucket/runs/model?region=us-east-1", "ray"), beside("/runs/model", "ray")
     ('s3://bucket/runs/ray?region=us-east-1', '/runs/ray')

@@ -242,7 +242,7 @@ class _Run:
         varied, pairs, tokens = (figures.pop(name) or 0 for name in ("varied", "pairs", "tokens"))
         loss = float(figures.pop("loss") or 0.0)
         self._check(step, loss, varied)
-        factor = rate_factor(self.config, step, self.steps)
+        factor = rate_factor(step, self.steps)
         norm = self.engine.step(factor)
         if not math.isfinite(norm):
             raise self._diverged(step, f"the gradient's norm is {norm}")

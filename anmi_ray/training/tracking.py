@@ -22,7 +22,8 @@ from typing import Any
 
 from anmi_ray.core import environment, redaction
 from anmi_ray.core.errors import ConfigError, first_line
-from anmi_ray.store import documents, public_root
+from anmi_ray.store import public_root
+from anmi_ray.store.files import json_text
 from anmi_ray.store.folders import publish_folder
 
 # Prefixes of a row's keys, by the group in which a tracker shows them; the longest match wins.
@@ -269,7 +270,7 @@ def shared_curves(
 
     def end() -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / NOTE).write_text(documents.to_text(curves.where), encoding="utf-8")
+        (folder / NOTE).write_text(json_text(curves.where), encoding="utf-8")
         publish()
 
     def flush() -> None:

@@ -204,9 +204,6 @@ class _Points(Searcher):
 
     def _new(self) -> Trial | None:
         known = self._trials.read()
-        limit = self._config.trial_hours
-        if limit is not None and sum(trial.seconds for trial in known) >= limit * 3600:
-            return None
         return self._trials.next() if len(known) < self._config.trials else None
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:

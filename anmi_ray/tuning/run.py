@@ -27,7 +27,7 @@ from anmi_ray.pipeline.stages import FIRST, RERANK
 from anmi_ray.reports.campaign import CampaignData, RepeatData, RepeatRow, Trial, to_html, to_json
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, our_errors, ray_session, windowed
-from anmi_ray.store.documents import with_checksum
+from anmi_ray.store.files import with_checksum
 from anmi_ray.tuning import driver, study
 from anmi_ray.tuning.campaign import MEASURE, Campaign, alone, best
 

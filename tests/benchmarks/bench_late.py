@@ -83,7 +83,7 @@ def theirs(lists: Lists, start: Path, device: str, bf16: bool) -> Peer:
     with tempfile.TemporaryDirectory() as scratch:
         arguments = MultiVectorEncoderTrainingArguments(
             output_dir=scratch, num_train_epochs=1, per_device_train_batch_size=config.lists_per_step,
-            learning_rate=config.learning_rate, warmup_steps=config.warmup_fraction, use_cpu=device == "cpu",
+            learning_rate=config.learning_rate, warmup_steps=0.1, use_cpu=device == "cpu",
             bf16=bf16, report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
         )  # fmt: skip
         rows = in_words(lists)

@@ -102,12 +102,15 @@ def measure(name: str, kind: type[QuestionSources], model: Path, folder: Path, d
     sources = kind(made.compare, made.retrieve, made.ingest)
     execution = {
         "device": "cpu",
-        "enforce_eager": True,
         "environment": {"VLLM_CPU_KVCACHE_SPACE": "1"},
-        "max_num_seqs": 64,
         "metrics": True,
     }
-    engine = {"block_size": BLOCK_SIZE, "num_gpu_blocks_override": BLOCKS}
+    engine = {
+        "block_size": BLOCK_SIZE,
+        "num_gpu_blocks_override": BLOCKS,
+        "enforce_eager": True,
+        "max_num_seqs": 64,
+    }
     prompt = {"document_tokens": TOKENS}
     judge = VllmJudgeConfig.model_validate(
         {"kind": "vllm", "name": "llm", "model": str(model), "prompt": prompt, "execution": execution}

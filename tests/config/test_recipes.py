@@ -9,7 +9,7 @@ import pytest
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load, validate
-from anmi_ray.config.recipes import RECIPES
+from anmi_ray.config.rules import RECIPES
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.pipeline.resolve import resolve
 

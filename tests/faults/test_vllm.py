@@ -83,9 +83,14 @@ def campaign(folder: Path, killer: Killer) -> tuple[QuestionSources, VllmJudgeCo
     buckets = [[(f"what is {b}?", texts[b * DOCUMENTS : (b + 1) * DOCUMENTS], PAIRS)] for b in range(BUCKETS)]
     sources = write_questions(store, "test", buckets)
     space = {"VLLM_CPU_KVCACHE_SPACE": "1"}
-    execution = {"device": "cpu", "enforce_eager": True, "environment": space, "max_num_seqs": 16}
     judge = VllmJudgeConfig.model_validate(
-        {"kind": "vllm", "name": "llm", "model": str(write_tiny_llm(folder / "tiny")), "execution": execution}
+        {
+            "kind": "vllm",
+            "name": "llm",
+            "model": str(write_tiny_llm(folder / "tiny")),
+            "engine_kwargs": {"enforce_eager": True, "max_num_seqs": 16},
+            "execution": {"device": "cpu", "environment": space},
+        }
     )
     context = Context(store, ExecutionConfig(root=store.root, buckets=BUCKETS), BUCKETS, 0, killer)
     return sources, judge, context

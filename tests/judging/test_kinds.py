@@ -10,9 +10,8 @@ from typing import Any, get_args
 import pytest
 
 from anmi_ray.config.distill import DistillConfig
-from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.execution import ExecutionConfig, PlanConfig
 from anmi_ray.config.judge import JudgeConfig, JudgeSettings
-from anmi_ray.config.plan import PlanConfig
 from anmi_ray.judging import kinds
 from anmi_ray.judging.kinds.base import ModelInputs
 from anmi_ray.judging.spend import Price

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.config.base import result_settings, whole
-from anmi_ray.config.judge import JudgeConfig
-from anmi_ray.config.pilot import PilotConfig
+from anmi_ray.config.judge import JudgeConfig, PilotConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import COMPARISON, QREL
 from anmi_ray.judging import audit, judge

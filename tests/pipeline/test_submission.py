@@ -30,6 +30,7 @@ from anmi_ray.pipeline.submission import (
     settings,
     variables,
 )
+from docs import generate
 from tests.shipped import EXPERIMENTS
 
 ROOT = Path(__file__).parents[2]
@@ -176,7 +177,7 @@ def test_every_place_among_the_settings_is_known() -> None:
             for value in node:
                 look(value)
 
-    look(Experiment.model_json_schema())
+    look(generate.schema_of(Experiment))
     told = {name for name, text in found.items() if " folder" in f" {text}" or "path of" in text or " file" in text}
     speak_of_one = {"design", "encoding", "form", "judge", "name", "reader"}
     assert told - submitting._PLACES - submitting._PERHAPS == speak_of_one

@@ -17,7 +17,7 @@ from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.retrieval import bm25, dense, vectors
 from anmi_ray.retrieval.shard import ShardIndex, query_vectors
-from anmi_ray.store.shelf import scratch
+from anmi_ray.store.index_cache import scratch
 from tests.retrieval.searched import search_shard, search_vectors
 from tests.retrieval.test_merge import WordEncoder, documents, qrels, queries
 

@@ -25,7 +25,7 @@ from anmi_ray.retrieval.merge import Merged, merge_bucket
 from anmi_ray.retrieval.runs import to_run
 from anmi_ray.retrieval.shard import ShardIndex, query_vectors
 from anmi_ray.retrieval.statistics import Statistics
-from anmi_ray.store.shelf import scratch
+from anmi_ray.store.index_cache import scratch
 from tests.retrieval.searched import search_shard
 
 WORDS = [f"word{i}" for i in range(30)]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from anmi_ray.config.distill import DistillConfig
 from anmi_ray.config.load import load
-from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import digest, id_array
 from anmi_ray.models.pair_classifier import PairClassifier
 from anmi_ray.stages.distill.learn import split_of
-from anmi_ray.stages.distill.worker import DEV, TEST, TRAIN, texts_of
+from anmi_ray.stages.distill.worker import DEV, TEST, TRAIN, texts_for
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder
 
 CONFIG = DistillConfig()
@@ -60,24 +60,10 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> PairClassifier:
 
 def test_an_encoder_reads_two_texts_and_a_decoder_one(decoder: PairClassifier, tmp_path: Path) -> None:
     encoder = PairClassifier.start(DistillConfig(model=str(write_tiny_bert(tmp_path)), max_tokens=40), "binary")
-    assert texts_of(encoder, CONFIG)[1] == "{first} {sep} {second}"
-    text, pair = texts_of(decoder, CONFIG)
+    assert texts_for(encoder)[1] == "{first} {sep} {second}"
+    text, pair = texts_for(decoder)
     assert pair is None
     assert text.index("{query}") < text.index("{first}") < text.index("{second}")
-
-
-@pytest.mark.parametrize(
-    "texts",
-    [
-        {"text": "{query}", "text_pair": "{first} {second}"},
-        {"text": "{query} {sep} {first} {sep} {second}"},
-    ],
-)
-def test_a_backbone_that_pairs_no_texts_is_named(decoder: PairClassifier, texts: dict[str, str]) -> None:
-    config = DistillConfig.model_validate({"form": "pairwise"} | texts)
-    with pytest.raises(ConfigError, match="has no separator token and pairs no texts") as raised:
-        texts_of(decoder, config)
-    assert "distill.text alone" in str(raised.value)
 
 
 def test_defaults_are_what_was_measured_to_work_and_are_read_back() -> None:

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from anmi_ray.config.distill import SampleConfig
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import JudgeConfig
-from anmi_ray.config.sample import SampleConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT
 from anmi_ray.runtime.tasks import Context

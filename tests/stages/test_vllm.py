@@ -39,7 +39,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning"),  # Ray's own, where it is imported
 ]
 TOPICS = [text for text in topics.values() if len(text) > 1000]
-CPU = {"device": "cpu", "enforce_eager": True, "environment": {"VLLM_CPU_KVCACHE_SPACE": "1"}, "max_num_seqs": 64}
+CPU = {"device": "cpu", "environment": {"VLLM_CPU_KVCACHE_SPACE": "1"}}
+ENGINE = {"enforce_eager": True, "max_num_seqs": 64}
 BUCKETS = 2
 
 
@@ -75,7 +76,14 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     store = Store(str(folder / "root"))
     sources = write_questions(store, "test", queries())
     judge = VllmJudgeConfig.model_validate(
-        {"kind": "vllm", "name": "llm", "model": str(model), "prompt": {"document_tokens": 100}, "execution": CPU}
+        {
+            "kind": "vllm",
+            "name": "llm",
+            "model": str(model),
+            "prompt": {"document_tokens": 100},
+            "execution": CPU,
+            "engine_kwargs": ENGINE,
+        }
     )
     context = Context(store, ExecutionConfig(root=store.root, buckets=BUCKETS), BUCKETS, 0, quiet)
     return Setting(folder, sources, judge, context)

@@ -25,7 +25,7 @@ def test_a_hand_edited_record_of_a_run_is_refused(tmp_path: Path) -> None:
     store.publish("runs/mine.json", store.read("runs/mine.json").replace(b"f00", b"f01"))
     with pytest.raises(DamagedError) as caught:
         find_run("mine", str(tmp_path))
-    assert "carry out the run again" in str(caught.value)
+    assert "run again" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["../runs/mine", "runs/../mine", "a\0b", ""])

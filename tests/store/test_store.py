@@ -242,7 +242,7 @@ def test_buckets_are_fixed_by_the_first(store: Store) -> None:
 def test_buckets_of_another_format(tmp_path: Path, content: object) -> None:
     store = Store(str(tmp_path))
     store.publish_json("root.json", content)
-    with pytest.raises(StoreError, match=r"root has format") as caught:
+    with pytest.raises(StoreError, match=r"expected format 1 of a root") as caught:
         store.buckets(4)
     assert caught.value.remedy == "give another root with --root"
 

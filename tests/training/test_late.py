@@ -18,7 +18,7 @@ from torch import Tensor
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import with_settings
-from anmi_ray.config.recipes import RECIPES
+from anmi_ray.config.rules import RECIPES
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.late_interaction import LateInteraction

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.recipes import RECIPES
+from anmi_ray.config.rules import RECIPES
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.late_interaction import LateInteraction

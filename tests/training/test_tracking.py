@@ -129,7 +129,7 @@ def test_all_missing_packages_stand_in_one_message(monkeypatch: pytest.MonkeyPat
 
 def test_a_tracker_named_twice_or_unknown_is_refused(tmp_path: Path, small_collection: Path) -> None:
     config = write_config(tmp_path / "small.yaml", small_collection)
-    for trackers, said in (("[wandb, wandb]", "each tracker once"), ("[comet]", "tensorboard")):
+    for trackers, said in (("[wandb, wandb]", "named twice"), ("[comet]", "tensorboard")):
         with pytest.raises(ConfigError, match=said):
             load(config, [f"execution.train.trackers={trackers}"])
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray.config.pilot import PilotConfig
+from anmi_ray.config.judge import PilotConfig
 from anmi_ray.core.identity import id_matrix, id_order, uniforms
 from anmi_ray.core.records import COMPARISON
 from anmi_ray.core.scale import Z95, wilson

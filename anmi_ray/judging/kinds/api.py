@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 
 from anmi_ray.config.base import whole
 from anmi_ray.config.endpoint import EndpointConfig
-from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.execution import ExecutionConfig, PlanConfig
 from anmi_ray.config.judge import ApiJudgeConfig
 from anmi_ray.config.needs import Need
-from anmi_ray.config.plan import PlanConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.judging import spend
 from anmi_ray.judging.http.client import ChatClient, Failed, Reply

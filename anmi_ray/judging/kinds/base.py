@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from anmi_ray.config.base import whole
 from anmi_ray.config.distill import DistillConfig
 from anmi_ray.config.endpoint import EndpointConfig
-from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.execution import ExecutionConfig, PlanConfig
 from anmi_ray.config.needs import Need
-from anmi_ray.config.plan import PlanConfig
 from anmi_ray.config.prompt import PromptConfig
 from anmi_ray.core.identity import digest
 from anmi_ray.core.records import ANSWER

@@ -50,7 +50,7 @@ class SimulatedJudge(Judge):
     def ask(self, asked: Questions, order: Order, difference: Reals, seed: int) -> Answers:
         """Return answers in one order, for the panel's perceived `difference` float[P].
 
-        It perceives difference + taste_a − taste_b + noise ± position_bias, then ties, lapses and fails as configured.
+        It perceives difference + taste_a − taste_b + noise ± position_bias, then ties and fails as configured.
         """
         config = self.config
         key = ("judge", seed, config.name)
@@ -61,9 +61,6 @@ class SimulatedJudge(Judge):
             seen = seen + taste[asked.a] - taste[asked.b]
         seen = seen + (config.position_bias if order == "ab" else -config.position_bias)
         p_a = preferences.of_difference(seen, config.readout, config.tie_width)
-        if config.lapse_rate:
-            coin = uniforms(asked.ids, *key, order, "lapse")
-            p_a = np.where(coin < config.lapse_rate, coin < config.lapse_rate / 2, p_a)
         failure = np.full(len(p_a), -1, dtype=np.int64)
         if config.failure_rate:
             luck = uniforms(asked.ids, *key, order, "failure")

@@ -21,10 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from anmi_ray.config.base import whole
-from anmi_ray.config.execution import ExecutionConfig
+from anmi_ray.config.execution import ExecutionConfig, PlanConfig
 from anmi_ray.config.needs import Need, gpu_of_type
 from anmi_ray.config.paths import as_written
-from anmi_ray.config.plan import PlanConfig
 from anmi_ray.config.vllm import VllmJudgeConfig
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError
@@ -181,13 +180,14 @@ class VllmModel:
             "trust_remote_code": config.trust_remote_code, "load_format": "safetensors",
             "revision": self.source.hub_revision, "tokenizer_revision": self.source.hub_revision,
             "enable_prefix_caching": True, "disable_log_stats": not execution.metrics,
-            "max_num_seqs": execution.max_num_seqs, "enforce_eager": execution.enforce_eager,
             "gpu_memory_utilization": execution.gpu_memory_utilization if gpu else None,
             "tensor_parallel_size": parallel,
             # separate processes for several GPUs: Ray's would hold a placement group until the driver ends
             "distributed_executor_backend": "uni" if parallel == 1 else "mp",
         }  # fmt: skip
-        own = {} if gpu else {"block_size": 32}  # tokens per KV cache block; the CPU default of 128 shares less
+        own: dict[str, Any] = {"max_num_seqs": 256}
+        if not gpu:
+            own["block_size"] = 32  # tokens per KV cache block; the CPU default of 128 shares less
         return {**own, **config.engine_kwargs, **{name: value for name, value in given.items() if value is not None}}
 
     def environment(self) -> dict[str, str]:

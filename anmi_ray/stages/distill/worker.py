@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 import torch.distributed as dist
 
 from anmi_ray.config.distill import DistillConfig
-from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import id_matrix
 from anmi_ray.judging import calibration
 from anmi_ray.judging.kinds import distilled
@@ -87,7 +86,7 @@ def _calibrate(
         sharpen(model.network, fitted.beta, (0,))
         return
     sharpen(model.network, fitted.beta, fitted.columns)
-    text, pair = texts_of(model, config)
+    text, pair = texts_for(model)
     form = distilled.DistilledForm(config.target, text, pair, model.max_tokens, fitted.isotonic)
     model.beside[distilled.FILE] = form.to_json()
 
@@ -113,25 +112,12 @@ def reader_of(config: DistillConfig, device: str) -> tuple[Any, Make]:
         scorer = kind.load(config.model, **shared)
         return scorer, partial(_single, scorer)
     model = PairClassifier.start(config, config.target, device)
-    return model, partial(_together, model, Truncator(model, *texts_of(model, config)))
+    return model, partial(_together, model, Truncator(model, *texts_for(model)))
 
 
-def texts_of(model: PairClassifier, config: DistillConfig) -> tuple[str, str | None]:
-    """The texts that query and documents are put into.
-
-    Raises ConfigError where the settings want two texts, or a separator, and the tokenizer has none.
-    """
-    paired = model.tokenizer.sep_token is not None
-    if config.text is None:
-        return ENCODER_TEXTS if paired else DECODER_TEXTS
-    if not paired and (config.text_pair is not None or "{sep}" in config.text):
-        raise ConfigError(
-            f"its tokenizer ({type(model.tokenizer).__name__}) has no separator token and pairs no texts",
-            f"model {model.name}",
-            "put query and documents into distill.text alone, such as "
-            "'Query: {query} A: {first} B: {second}', and leave text_pair out",
-        )
-    return config.text, config.text_pair
+def texts_for(model: PairClassifier) -> tuple[str, str | None]:
+    """The texts that query and documents are put into, as the model's tokenizer pairs texts."""
+    return ENCODER_TEXTS if model.tokenizer.sep_token is not None else DECODER_TEXTS
 
 
 def _together(

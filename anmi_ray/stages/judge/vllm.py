@@ -98,7 +98,8 @@ def _processor(judge: VllmModel, pool: tuple[int, int], on: Mapping[str, str]) -
             model_source=judge.source.path_or_id,
             engine_kwargs=judge.engine_kwargs(),
             batch_size=AT_ONCE,
-            max_concurrent_batches=1 + -(-execution.max_num_seqs // AT_ONCE),  # one more waits, so that none runs dry
+            # one more waits, so that none runs dry
+            max_concurrent_batches=1 + -(-judge.engine_kwargs()["max_num_seqs"] // AT_ONCE),
             concurrency=pool,
             accelerator_type=execution.accelerator_type,
             runtime_env={"env_vars": judge.environment()},
@@ -253,7 +254,7 @@ def _engine_errors(judge: VllmJudgeConfig) -> Iterator[None]:
             f"the engine did not start, or kept dying: {_cause(str(error)) or type(error).__name__}",
             f"judge {judge.name}",
             f"its own words are in the logs of Ray's session ({file}); often it is memory: lower "
-            "gpu_memory_utilization, max_num_seqs or prompt.document_tokens",
+            "gpu_memory_utilization, engine_kwargs.max_num_seqs or prompt.document_tokens",
         ) from error
 
 

@@ -51,7 +51,7 @@ from anmi_ray.stages.mine.examples import confirmed
 from anmi_ray.stages.report.rounds import design_rounds
 from anmi_ray.stages.report.serving import serving
 from anmi_ray.store import Artifact, Flow
-from anmi_ray.store.documents import with_checksum
+from anmi_ray.store.files import with_checksum
 
 _SAMPLE = 300  # queries behind the scatter and the histogram
 _FITS = 5_000  # queries behind the quantiles of the fits, the others among them

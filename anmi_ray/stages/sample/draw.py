@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.comparisons import sample
-from anmi_ray.config.sample import SampleConfig
+from anmi_ray.config.distill import SampleConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, COMPARISON
 from anmi_ray.runtime import exchange
