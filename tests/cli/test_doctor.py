@@ -6,10 +6,10 @@ import io
 from pathlib import Path
 
 import pytest
+from anmi_ray.cli.doctor import render
 
 from anmi_ray.api import doctor
 from anmi_ray.cli.console import stdout
-from anmi_ray.cli.doctor import render
 from anmi_ray.core import environment
 from anmi_ray.retrieval import jdk
 from tests.small import write_config

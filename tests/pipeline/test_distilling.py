@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from anmi_ray.cli.distill import distilled
 from rich.console import Console
 
 from anmi_ray.api.prompts import preview_prompts
-from anmi_ray.cli.distill import distilled
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError
