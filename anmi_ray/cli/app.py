@@ -55,7 +55,7 @@ def replacement(words: list[str]) -> str | None:
     if command in REPLACED:
         return REPLACED[command].format(shlex.join(rest))
     renamed: list[str] = []
-    for word, following in zip(rest, [*rest[1:], ""], strict=True):
+    for word, following in zip(rest, [*rest[1:], ""], strict=False):
         name, sign, value = word.partition("=")
         new = _RENAMED.get((command, name), name)
         if command in _WROTE_JSON and name == "--json" and (sign or following == "-" or following.endswith(".json")):
