@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from anmi_ray.evaluation.headline import Headline
     from anmi_ray.evaluation.judged import ByJudges
     from anmi_ray.evaluation.relevance import Relevance
+    from anmi_ray.stages.elsewhere import Elsewhere
 
 TableName = Literal[
     "queries", "texts", "candidates", "comparisons", "judgments", "ratings", "fits", "gaps", "examples", "metrics"
@@ -135,6 +136,12 @@ class Run:
         from anmi_ray.stages import by_judges
 
         return by_judges.of(self.artifact("evaluate", "measures by judges"))
+
+    def elsewhere(self) -> list[Elsewhere]:
+        """Return the model's measures on other collections (evaluate.also), with those of the first stage and start."""
+        from anmi_ray.stages import elsewhere
+
+        return elsewhere.measured(self._store, self.name)
 
     def relevance(self) -> Relevance | None:
         """Return P(relevant) of the model's scores; None without an evaluation or a fitted curve."""

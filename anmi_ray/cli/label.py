@@ -81,7 +81,7 @@ def _serve(labelling: Labelling, names: list[str], port: int, out: Console) -> N
     everyone = sum(one.everyone for one in labelling.pairs)
     out.print(f"pairs          {len(labelling.pairs):,}, everyone answers {everyone:,}")
     out.print(f"page           {page.address}")
-    out.print("               for this machine only; whoever has the address may answer. Ctrl-C ends it")
+    out.print("               for this machine only; anyone with the address may answer. Ctrl-C stops it")
     try:
         page.serve()
     except KeyboardInterrupt:

@@ -61,7 +61,7 @@ def test_everything_it_writes(file: Path, tmp_path: Path) -> None:
     file.write_text(HEAD + GOOD + "q0,b,d,sure,ab,,timeout\nq0,b,d,sure,ba,2,\n")
     out, plot, rejects, grades = (tmp_path / name for name in ("o.json", "p.html", "r.csv", "g.tsv"))
     grades.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{q}\ta\t1\nq{q}\tb\t0\n" for q in range(12)))
-    said = audit(file, "--json", out, "--plot", plot, "--rejects", rejects, "--grades", grades)
+    said = audit(file, "--out", out, "--plot", plot, "--rejects", rejects, "--grades", grades)
     found = json.loads(out.read_text())
     assert found["source"] == {
         "file": str(file),
@@ -108,7 +108,7 @@ def test_formats_agree(file: Path, tmp_path: Path, suffix: str) -> None:
     found = []
     for source in (file, path):
         out = tmp_path / "o.json"
-        audit(source, "--json", out)
+        audit(source, "--out", out)
         found.append({**json.loads(out.read_text()), "source": None})
     assert found[0] == found[1]
 
@@ -138,7 +138,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_a_run_has_stored_its_audit(root: Path, tmp_path: Path) -> None:
     out, plot = tmp_path / "o.json", tmp_path / "p.svg"
-    said = audit("done", "--root", root, "--json", out, "--plot", plot)
+    said = audit("done", "--root", root, "--out", out, "--plot", plot)
     assert "run done: its stored audit, over a sample of 250 queries" in said
     assert columns(said, "sim-1")[:4] == ["sim-1", "8", "12.5", "+10.0"]
     assert "failures       sim-1: 1 timeout" in said
@@ -153,7 +153,7 @@ def test_a_run_has_stored_its_audit(root: Path, tmp_path: Path) -> None:
         (["begun"], "the run has no audit: its judge stage is not complete"),
         (["done", "--grades", "g.tsv"], "--grades is for a file, and done names a run"),
         (["done", "--rejects", "r.csv"], "--rejects is for a file, and done names a run"),
-        (["done", "--json", "nowhere/o.json"], "mkdir -p"),
+        (["done", "--out", "nowhere/o.json"], "mkdir -p"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -165,8 +165,8 @@ def test_mistakes_about_runs(root: Path, arguments: list[str], says: str) -> Non
     ("arguments", "says"),
     [
         (["absent.csv"], "absent.csv: no such file or folder"),
-        (["answers.csv", "--json", "answers.csv"], "would overwrite it; it is read"),
-        (["answers.csv", "--json", "o", "--plot", "o"], "a picture is .svg or .html"),
+        (["answers.csv", "--out", "answers.csv"], "would overwrite it; it is read"),
+        (["answers.csv", "--out", "o", "--plot", "o"], "a picture is .svg or .html"),
         (["answers.csv", "--rejects", "r.txt"], "its format cannot be told"),
         (["answers.csv", "--grades", "absent.tsv"], "absent.tsv: no such file or folder"),
         (["answers.csv", "--grades", "other.tsv"], "grades no pair that was compared"),
