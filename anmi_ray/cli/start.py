@@ -108,7 +108,7 @@ def config(
         for part in groups[0].split("."):
             named = settings if isinstance(settings, dict) else {str(at): one for at, one in enumerate(settings or [])}
             settings = named.get(part)
-        settings = {groups[0]: settings}
+        settings = {groups[0]: {} if settings is None and changed else settings}
     out = console.stdout()
     out.print(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), markup=False)
     if groups or changed:
