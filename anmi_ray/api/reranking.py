@@ -199,15 +199,16 @@ def _gpu_full(message: str) -> ConfigError:
     return ConfigError(f"out of memory: {message}", "the GPU", remedy)
 
 
-def _loaded(folder: Path, threads: int, device: Device, precision: Precision) -> Reranker:
+def _loaded(model: str | Path, threads: int, device: Device, precision: Precision) -> Reranker:
     """Return the model of a folder, which is kept in memory until another one is needed."""
     from anmi_ray.models.reranker import resolve_device
 
+    folder = Path(model).resolve()
     written_ns = max(file.stat().st_mtime_ns for file in folder.iterdir())
-    key = folder.resolve(), threads, resolve_device(device), precision, written_ns
+    key = folder, threads, resolve_device(device), precision, written_ns
     if key not in _kept:
         _kept.clear()  # first: two may not fit into a GPU's memory
-        _kept[key] = load(str(folder.resolve()), threads, device, precision)
+        _kept[key] = load(str(folder), threads, device, precision)
     return _kept[key]
 
 
@@ -235,12 +236,10 @@ def rerank_run(
     model: a folder, a run under `root`, or a model of the hub (org/model@revision) with a head
     partners: TREC runs of the systems in the model's fusion
     say: receives messages about ranks that contradict scores, unknown ids, and documents below `min_relevance`
-    min_relevance, device, precision: as for `rerank`
     table_file: table of the ranking, with P(relevant) if known
-    own_document: as corpus.own_document
+    min_relevance, device, precision: as for `rerank`; own_document: as corpus.own_document
 
-    Reject (count) queries that the collection does not have, or none of whose documents it has. Raise DataError if half
-    or more of the queries or documents are not in the collection.
+    Queries without a text or a known document are rejected. Raise DataError if half or more of the ids are unknown.
     """
     from anmi_ray.corpus import lookup
     from anmi_ray.stages.ingest import of_queries
@@ -263,9 +262,9 @@ def rerank_run(
     lookup.check_ids(str(collection), runs, {}, say)
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
     known = _known(run, queries, documents, collection, run_file)
-    how = threads, device, precision
     with gpu_memory_named(_gpu_full):
-        loaded = _loaded(Path(source), *how) if isinstance(source, str) else load(source, *how)
+        how = threads, device, precision
+        loaded = _loaded(source, *how) if isinstance(source, str) else load(source, *how)
         own = reranked = ranking.rerank(known, queries, documents, loaded)
     if fusion is not None:
         scores = {name: of_queries(one.table, queries) for name, one in others.items()}

@@ -40,6 +40,10 @@ REPLACED = {  # former commands; {} are their arguments
     "refine": "anmi run CONFIG refines=RUN name=RUN-refine-1",
 }
 _RENAMED = {("evaluate", "--run"): "--ranking", ("rerank", "--run"): "--ranking", ("init", "--to"): "--out"}
+_DROPPED = {  # former options; what to do instead
+    ("rate", "--tie-width"): 'in Python: anmi_ray.rate(FILE, model="bradley-terry", ties="davidson", tie_width=0.5)',
+    ("rate", "--plot-query"): "rate a file with this query only, with --plot",
+}
 _WROTE_JSON = ("audit", "judge", "mine")  # --json FILE is --out FILE
 for panel, commands in PANELS.items():
     for command in commands:
@@ -48,7 +52,7 @@ app.add_typer(jobs, rich_help_panel="Cluster")
 
 
 def replacement(words: list[str]) -> str | None:
-    """Return the command line that replaced a former one, or None."""
+    """Return what replaced a former command line, or None."""
     command, *rest = words or [""]
     if command == "--json":
         return shlex.join(["anmi", *rest, "--json"])
@@ -57,6 +61,8 @@ def replacement(words: list[str]) -> str | None:
     renamed: list[str] = []
     for word, following in zip(rest, [*rest[1:], ""], strict=False):
         name, sign, value = word.partition("=")
+        if (command, name) in _DROPPED:
+            return _DROPPED[command, name]
         new = _RENAMED.get((command, name), name)
         if command in _WROTE_JSON and name == "--json" and (sign or following == "-" or following.endswith(".json")):
             new = "--out"

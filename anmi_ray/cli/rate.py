@@ -2,62 +2,62 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from anmi_ray.cli.flags import COMMAND_LINE, ColumnsOption, MaxRejectsOption, PlotOption, RejectsOption, columns_of
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.cli.flags import ColumnsOption, MaxRejectsOption, PlotOption, RejectsOption, columns_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from anmi_ray.api.preferences import Rated
 
-_PLOTTED = 3  # queries in a picture, unless one is requested
+_PLOTTED = 3  # queries in a picture
 _PRINTED = 50  # documents to print without --out
-_SETTINGS = ("model", "prior", "ties", "tie_width", "judge_offsets", "dispersion", "estimate")
+_SETTINGS = ("model", "prior", "ties", "judge_offsets", "dispersion", "estimate")
+
+FileArg = Annotated[
+    Path, typer.Argument(metavar="FILE", help="preferences: .csv, .tsv, .jsonl (also .gz, .zst), .parquet, or -")
+]
+ModelOption = Annotated[Literal["thurstone", "bradley-terry"], typer.Option(help="link of the win probability")]
+PriorOption = Annotated[
+    str, typer.Option(help="empirical-bayes, none (maximum likelihood), or the ratings' SD in probits or logits")
+]
+TiesOption = Annotated[
+    Literal["half", "davidson"], typer.Option(help="a preference of .5: half a win, or a tie (bradley-terry only)")
+]
+DispersionOption = Annotated[
+    str, typer.Option(help="variance of an answer over a fair coin's: pooled, pearson, or a NUMBER")
+]
+EstimateOption = Annotated[
+    Literal["mean", "mode"], typer.Option(help="point of the posterior; without a prior always the mode")
+]
+AnchorsOption = Annotated[
+    Path | None, typer.Option(help="known positives (query_id, doc_id), from which gaps are measured")
+]
 
 
 def rate(
     context: typer.Context,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="preferences: .csv, .tsv, .jsonl (also .gz, .zst), .parquet, or -")
-    ],
+    file: FileArg,
     out: Annotated[
         Path | None, typer.Option(help="write ratings: .csv, .tsv, .jsonl (also .gz, .zst), .parquet, or -")
     ] = None,
-    model: Annotated[
-        Literal["thurstone", "bradley-terry"], typer.Option(help="link of the win probability")
-    ] = "thurstone",
-    prior: Annotated[
-        str, typer.Option(help="empirical-bayes, none (maximum likelihood), or the ratings' SD in probits or logits")
-    ] = "empirical-bayes",
-    ties: Annotated[
-        Literal["half", "davidson"], typer.Option(help="a preference of .5: half a win, or a tie (bradley-terry only)")
-    ] = "half",
-    tie_width: Annotated[
-        str, typer.Option(help="davidson's nu, the odds of a tie between equal documents: fitted, or a NUMBER")
-    ] = "fitted",
+    model: ModelOption = "thurstone",
+    prior: PriorOption = "empirical-bayes",
+    ties: TiesOption = "half",
     judge_offsets: Annotated[
         bool, typer.Option("--judge-offsets", help="fit each judge's bias towards the document shown first")
     ] = False,
-    dispersion: Annotated[
-        str, typer.Option(help="variance of an answer over a fair coin's: pooled, pearson, or a NUMBER")
-    ] = "pooled",
-    estimate: Annotated[
-        Literal["mean", "mode"], typer.Option(help="point of the posterior; without a prior always the mode")
-    ] = "mean",
-    anchors: Annotated[
-        Path | None, typer.Option(help="known positives (query_id, doc_id), from which gaps are measured")
-    ] = None,
+    dispersion: DispersionOption = "pooled",
+    estimate: EstimateOption = "mean",
+    anchors: AnchorsOption = None,
     fits: Annotated[Path | None, typer.Option(help="write a row per query: converged, connected, ...")] = None,
     gaps: Annotated[Path | None, typer.Option(help="write gaps to anchors, or to the best, with errors")] = None,
     plot: PlotOption = None,
-    plot_query: Annotated[str | None, typer.Option(metavar="ID", help="query to draw (default: the first few)")] = None,
     rejects: RejectsOption = None,
     max_reject_fraction: MaxRejectsOption = 0.1,
     all_one_query: Annotated[bool, typer.Option("--all-one-query", help="ignore query_id: one query")] = False,
@@ -76,8 +76,6 @@ def rate(
     from anmi_ray.tables import formats
     from anmi_ray.tables.preferences import GAMES
 
-    if plot_query is not None and plot is None:
-        raise ConfigError("--plot-query needs --plot", COMMAND_LINE, "add --plot FILE, or leave it out")
     outputs = {"out": out, "fits": fits, "gaps": gaps, "rejects": rejects, "plot": plot}
     formats.check_outputs(outputs, [path for path in (file, anchors) if path is not None])
     settings = {name: context.params[name] for name in _SETTINGS}
@@ -93,15 +91,13 @@ def rate(
             columns=columns_of(columns, GAMES.columns),
             **settings,
         )
-    drawn = _drawn(rated, plot_query) if plot is not None else []
     for path, table in ((out, rated.ratings), (fits, rated.fits), (gaps, rated.gaps)):
         if path is not None:
             formats.write_table(table, path)
     if plot is not None:
-        _plot(rated, drawn, plot)
+        _plot(rated, plot)
     screen = console.stdout(console.beside(outputs))
-    names = {"out": "ratings", "plot": f"plot ({', '.join(drawn)})"}
-    written = [f"{names.get(option, option):14} -> {path}" for option, path in outputs.items() if path is not None]
+    written = [f"{option:14} -> {path}" for option, path in outputs.items() if path is not None]
     for block in (str(rated), *written, *(_table(rated.ratings) if out is None else ())):
         screen.print(block, highlight=False, markup=False)
 
@@ -125,22 +121,12 @@ def _table(ratings: pa.Table) -> Iterator[object]:
         yield f"{ratings.num_rows - _PRINTED:,} more documents; --out FILE writes all"
 
 
-def _drawn(rated: Rated, plot_query: str | None) -> list[str]:
-    """Return the queries of a picture: the requested one, or the first few."""
-    queries = rated.fits["query_id"].to_pylist()
-    if plot_query is None:
-        return queries[:_PLOTTED]
-    if plot_query not in queries:
-        near = difflib.get_close_matches(plot_query, queries[:1000], n=1)
-        hint = f"did you mean {near[0]}?" if near else f"the first is {queries[0]}"
-        raise ConfigError(f"--plot-query {plot_query}: not a rated query", rated.preferences.place, hint)
-    return [plot_query]
-
-
-def _plot(rated: Rated, queries: list[str], path: Path) -> None:
+def _plot(rated: Rated, path: Path) -> None:
+    """Draw the first queries."""
     from anmi_ray.reports import pictures  # Altair is slow to import
     from anmi_ray.tables import formats
 
+    queries = rated.fits["query_id"].to_pylist()[:_PLOTTED]
     drawn = [pictures.ratings(pictures.rated_list(rated.ratings, rated.gaps, query)) for query in queries]
     total = rated.fits.num_rows
     note = "Best first. Intervals are of the ratings; --gaps writes the errors of differences."

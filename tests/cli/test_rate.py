@@ -70,7 +70,7 @@ def test_everything_it_writes(file: Path, tmp_path: Path) -> None:
         "estimate       posterior means",
         "converged      every query",
         "connected      every query",
-        f"ratings        -> {out}",
+        f"out            -> {out}",
     ):
         assert line in said
     assert "1 of their rows name no rated document" in said
@@ -92,22 +92,16 @@ def test_output_formats_agree(file: Path, tmp_path: Path, suffix: str) -> None:
 def test_the_picture(file: Path, tmp_path: Path) -> None:
     file.write_text(HEAD + "".join(f"q{i},<a&b>,b,1\nq{i},c,d,0.5\n" for i in range(5)))
     said = rate(file, "--prior", 1, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg")
-    assert "plot (q0, q1, q2)" in said
     assert "connected      5 of 5 queries disconnected (q0, q1, q2, ...)" in said
     drawn = (tmp_path / "p.svg").read_text()
     assert "query q2" in drawn
     assert "query q3" not in drawn
     assert "&lt;a&amp;b&gt;" in drawn
     assert "var(" not in drawn
-    rate(file, "--prior", 1, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg", "--plot-query", "q3")
-    assert "query q3" in (tmp_path / "p.svg").read_text()
     file.write_text(f"{HEAD}q,var(--x),b,1\nq,var(--card),d,1\n")
     rate(file, "--prior", 1, "--out", tmp_path / "o.csv", "--plot", tmp_path / "q.svg")
     drawn = (tmp_path / "q.svg").read_text()
     assert {"var(--x)", "var(--card)"} == set(re.findall(r"var\([^)]*\)", drawn))
-    file.write_text(f"{HEAD}q3,a,b,1\n")
-    said = refused("rate", file, "--out", tmp_path / "o.csv", "--plot", tmp_path / "p.svg", "--plot-query", "q33")
-    assert "did you mean q3?" in said
 
 
 def test_ties_and_leanings(tmp_path: Path) -> None:
@@ -118,8 +112,8 @@ def test_ties_and_leanings(tmp_path: Path) -> None:
     ]
     file, out = tmp_path / "judged.csv", tmp_path / "o.csv"
     file.write_text("query_id,doc_a,doc_b,preference,judge\n" + "\n".join(lines) + "\n")
-    said = rate(file, "--out", out, "--prior", 1, "--model", "bradley-terry", "--ties", "davidson", "--tie-width", 0.5)
-    assert "davidson, width 0.5" in said
+    said = rate(file, "--out", out, "--prior", 1, "--model", "bradley-terry", "--ties", "davidson")
+    assert "davidson, width" in said
     said = rate(file, "--out", out, "--prior", 1, "--judge-offsets")
     leaning = {line.split()[2]: int(line.split()[3]) for line in said.splitlines() if line.startswith("offset")}
     assert leaning["x:"] > leaning["y:"]
@@ -183,6 +177,7 @@ def test_leanings_are_fitted_whatever_the_orders_are_called(tmp_path: Path, orde
         (["--out", "o.csv", "--plot", "p.png"], "a picture is .svg or .html"),
         (["--out", "o.csv", "--prior", "empirical"], "prior"),
         (["--out", "o.csv", "--prior", "0"], "prior"),
+        (["--tie-width", "1"], "remedy: in Python: anmi_ray.rate"),
         (["--out", "o.csv", "--dispersion", "nan"], "dispersion"),
         (["--out", "o.csv", "--model", "elo"], "'elo' is not one of"),
         (["--out", "o.csv", "--max-reject-fraction", "2"], "--max-reject-fraction"),

@@ -106,7 +106,6 @@ def test_columns_may_be_called_otherwise(suffix: str) -> None:
         ("-", content(".csv"), ["--anchors", "-"], "standard input can be read once"),
         ("f.csv", content(".csv"), ["--gaps", "-"], "it is written by --out"),
         ("f.csv", content(".csv"), ["--plot", "-"], "a picture is .svg or .html"),
-        ("f.csv", content(".csv"), ["--plot-query", "q"], "--plot-query needs --plot"),
         ("f.csv", content(".csv"), ["--fits", "dir.csv"], "--fits: is a folder"),
         ("f.csv", content(".csv"), ["--fits", "f.csv/fits.csv"], "remedy: name a folder"),
     ],
