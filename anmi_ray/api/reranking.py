@@ -233,8 +233,7 @@ def rerank_run(
 ) -> Flow:
     """Score the top `depth` documents per query of a TREC run with a trained model, and write the ranking.
 
-    model: a folder, a run under `root`, or a model of the hub (org/model@revision) with a head
-    partners: TREC runs of the systems in the model's fusion
+    model: a folder, a run under `root`, or a model of the hub (org/model@revision); partners: runs for its fusion
     say: receives messages about ranks that contradict scores, unknown ids, and documents below `min_relevance`
     table_file: table of the ranking, with P(relevant) if known
     min_relevance, device, precision: as for `rerank`; own_document: as corpus.own_document
