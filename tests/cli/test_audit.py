@@ -81,7 +81,7 @@ def test_everything_it_writes(file: Path, tmp_path: Path) -> None:
         "failures       sure: 1 timeout",
         "agreement      Krippendorff's α ",
         "bootstrap rounds over queries",
-        f"json           -> {out}",
+        f"out            -> {out}",
     ):
         assert line in said
     assert "judge" in said
@@ -151,8 +151,8 @@ def test_a_run_has_stored_its_audit(root: Path, tmp_path: Path) -> None:
     [
         (["nothing"], "no run of that name; there are begun, done"),
         (["begun"], "the run has no audit: its judge stage is not complete"),
-        (["done", "--grades", "g.tsv"], "--grades is for a file, and done names a run"),
-        (["done", "--rejects", "r.csv"], "--rejects is for a file, and done names a run"),
+        (["done", "--grades", "g.tsv"], "--grades needs a FILE"),
+        (["done", "--rejects", "r.csv"], "--rejects needs a FILE"),
         (["done", "--out", "nowhere/o.json"], "mkdir -p"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -169,11 +169,11 @@ def test_mistakes_about_runs(root: Path, arguments: list[str], says: str) -> Non
         (["answers.csv", "--out", "o", "--plot", "o"], "a picture is .svg or .html"),
         (["answers.csv", "--rejects", "r.txt"], "its format cannot be told"),
         (["answers.csv", "--grades", "absent.tsv"], "absent.tsv: no such file or folder"),
-        (["answers.csv", "--grades", "other.tsv"], "grades no pair that was compared"),
+        (["answers.csv", "--grades", "other.tsv"], "other.tsv: no compared pair is graded"),
         (["answers.csv", "--grades", "broken.tsv"], "broken.tsv:2 (grade is not an integer: x)"),
         (["answers.csv", "--max-reject-fraction", "2"], "--max-reject-fraction"),
         (["notes.txt"], "notes.txt: its format cannot be told from its name"),
-        (["empty.csv"], "holds no answer to audit"),
+        (["empty.csv"], "no answer to audit"),
         (["rate.csv"], "has no column preference"),
         (
             ["bad.csv"],
@@ -228,7 +228,7 @@ def test_a_terminal_shows_that_it_works_and_a_file_does_not(tmp_path: Path) -> N
                 drawn += more
         said, _ = on_terminal.communicate()
     os.close(seen)
-    assert b"audits answers.csv" in drawn
+    assert b"auditing answers.csv" in drawn
     elsewhere = subprocess.run(command, capture_output=True, cwd=tmp_path, timeout=120, check=True)
     assert elsewhere.stdout == said != b""
     assert elsewhere.stderr == b""

@@ -117,7 +117,7 @@ def test_the_plan_prices_the_ensemble_and_says_what_is_saved(config: Path, tmp_p
 def test_a_dry_run_shows_what_the_ensemble_is_asked(config: Path) -> None:
     shown = "\n".join(preview_prompts(load(config, [JUDGE, f"distill.judge.judges=[{API}]"]), None, None, None))
     assert "judge llm: m at http://h/v1" in shown
-    with pytest.raises(ConfigError, match="no judge of this panel reads a prompt") as caught:
+    with pytest.raises(ConfigError, match="no judge of this panel reads prompts") as caught:
         list(preview_prompts(load(config, [JUDGE]), None, None, None))
     assert caught.value.place == "distill.judge.judges"
 
