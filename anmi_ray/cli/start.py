@@ -106,8 +106,9 @@ def config(
             raise ConfigError(f"expected one group, got {', '.join(groups)}", COMMAND_LINE, f"anmi config {config}")
         check_setting(groups[0], COMMAND_LINE)
         for part in groups[0].split("."):
-            named = settings if isinstance(settings, dict) else {str(at): one for at, one in enumerate(settings or [])}
-            settings = named.get(part)
+            if isinstance(settings, list):
+                settings = {str(at): one for at, one in enumerate(settings)}
+            settings = (settings or {}).get(part)
         settings = {groups[0]: {} if settings is None and changed else settings}
     out = console.stdout()
     out.print(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), markup=False)
