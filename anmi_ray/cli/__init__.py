@@ -52,6 +52,7 @@ def _run(words: list[str], terminated: list[int]) -> None:
                 raise ConfigError(f"{word} is not UTF-8", COMMAND_LINE, "rename the file, or write it in UTF-8")
         _check_addresses(words)
         if (new := replacement(words)) is not None:
+            as_json = words[0] == "--json"  # else --json was to write a file
             raise ConfigError("this command line was replaced", COMMAND_LINE, new)
         code = app(args=words, standalone_mode=False, prog_name="anmi")
         if code == 130:  # typer returns this for Ctrl-C

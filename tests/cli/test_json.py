@@ -55,12 +55,17 @@ def test_a_plan_is_numbers_and_what_it_would_fail_at(folder: Path) -> None:
     assert "no train query" in planned["error"]["message"]
 
 
+def test_the_option_follows_the_command(folder: Path) -> None:
+    done = anmi("--json", "show", "r1")
+    assert json.loads(done.stdout)["error"]["remedy"] == "anmi show r1 --json"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["show", "nobody"], "no run of that name"),
         (["evaluate", "--collection", "."], "--ranking"),
-        (["run", "any.yaml"], "--json"),
+        (["run", "any.yaml"], "No such option"),
         (["show", "r1", "--follow"], "--follow"),
         (["show", "r1", "--root", "s3://me:word@bucket/x"], "credential"),
         (["plan", 'password="x"'], "no such configuration file"),
