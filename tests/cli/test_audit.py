@@ -50,13 +50,6 @@ def columns(said: str, judge: str) -> list[str]:
     return [cell for cell in line.split() if not cell.endswith(("]", ",")) and cell != ":"]
 
 
-def test_as_a_process(file: Path) -> None:
-    command = [sys.executable, "-m", "anmi_ray", "audit", str(file), "--plot", "picture.png"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2
-    assert done.stderr.startswith("anmi: configuration: picture.png: a picture is .svg or .html")
-
-
 def test_everything_it_writes(file: Path, tmp_path: Path) -> None:
     file.write_text(HEAD + GOOD + "q0,b,d,sure,ab,,timeout\nq0,b,d,sure,ba,2,\n")
     out, plot, rejects, grades = (tmp_path / name for name in ("o.json", "p.html", "r.csv", "g.tsv"))
@@ -164,15 +157,11 @@ def test_mistakes_about_runs(root: Path, arguments: list[str], says: str) -> Non
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["absent.csv"], "absent.csv: no such file or folder"),
         (["answers.csv", "--out", "answers.csv"], "would overwrite it; it is read"),
         (["answers.csv", "--out", "o", "--plot", "o"], "a picture is .svg or .html"),
-        (["answers.csv", "--rejects", "r.txt"], "its format cannot be told"),
         (["answers.csv", "--grades", "absent.tsv"], "absent.tsv: no such file or folder"),
         (["answers.csv", "--grades", "other.tsv"], "other.tsv: no compared pair is graded"),
         (["answers.csv", "--grades", "broken.tsv"], "broken.tsv:2 (grade is not an integer: x)"),
-        (["answers.csv", "--max-reject-fraction", "2"], "--max-reject-fraction"),
-        (["notes.txt"], "notes.txt: its format cannot be told from its name"),
         (["empty.csv"], "no answer to audit"),
         (["rate.csv"], "has no column preference"),
         (
@@ -188,7 +177,6 @@ def test_mistakes_about_files(file: Path, arguments: list[str], says: str, monke
     others = {
         "other.tsv": "query-id\tcorpus-id\tscore\nz\ta\t1\n",
         "broken.tsv": "query-id\tcorpus-id\tscore\nq0\ta\tx\n",
-        "notes.txt": "",
         "empty.csv": HEAD,
         "rate.csv": "query_id,doc_a,doc_b\n",
         "bad.csv": HEAD + "q,a,a,j,ab,1,\nq,a,b,j,ab,nan,\n",
