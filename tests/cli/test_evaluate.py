@@ -171,7 +171,7 @@ def test_a_measure_that_is_none_is_told_the_examples_once() -> None:
         (evaluate("tags.trec"), "run y: none of its 1 queries is judged in ./qrels/test.tsv"),
         (evaluate("empty.trec"), "empty.trec: holds no ranking"),
         (evaluate("twice.trec"), "twice.trec:2: document 'd1' stands twice under query 'q1' and tag 'x': first in li"),
-        ([*evaluate("one.trec"), "--measures", " ,"], "--measures names none"),
+        ([*evaluate("one.trec"), "--measures", " ,"], "--measures: expected"),
         ([*evaluate("one.trec"), "--measures", "Recall"], "'Recall' is no measure"),
     ],
 )
