@@ -13,6 +13,7 @@ import importlib.util
 import math
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -103,6 +104,11 @@ class TensorBoard(Tracker):
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         if self._writer is None:
+            # TensorBoard reads files in the order of their names, which begin with the second of their creation
+            files = [path.name for path in self._folder.glob("events.out.tfevents.*")]
+            last = max((int(name.split(".")[3]) for name in files), default=0)
+            while last <= time.time() < last + 1:
+                time.sleep(0.02)
             self._writer = self._open(str(self._folder), purge_step=step)
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)

@@ -72,7 +72,7 @@ def test_anything_else_is_refused(table: Any, says: str, taker: Taker) -> None:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: rate_preferences(TABLE, {"prior": 1.0}), "config: dict is no RateConfig"),  # type: ignore[arg-type]
+        (lambda: rate_preferences(TABLE, {"prior": 1.0}), "config: expected a RateConfig, got dict"),  # type: ignore[arg-type]
         (lambda: anmi_ray.Run("absent", root=Path("nowhere")), "nowhere/runs/absent.json: no run of that name"),
     ],
 )

@@ -137,4 +137,4 @@ def test_a_model_whose_settings_are_no_json_is_one_message(
     Path("queries.jsonl").write_text('{"_id": "q", "text": "word"}\n')
     Path("run.trec").write_text("q Q0 d 1 2 t\n")
     said = refused("rerank", "--model", "model", "--collection", ".", "--ranking", "run.trec", "--out", "out.trec")
-    assert "model: its config.json is no JSON: " in said
+    assert "model: its config.json is not JSON: " in said

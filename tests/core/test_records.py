@@ -248,7 +248,7 @@ def not_finite(name: str, *columns: str) -> list[tuple[str, str, Change]]:
 VIOLATIONS: list[tuple[str, str, Change]] = [
     ("Document", "1 rows: empty text", put(title="", text="")),
     ("Query", "split must be one of", put(split="valid")),
-    ("Query", "1 query texts stand in more than one split", put(split="test")),
+    ("Query", "1 query texts are in more than one split", put(split="test")),
     ("Run", "1 rankings whose ranks are not 1..n", put(rank=0)),
     ("Run", "1 rankings whose ranks are not 1..n", put(rank=1)),
     ("Run", "1 rankings whose ranks are not 1..n", put(rank=7)),

@@ -56,7 +56,7 @@ def taken(temp: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "make", "said"),
     [
-        ("taken", taken, "a file stands where a folder must be"),
+        ("taken", taken, "expected a folder, got a file"),
         ("long" * 25, Path.mkdir, "is too long for Ray's sockets below it\n  remedy: set TMPDIR=/tmp"),
     ],
 )

@@ -176,7 +176,7 @@ def test_a_folder_without_weights_is_a_config_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("head", "says"),
-    [(b"{", "its 3_Dense/config.json is no JSON"), (b'{"module_output_name": "scores"}', "cannot be loaded")],
+    [(b"{", "its 3_Dense/config.json is not JSON"), (b'{"module_output_name": "scores"}', "cannot be loaded")],
 )
 def test_a_mean_head_that_cannot_be_read_is_a_config_error(base: Path, tmp_path: Path, head: bytes, says: str) -> None:
     folder = tmp_path / "model"

@@ -135,9 +135,8 @@ def test_unlabelled_queries_are_held_out_chosen_on_and_measured(
     carry_out(settings, "", "")
     said = capsys.readouterr().out
     assert "no test query is labelled: judges alone measured" in said
-    assert (
-        "on 15 of 15 test queries: judges, not people, gave these gains: oracle, a panel of its own, simulated" in said
-    )
+    assert "on 15 of 15 test queries: " in said
+    assert "oracle, a separate panel, simulated" in said
     assert "dev queries that judges judged" in said
     run = Run("without", settings.execution.root)
     done = Done(settings, run.record, None)  # type: ignore[arg-type]

@@ -350,7 +350,7 @@ def test_a_spend_log_that_cannot_be_written_is_one_message_and_keeps_what_was_bo
         spend.unlink()
         (tmp_path / "spend").rename(spend)
     assert type(caught.value) is StoreError
-    assert "a file stands where a folder must be" in str(caught.value)
+    assert "expected a folder, got a file" in str(caught.value)
     assert len(str(caught.value)) < 600
     assert not chat.log()
     assert asked(run(made, "unwritable", api), "llm")["failed"] == 0

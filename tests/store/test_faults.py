@@ -267,7 +267,7 @@ def test_a_file_where_the_root_should_be(tmp_path: Path) -> None:
         store = Store(str(root))
         with pytest.raises(StoreError) as caught:
             store.publish("a/b", b"x")
-        assert caught.value.message == "a file stands where a folder must be"
+        assert caught.value.message == "expected a folder, got a file"
         assert caught.value.remedy == "remove that file or give another root with --root"
         assert caught.value.place == f"{root}/a/b"
         assert not store.exists("a/b")
@@ -280,7 +280,7 @@ def test_a_folder_where_a_file_should_be(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     with pytest.raises(StoreError) as caught:
         store.publish("a", b"x")
-    assert caught.value.message == "a folder stands where a file must be"
+    assert caught.value.message == "expected a file, got a folder"
     assert list(tmp_path.iterdir()) == [tmp_path / "a"]
     assert not store.exists("a")
     for call in (store.read, store.footer, store.read_table):
