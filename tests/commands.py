@@ -5,8 +5,14 @@ from __future__ import annotations
 import io
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from typing import Any
 
-from anmi_ray.cli import main
+from typer.main import get_command
+
+from anmi_ray.cli import app, main
+
+COMMANDS: dict[str, Any] = get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
+COMMANDS |= {f"jobs {name}": command for name, command in COMMANDS["jobs"].commands.items()}
 
 
 @dataclass(frozen=True)

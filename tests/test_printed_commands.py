@@ -7,23 +7,18 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from typer.main import get_command
 
 from anmi_ray import Run
-from anmi_ray.cli.app import app
 from anmi_ray.config.load import load, run_name
-from tests.commands import anmi, printed
+from tests.commands import COMMANDS, anmi, printed
 from tests.models.tiny import write_tiny_bert
 from tests.test_commands import smaller_settings
 from tests.training.one_task import replace_ray_train
 
 ROOT = Path(__file__).parents[1]
-COMMANDS: dict[str, Any] = get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
-COMMANDS |= {f"jobs {name}": command for name, command in COMMANDS["jobs"].commands.items()}
 _COMMAND = re.compile(r"\banmi ([a-z][a-z-]*)([^`;,.()<>\n]*)")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load, validate
 from anmi_ray.config.rules import NAMED
 from anmi_ray.tuning.campaign import open_campaign
+from tests.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -33,7 +32,7 @@ ALL = [
     *sorted((ROOT / "docs" / "results").rglob("*.md")),
 ]
 TEXT = {path: path.read_text(encoding="utf-8") for path in ALL}
-CONFIGURED = ("queries", "run", "plan", "config", "judge", "distill")
+CONFIGURED = ("queries", "run", "plan", "config", "judge")
 
 
 def blocks(language: str) -> list[str]:
@@ -66,10 +65,7 @@ def test_the_readme_is_read_in_three_minutes() -> None:
 
 
 def test_every_command_is_shown() -> None:
-    done = subprocess.run([sys.executable, "-m", "anmi_ray", "--help"], capture_output=True, text=True, timeout=60)
-    there = set(re.findall(r"^│ ([a-z-]+) {2,}", done.stdout, flags=re.MULTILINE)) - {"--help", "--version", "--json"}
-    assert there
-    assert {words[0] for words in ANMI} == there
+    assert {words[0] for words in ANMI} == {name.partition(" ")[0] for name in COMMANDS}
 
 
 @pytest.mark.parametrize("words", [w for w in ANMI if w[0] in CONFIGURED or w[1:2] == ("submit",)], ids=" ".join)
@@ -96,13 +92,10 @@ def test_rules_are_named_as_they_are_called(words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("command", sorted({words[: 2 if words[0] == "jobs" else 1] for words in ANMI}), ids=" ".join)
 def test_options_exist(command: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "anmi_ray", *command, "--help"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
     same = [words for words in ANMI if words[: len(command)] == command]
     used = {word.split("=")[0] for words in same for word in words if word.startswith("--")}
-    assert [option for option in sorted(used) if option not in done.stdout] == []
+    known = {option for one in COMMANDS[" ".join(command)].params for option in (*one.opts, *one.secondary_opts)}
+    assert used <= known | {"--help"}
 
 
 def test_make_targets_exist() -> None:

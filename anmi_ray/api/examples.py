@@ -1,4 +1,4 @@
-"""Example configurations, which every installation has: `anmi init --example`."""
+"""Example configurations: `anmi init --example`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _REFERENCE = re.compile(r"jobs/configs/([\w-]+)\.yaml")
 
 
 def examples() -> dict[str, str]:
-    """What each example is, by name: the first sentence of its file."""
+    """Return the first sentence of each example, by name."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.yaml"))}
     comments = {name: re.sub(r"\n# ?", " ", text.split("\n#\n")[0]).removeprefix("# ") for name, text in texts.items()}
     return {name: re.split(r"(?<=\.)\s", comment)[0] for name, comment in comments.items()}
 
 
 def write_example(name: str, to: Path | None = None) -> list[Path]:
-    """Write an example to `to` (default: NAME.yaml) and the examples that it names next to it; return the new files.
+    """Write an example to `to` (default: NAME.yaml), and next to it the examples it names; return the new files.
 
-    Raises ConfigError for an unknown name, or where `to` exists; StoreError where it cannot be written.
+    Raise ConfigError for an unknown name or an existing file, StoreError if it cannot be written.
     """
     source = FOLDER / f"{name}.yaml"
     known = list(examples())
@@ -37,7 +37,7 @@ def write_example(name: str, to: Path | None = None) -> list[Path]:
         with to.open("x", encoding="utf-8") as file:
             file.write(_REFERENCE.sub(lambda found: str(places[found[1]]), text))
     except FileExistsError:
-        raise ConfigError("the file exists already", str(to), "give another name: --to FILE") from None
+        raise ConfigError("the file exists", str(to), "give another name: --out FILE") from None
     except OSError as error:
         raise from_file_error(error, str(to)) from None
     others = [(one, place) for one, place in places.items() if not place.exists()]

@@ -1,4 +1,4 @@
-"""An experiment from Python: its settings, what it would cost, and carrying it out."""
+"""An experiment from Python: its settings, its plan, and running it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from anmi_ray.config.experiment import Experiment
     from anmi_ray.runtime.reporter import Reporter
 
-_PLAIN_WIDTH = 200  # characters of a plan as text: wide enough that no cell is folded
+_PLAIN_WIDTH = 200  # characters per line of a plan as text: no cell is folded
 
 
 def load(path: str | Path, **settings: Any) -> Experiment:
-    """The settings of an experiment: those of a YAML file, changed by `settings`.
+    """Load the settings of an experiment from a YAML file, changed by `settings`.
 
-    A group of settings is given as a mapping, of which every member changes one setting; what lies deeper is named
-    with dots. The result is frozen; `change` makes another of it, by the same rules. Relative paths are relative to
-    the working directory. Raises ConfigError with every mistake, one a line, and the nearest known names.
+    A group is a mapping, each member of which changes one setting; use dots for deeper settings. The result is frozen;
+    `change` makes another one. Relative paths are relative to the working directory. Raise ConfigError with every
+    mistake, one per line, and the nearest known names.
 
     >>> config = anmi_ray.load("jobs/configs/quickstart.yaml", name="gentle", train={"learning_rate": 1e-5})
     >>> config.name, config.train.learning_rate
@@ -36,7 +36,7 @@ def load(path: str | Path, **settings: Any) -> Experiment:
 
 
 def change(experiment: Experiment, **settings: Any) -> Experiment:
-    """An experiment with other settings, given as to `load`. Raises ConfigError.
+    """Return an experiment with other settings, given as to `load`. Raise ConfigError if they are invalid.
 
     >>> config = anmi_ray.load("jobs/configs/quickstart.yaml")
     >>> anmi_ray.change(config, **{"train.loss.temperature": 0.1}, mine={"negatives": 2}).mine.negatives
@@ -44,16 +44,7 @@ def change(experiment: Experiment, **settings: Any) -> Experiment:
     """
     from anmi_ray.config.load import with_settings
 
-    _check(experiment)
     return with_settings(experiment.model_dump(exclude_unset=True), settings, f"experiment {experiment.name}")
-
-
-def _check(experiment: object) -> None:
-    from anmi_ray.config.experiment import Experiment
-
-    if not isinstance(experiment, Experiment):
-        remedy = 'load it: anmi_ray.load("FILE.yaml")'
-        raise ConfigError(f"{type(experiment).__name__} is no experiment", "experiment", remedy)
 
 
 def run(
@@ -65,29 +56,30 @@ def run(
     wait: bool = False,
     offline: bool = False,
 ) -> Run:
-    """Carry out an experiment: compute what is missing, reuse the rest, write the report where the last stage is done.
+    """Run an experiment: compute what is missing, reuse the rest, and write the report after the last stage.
 
-    `first` and `last` name the stages to begin and to end with; those before `first` must be there. `reporter` is told
-    how far it is; so does `anmi show NAME --follow`. Ray is started here unless `execution.address` names a cluster.
-    `wait`: begin when no other process carries out a run under the root. What the stages need (packages, keys, servers,
-    disk, queries) is checked before Ray starts; `offline` sends no request to judges' servers for that. Raises
-    AnmiError for whatever can be mended; the same call then goes on where it was.
+    Ray is started here unless `execution.address` names a cluster. Requirements of the stages (packages, keys, servers,
+    disk space, queries) are checked first. Raise AnmiError for user errors; the same call then continues.
+
+    first, last: the stages to start and to end with; those before `first` must be complete
+    reporter: receives the progress, which `anmi show NAME --follow` prints too
+    wait: wait until no other run is using this root
+    offline: do not check whether the judges' servers respond
 
     >>> config = anmi_ray.load("jobs/configs/quickstart.yaml")
     >>> finished = anmi_ray.run(config, last="mine")
     >>> finished
     Run('quickstart', root='...results')
     """
-    from anmi_ray.pipeline.run import run as carry_out
+    from anmi_ray.pipeline.run import run as run_stages
 
-    _check(experiment)
     first, last = part(experiment, first, last)
-    carry_out(experiment, reporter, first, last, wait=wait, offline=offline)
+    run_stages(experiment, reporter, first, last, wait=wait, offline=offline)
     return Run(experiment.name, experiment.execution.root)
 
 
 def part(experiment: Experiment, first: str, last: str) -> tuple[str, str]:
-    """Return the first and the last stage of the requested part. Raises ConfigError if a stage does not exist."""
+    """Return the first and the last stage of the requested part. Raise ConfigError if a stage does not exist."""
     from anmi_ray.pipeline.stages import names_of, stage_name
 
     names = names_of(experiment)
@@ -100,10 +92,11 @@ def part(experiment: Experiment, first: str, last: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run's plan, as lines and a table for rich; `print` shows it as text.
+    """A run's plan; `print` shows it as text.
 
-    stages: name, work, state, calls, tokens, GPU hours and dollars of each stage.
-    problem: the error that it would end with, as far as that is known.
+    blocks: lines, and a table for rich
+    stages: name, work, state, calls, tokens, GPU hours and dollars of each stage
+    problem: the error with which the run would fail, if one is known
     """
 
     blocks: list[str | Table]
@@ -112,7 +105,7 @@ class Plan:
 
     @property
     def lines(self) -> list[str]:
-        """Its lines."""
+        """Return its lines."""
         return [block for block in self.blocks if isinstance(block, str)]
 
     def __str__(self) -> str:
@@ -128,10 +121,9 @@ class Plan:
 
 
 def plan(experiment: Experiment, *, offline: bool = False) -> Plan:
-    """What each stage would cost, doing nothing. Reads the collection, or its size from `plan`.
+    """Return what each stage would cost; run nothing. Read the collection, or its size from the settings in `plan`.
 
-    Sends one request to each judge's server, which asks nothing; none if `offline`. Raises AnmiError for whatever can
-    be mended.
+    Send one request without a question to each judge's server, unless `offline`. Raise AnmiError for user errors.
 
     >>> config = anmi_ray.load("jobs/configs/quickstart.yaml", name="other", execution={"root": "elsewhere"})
     >>> print(str(anmi_ray.plan(config)).splitlines()[-1])
@@ -139,7 +131,6 @@ def plan(experiment: Experiment, *, offline: bool = False) -> Plan:
     """
     from anmi_ray.planning import plan as planning
 
-    _check(experiment)
     blocks: list[str | Table] = []
     steps = planning.plan(experiment, offline)
     while True:

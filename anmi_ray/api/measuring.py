@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Comparison rows of every run, the first being the baseline."""
+    """Comparison rows of all systems; the first system is the baseline."""
 
     comparisons: list[dict[str, Any]]
     measures: list[str]
@@ -43,13 +43,14 @@ def evaluate(
 ) -> Evaluation:
     """Measure TREC runs against `qrels/<split>.tsv` of a collection, or a qrels file; the first system is the baseline.
 
-    A system is a tag of a file, called by the tag, or FILE:TAG where several files have it. Scores decide, and equal
-    ones go as in trec_eval. `say` receives a message for each file whose ranks contradict its scores or whose ids are
-    not all known, for grades that are left out (malformed ones, and those of queries and documents that the collection
-    does not have), and for documents that are a query's own, which `own_document` leaves out. Raises DataError where
-    malformed grades are more than one in a hundred, or unknown ids one half or more, and where a file holds no ranking
-    or none of a judged query, ConfigError where neither grades nor a collection are given, or a file or a measure is
-    given twice.
+    A system is a tag of a file, named by the tag, or FILE:TAG if several files share it. Scores decide, with ties as in
+    trec_eval.
+
+    say: receives messages about ranks that contradict scores, unknown ids, grades that are left out (malformed, or of
+        unknown queries and documents), and documents that `own_document` leaves out
+
+    Raise DataError if more than one grade in a hundred is malformed, half or more of the ids are unknown, or a file has
+    no ranking or none of a judged query; ConfigError without grades and collection, or if a file or a measure repeats.
     """
     from anmi_ray.corpus import beir, lookup, own_documents
     from anmi_ray.corpus.reader import qrel_table
@@ -62,7 +63,7 @@ def evaluate(
     elif collection is not None:
         place, grades = f"{collection}/qrels/{split}.tsv", lookup.graded_split(str(collection), split, say)
     else:
-        raise ConfigError("neither a collection nor grades are given", "--qrels", "add --qrels FILE or --collection")
+        raise ConfigError("expected grades or a collection", "--qrels", "add --qrels FILE or --collection FOLDER")
     runs = _read_runs(run_files, say)
     has_documents = collection is not None and beir.BeirFiles(str(collection)).find_optional("corpus.jsonl") is not None
     if collection is not None:
@@ -83,7 +84,7 @@ def evaluate(
 
 
 def _check_judged(run: NamedRun, grades: Grades, label: str, place: str, say: Say | None, documents: bool) -> None:
-    """Raise DataError if a run ranks no judged query, or no judged document (`documents`); say if ids look changed."""
+    """Raise DataError if a run ranks no judged query, or document (`documents`); report ids that look changed."""
     from anmi_ray.corpus.unknown_ids import likely_change
 
     for kind, names, judged in (
@@ -96,20 +97,20 @@ def _check_judged(run: NamedRun, grades: Grades, label: str, place: str, say: Sa
             raise DataError(
                 f"none of its {len(names):,} {kind} is judged in {place}{change and f' ({change})'}",
                 label,
-                "write the ids of the grades" if change else "give the grades or the collection that it was made on",
+                "write the ids of the grades" if change else "give the grades or the collection of the run",
             )
         if change and say is not None:
             say(f"{label}: {len(unjudged):,} of {len(names):,} {kind} are not judged in {place} ({change})")
 
 
 def _read_runs(run_files: Sequence[Path], say: Say | None) -> dict[Path, NamedRun]:
-    """The run of every file."""
+    """Return the run of each file."""
     from anmi_ray.tables import trec
 
     runs: dict[Path, NamedRun] = {}
     for path in run_files:
         if path.resolve() in [earlier.resolve() for earlier in runs]:
-            raise ConfigError("--run names it twice", str(path), "name each file once")
+            raise ConfigError("--ranking names it twice", str(path), "name each file once")
         runs[path] = trec.read_named_run(path, "trec_eval", say)
         if not runs[path].table.num_rows:
             raise DataError("holds no ranking", str(path), "give a TREC run file")
@@ -117,7 +118,7 @@ def _read_runs(run_files: Sequence[Path], say: Say | None) -> dict[Path, NamedRu
 
 
 def _systems(runs: Mapping[Path, NamedRun]) -> dict[str, NamedRun]:
-    """The run of every tag of every file, by the system's name."""
+    """Return the run of each tag of each file, by the system's name."""
     tagged: list[tuple[Path, str, NamedRun]] = []
     for path, run in runs.items():
         for tag in pc.unique(run.table["system"]).to_pylist():
@@ -130,7 +131,7 @@ def _systems(runs: Mapping[Path, NamedRun]) -> dict[str, NamedRun]:
     if len(set(names)) < len(names):
         names = [f"{path}:{tag}" for path, tag, _ in tagged]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise ConfigError(f"two systems would be called {twice[0]}", "--run", "rename a tag or a file")
+        raise ConfigError(f"two systems would be named {twice[0]}", "--ranking", "rename a tag or a file")
     systems: dict[str, NamedRun] = {}
     for name, (_, _, run) in zip(names, tagged, strict=True):
         columns = {column: run.table[column] for column in run.table.column_names}

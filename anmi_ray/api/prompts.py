@@ -1,4 +1,4 @@
-"""The exact prompt that every judge would get about two documents; nothing is sent."""
+"""Preview the exact prompt that each judge would get about two documents; send nothing."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from anmi_ray.stages import ingest
 
 
 def preview_prompts(experiment: Experiment, query: str | None, first: str | None, second: str | None) -> Iterator[str]:
-    """Lines to print. Without ids: a train query and, of the collection's first documents, two.
+    """Yield lines to print. Without ids, use a train query and two of the first documents.
 
-    Where judges confirm anchors or measure held-out queries, also what they are asked of the document shown first.
-    Raises ConfigError where no judge reads texts, DataError where an id is not in the collection or a text is empty.
+    If judges confirm anchors or measure held-out queries, show their prompts about the first document too. Raise
+    ConfigError if no judge reads texts, DataError for an unknown id or an empty text.
     """
     ensemble = () if experiment.ensemble is None else kinds.prompted(experiment.ensemble)
     confirming = kinds.prompted(experiment.judge.direct) if experiment.mine.anchors == "confirmed" else ()
@@ -30,7 +30,7 @@ def preview_prompts(experiment: Experiment, query: str | None, first: str | None
     judges = (*kinds.prompted(experiment.judge), *ensemble, *confirming, *assessing)
     if not judges:
         raise ConfigError(
-            "no judge of this panel reads a prompt",
+            "no judge of this panel reads prompts",
             "distill.judge.judges" if experiment.ensemble else "judge.judges",
             "give a judge of kind api or vllm; `anmi init --example api-judge` writes an example",
         )
@@ -54,7 +54,7 @@ def preview_prompts(experiment: Experiment, query: str | None, first: str | None
 
 
 def said(who: str, where: str, shown: Preview) -> Iterator[str]:
-    """Lines that show a prompt, and where it would be sent."""
+    """Yield lines that show a prompt, and where it would be sent."""
     count = f"{shown.tokens:,} tokens{'' if shown.exact else ' at most, by an estimate from bytes'}"
     yield f"\n{who}: {where}, template {shown.template}, {count}"
     for what, parts in (("cut", shown.truncated), ("neutralised", shown.altered)):
@@ -69,7 +69,7 @@ def _text(document: dict[str, str]) -> str:
 
 
 def _documents(tables: Iterator[pa.Table], first: str | None, second: str | None, path: str) -> list[dict[str, str]]:
-    """The two documents, read until they are found; all are read, for a reader gives its queries afterwards."""
+    """Return the two documents. Read all: readers provide queries only afterwards."""
     named: dict[str, dict[str, str]] = {}
     others: list[dict[str, str]] = []
     for table in tables:
@@ -80,7 +80,7 @@ def _documents(tables: Iterator[pa.Table], first: str | None, second: str | None
     chosen = []
     for name in (first, second):
         if name is not None and name not in named:
-            raise DataError(f"has no document {name}", path, "give an _id of its corpus")
+            raise DataError(f"unknown document {name}", path, "give an _id of its corpus")
         if name is None and not others:
             raise DataError("has fewer than two documents", path, "a judge compares two")
         chosen.append(named[name] if name is not None else others.pop(0))
@@ -90,9 +90,9 @@ def _documents(tables: Iterator[pa.Table], first: str | None, second: str | None
 def _query(reader: Reader, name: str | None, experiment: Experiment) -> dict[str, str]:
     queries = reader.queries()
     kept = queries.filter(pc.equal(queries["external_id" if name else "split"], name or "train"))
-    remedy = "give the id of one with --query"
+    remedy = "give an id: --query ID"
     if not kept.num_rows and name:
-        raise DataError(f"has no query {name}", experiment.corpus.name, remedy)
+        raise DataError(f"unknown query {name}", experiment.corpus.name, remedy)
     if not kept.num_rows:
         known = (reader.left_out, (), 0, reader.over_maximum, reader.held_out)
         raise CollectionCounts(0, {}, {}, *known).missing("judge", "train", remedy, experiment.corpus)

@@ -1,9 +1,8 @@
-"""`anmi queries`: a collection's documents in, a collection with queries that were made of them out.
+"""`anmi queries`: make a collection with queries from a collection's documents.
 
-Queries stand in documents, or a language model writes them (`written_queries.py`); one filter is there for both. The
-documents are read three times, shard by shard: to count what stands in them and to draw a sample, to count the
-words of the sample's documents as they are and masked, and to write them. What is held besides a shard are ids, a table
-of counts and what the sample offers.
+Queries are found in documents, or written by a language model (`written_queries.py`), and pass the same filter.
+Documents are read three times, shard by shard: to count phrases and draw a sample, to count the words of the sample's
+documents with and without their queries, and to write them. Memory holds a shard, ids, counts, and the sample's offers.
 """
 
 from __future__ import annotations
@@ -37,26 +36,27 @@ if TYPE_CHECKING:
     from anmi_ray.config.experiment import Experiment
     from anmi_ray.retrieval.known_items import KnownItems
 
-DEPTH = 10  # BM25 must find a query's document among so many
-_DOCUMENTS = 4  # documents that are drawn for each query that is wanted: most offers are refused
-_TRIED = 3  # queries that are searched for each that is wanted
+DEPTH = 10  # BM25 must rank a query's document this high
+_DOCUMENTS = 4  # sampled documents per requested query: most offers are rejected
+_TRIED = 3  # searched queries per requested query
 _REMEDY = {
     choose.SHORT: "documents need titles, headings or sentences of several words; check which columns are read",
-    choose.LONG: "its documents have no short titles, headings or sentences; check which columns are read",
-    choose.EMPTY: "titles and headings are the same in many documents; read their texts without what repeats",
-    choose.NEAR: "documents repeat each other; leave copies out",
-    choose.BARE: "documents are a line long; join what belongs together to longer ones",
+    choose.LONG: "documents need short titles, headings or sentences; check which columns are read",
+    choose.EMPTY: "titles and headings repeat in many documents; remove boilerplate from the texts",
+    choose.NEAR: "documents repeat each other; remove copies",
+    choose.BARE: "documents are one line long; join them to longer ones",
     choose.LOST: "set retrieve.bm25.stemmer and retrieve.bm25.stopwords to the documents' language",
-    UNREADABLE: "see what is asked with --dry-run; queries.writer.template and max_tokens must suit the model",
-    NOT_ASKED: "raise queries.budget and run the same command again: what was answered is kept",
+    UNREADABLE: "see the prompt with --dry-run; queries.writer.template and max_tokens must suit the model",
+    NOT_ASKED: "raise queries.budget and run the same command again: answers are kept",
 }
 
 
 @dataclass(frozen=True)
 class MadeQueries:
-    """What was written to `folder`, and at which rank BM25 finds each query's document.
+    """A collection that was written to `folder`.
 
-    `searched`: the ranks of all candidates that were searched, in a collection without any of them; 0: not found.
+    ranks: BM25's rank of each query's document
+    searched: the same for all searched candidates, in a collection without any of them; 0: not found
     """
 
     folder: Path
@@ -69,7 +69,7 @@ class MadeQueries:
     kinds: tuple[str, ...] = KINDS
 
     def counts(self) -> dict[str, Counter[str]]:
-        """By kind, how many candidates were kept ("kept") and left out, by reason."""
+        """Return, by kind, the number of candidates that were kept ("kept") and left out, by reason."""
         found = {kind: Counter[str]() for kind in self.kinds}
         for query in self.queries:
             found[query.kind]["kept"] += 1
@@ -79,20 +79,19 @@ class MadeQueries:
 
 
 def make_queries(experiment: Experiment, to: Path, number: int, say: Callable[[str], None]) -> MadeQueries:
-    """Make `number` queries, or as many as there are, of the collection that `experiment` names, into the folder `to`.
+    """Make up to `number` queries from the collection of `experiment`, and write the folder `to`.
 
-    `say` is told what is done. Raises ConfigError where `to` is not an empty folder or absent, DataError where the
-    collection has no document or gives no query, StoreError where the storage refuses.
+    `say` receives progress. Raise ConfigError if `to` is not new or empty, DataError if the collection has no documents
+    or yields no query, StoreError if the storage fails.
     """
-    with new_folder(to) as beside:
-        made = _Maker(experiment, number, beside, say).make(to)
-    return made
+    with new_folder(to) as folder:
+        return _Maker(experiment, number, folder, say).make(to)
 
 
 def preview_writing(experiment: Experiment, number: int) -> Iterator[str]:
-    """Lines that say what the writer would be asked, what it costs, and its exact prompt; nothing is sent.
+    """Yield lines with the writer's number of calls, cost and exact prompt; send nothing.
 
-    Raises ConfigError where there is none, DataError where no document can be asked about.
+    Raise ConfigError without a writer, DataError without a suitable document.
     """
     from anmi_ray import corpus
     from anmi_ray.retrieval import bm25
@@ -101,11 +100,11 @@ def preview_writing(experiment: Experiment, number: int) -> Iterator[str]:
     for table in corpus.read(experiment.corpus, documents_alone=True).documents():
         for source, title, text in _rows(table):
             writing.offer(source, title, text)
-    yield from writing.foretold()
+    yield from writing.preview()
 
 
 class _Maker:
-    """The passes over the documents, in their order."""
+    """The passes over the documents, in order."""
 
     def __init__(self, experiment: Experiment, number: int, folder: Path, say: Callable[[str], None]) -> None:
         from anmi_ray.retrieval import bm25
@@ -131,7 +130,7 @@ class _Maker:
         refuse(of_servers(asked, offline=True))  # before the documents are read
 
     def make(self, to: Path) -> MadeQueries:
-        self._say("reading documents, counting what stands in them")
+        self._say("reading documents, counting phrases")
         tried = self._candidates()
         for line in self._rejected:
             self._say(line)
@@ -151,7 +150,7 @@ class _Maker:
         return MadeQueries(to, self._documents, self._refused, queries, ranks, self._searched, self._left, kinds)
 
     def _tables(self) -> Iterator[pa.Table]:
-        """The documents, shard by shard, read anew."""
+        """Read the documents again, shard by shard."""
         from anmi_ray import corpus
         from anmi_ray.corpus.counts import examples
 
@@ -164,7 +163,7 @@ class _Maker:
         self._rejected = examples(reader.rejects())
 
     def _candidates(self) -> list[QueryCandidate]:
-        """The queries that are worth a search, from a sample of the documents."""
+        """Return the queries to search, from a sample of the documents."""
         seed = self._experiment.seed
         frequency = DocumentFrequency()
         sample = DocumentSample[tuple[str, int, list[Offer]]](_DOCUMENTS * self._number, seed)
@@ -181,7 +180,7 @@ class _Maker:
                     sample.add(source, (source, length, choose.kept_until_counted(found)))
         if self._documents < 2:
             remedy = "a ranking needs at least two documents"
-            raise DataError(f"holds {self._documents} document(s)", self._place, remedy)
+            raise DataError(f"expected two documents or more, got {self._documents}", self._place, remedy)
         told: list[tuple[QueryCandidate, str]] = []
         for source, length, found in sample.drawn():
             told += choose.best_offers(found, source, length, seed, frequency, self._stop_words)
@@ -200,9 +199,9 @@ class _Maker:
     def _index(
         self, tried: list[QueryCandidate], scratch: Path
     ) -> tuple[KnownItems, dict[bytes, list[frozenset[QueryCandidate]]]]:
-        """The collection to search, and which queries are masked in each variant of a document.
+        """Return the collection to search, and the queries that each variant of a document masks.
 
-        Those without which too little is left of their document are in none.
+        Queries without which too little of their document remains are in no variant.
         """
         from anmi_ray.retrieval.known_items import KnownItems
 
@@ -224,10 +223,10 @@ class _Maker:
     def _found(
         self, tried: list[QueryCandidate], index: KnownItems, variants: Mapping[bytes, list[frozenset[QueryCandidate]]]
     ) -> tuple[list[QueryCandidate], list[int]]:
-        """The queries whose document BM25 finds, in the collection as it is written, and at which rank.
+        """Return the queries whose document BM25 finds in the collection as it is written, and the ranks.
 
-        Where judges are asked, these confirm them too. Which are written says which documents are masked, and that
-        moves ranks: others are taken for those that fall out, and all are searched again, until every one is found.
+        If judges check queries, they have confirmed these. The selection decides which documents are masked, which
+        changes ranks: replace lost queries and search all again, until each one is found.
         """
         pool = tried
         chosen = tried
@@ -253,7 +252,7 @@ class _Maker:
         return [], []
 
     def _unconfirmed(self, chosen: Sequence[QueryCandidate]) -> dict[QueryCandidate, str]:
-        """Which of the queries judges refuse, where they are asked, and why."""
+        """Return the queries that judges reject, if they are asked, with reasons."""
         if not self._experiment.queries.check:
             return {}
         of_document = _by_document(chosen)
@@ -287,15 +286,15 @@ class _Maker:
             offered = "title, sentence, heading, phrase or identifier of words"
             offered = offered if self._found_kinds else "text of a few words"
             what = f"its {self._documents:,} documents have no {offered}"
-            return DataError(what, self._place, "check which columns or fields are read as title and text")
+            return DataError(what, self._place, "check which columns or fields are title and text")
         most, count = reasons.most_common(1)[0]
         told = ", ".join(f"{reason} {some:,}" for reason, some in reasons.most_common())
-        what = f"gives no query: of {sum(reasons.values()):,} candidates {count:,} fell to '{most}' (all: {told})"
+        what = f"no query left: {count:,} of {sum(reasons.values()):,} candidates were '{most}' (all: {told})"
         return DataError(what, self._place, _REMEDY.get(most, "give more documents"))
 
 
 def _rows(table: pa.Table) -> Iterator[tuple[str, str, str]]:
-    """(external id, title, text) of each document of a shard."""
+    """Yield (external id, title, text) of each document of a shard."""
     return zip(*(table[name].to_pylist() for name in ("external_id", "title", "text")), strict=True)
 
 
@@ -307,16 +306,15 @@ def _by_document(candidates: Iterable[QueryCandidate]) -> dict[bytes, list[Query
 
 
 def _masked(title: str, text: str, queries: Iterable[QueryCandidate]) -> tuple[str, str]:
-    """Title and text without queries that can be taken out."""
+    """Return title and text without queries that can be masked."""
     passages = _passages(queries)
     found = masked(title, text, passages) if passages else (title, text)
-    if found is None:
-        raise AssertionError("a query that cannot be masked was let through")
+    assert found is not None, "the queries can be masked"
     return found
 
 
 def _maskable(title: str, text: str, queries: Iterable[QueryCandidate]) -> list[QueryCandidate]:
-    """The first of these queries without which enough is left of their document."""
+    """Return the first of these queries without which enough of their document remains."""
     kept: list[QueryCandidate] = []
     for query in queries:
         if all(masked(title, text, _passages(some)) is not None for some in ([query], [*kept, query])):

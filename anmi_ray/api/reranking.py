@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from anmi_ray.api import arguments
 from anmi_ray.api.runs import Run
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError, gpu_memory_named
@@ -40,40 +39,40 @@ def rerank(
     device: Device = "auto",
     precision: Precision = "float32",
 ) -> pa.Table:
-    """Score texts for a query with a trained model: columns rank (from 1), score, index (in `texts`) and text.
+    """Score texts for a query with a trained model; return columns rank (from 1), score, index (in `texts`) and text.
 
-    `model` is a folder that holds one, a run, or the name of a run under `root`. Higher scores are more relevant; of
-    equal ones the earlier text stands first. The model is kept in memory for the next call. `threads`: 0 takes all
-    cores. `device`: cpu, cuda, or auto, a GPU where torch sees one. `precision`: float32, bfloat16, float16, or auto,
-    bfloat16 where the device computes it natively. `scores`: what retrievers and other rerankers said of the texts, a
-    list each; the model's are then fused with them by the weights that the run has chosen on dev queries (of a folder,
-    those of its fusion.json). `min_relevance`: texts whose P(relevant) by the model's own score is lower are left out,
-    and a column `relevance` says it of the others; 0 keeps all. The run has fitted it on dev queries (of a folder,
-    relevance.json holds it).
-    Raises ConfigError where what is given is no text or no scores, there is no such run or device, or the run has no
-    model, no P(relevant) or no such fusion; DataError where a folder holds no model or scores are not finite or not of
-    all texts.
+    Higher scores are more relevant; ties keep the order of the texts. The model stays in memory for the next call.
+
+    model: a folder, a run, or the name of a run under `root`
+    scores: scores of other systems for the texts, by name; the model's are fused with them, by weights that the run
+        chose on dev queries (in a folder: fusion.json)
+    min_relevance: drop texts whose P(relevant) by the model's own score is lower, and add a column `relevance`; the run
+        fitted it on dev queries (in a folder: relevance.json)
+    threads: 0 uses all cores
+    device: cpu, cuda, or auto, a GPU if torch finds one
+    precision: float32, bfloat16, float16, or auto, bfloat16 if the device supports it natively
+
+    Raise ConfigError if there is no such run or device, the run has no model, no P(relevant) or no such fusion, or texts is one text;
+    DataError if a folder has no model, or scores are not one finite number per text.
 
     >>> ranking = anmi_ray.rerank("quickstart", "sort a list", ["Tuples are immutable.", "list.sort() sorts it."])
     >>> ranking.column_names, ranking["rank"].to_pylist()
     (['rank', 'score', 'index', 'text'], [1, 2])
     """
-    arguments.text(query, "query")
-    arguments.threads(threads)
-    texts = arguments.texts(texts, "texts")
-    given = {} if scores is None else arguments.scores(scores, "scores")
+    if isinstance(texts, str):  # its characters would be ranked
+        raise ConfigError("expected a list of texts, got one text", "texts", "give [text]")
+    texts = list(texts)
     place = _place(model, root)
     folder = place.model if isinstance(place, Run) else _checked(place)
     fusion = None if scores is None else _fusion(place)
     if fusion is not None:
-        fusion.check(given, "scores")
-    calibrated = None if min_relevance is None else _relevance(place, min_relevance)
-    where = _where(device, precision)
+        fusion.check(scores or {}, "scores")
+    calibrated = None if min_relevance is None else _relevance(place)
     own = np.zeros(0)
     if texts:
-        with gpu_memory_named(_full):
-            own = _loaded(folder, threads, where, precision).score([query] * len(texts), texts)
-    score = own if fusion is None or not texts else fused(fusion, own, given)
+        with gpu_memory_named(_gpu_full):
+            own = _loaded(folder, threads, device, precision).score([query] * len(texts), texts)
+    score = own if fusion is None or not texts else fused(fusion, own, scores or {})
     table = pa.table({"score": pa.array(score, pa.float32()), "index": pa.array(range(len(texts)), pa.int64())})
     table = table.append_column("text", pa.array(texts, pa.string()))
     if calibrated is not None:
@@ -84,16 +83,16 @@ def rerank(
 
 
 def fused(fusion: ServedFusion, score: NDArray[Any], scores: Mapping[str, ArrayLike]) -> NDArray[np.float64]:
-    """float64[N]: the scores of N texts of one query, the model's and by system the others', fused.
+    """Return float64[N]: the model's and other systems' scores for N texts of one query, fused.
 
-    Raises DataError where scores are not finite or not of all texts.
+    Raise DataError if scores are not one finite number per text.
     """
     from anmi_ray.stages.rerank import ranking
 
     count = len(score)
     given = {name: np.asarray(values, dtype=np.float64) for name, values in scores.items()}
     if odd := [name for name, values in given.items() if values.shape != (count,) or not np.isfinite(values).all()]:
-        raise DataError(f"not a finite number for each of {count} texts", f"scores of {odd[0]}", "give one each")
+        raise DataError(f"expected a finite number for each of {count} texts", f"scores of {odd[0]}", "give one each")
     row = {"query_id": [bytes(16)] * count, "doc_id": [at.to_bytes(16, "big") for at in range(count)]}
     run = RUN.table({**row, "system": ["run"] * count, "rank": range(1, count + 1), "score": [0.0] * count})
     reranked = ranking.ranked(run, score.astype(np.float64))
@@ -105,15 +104,14 @@ def fused(fusion: ServedFusion, score: NDArray[Any], scores: Mapping[str, ArrayL
 
 
 def _place(model: str | Path | Run, root: str) -> Path | Run:
-    """The folder or the run that `model` names. Raises ConfigError where it is neither."""
+    """Return the run that `model` names, or else a folder, which may not exist."""
     if isinstance(model, Run | Path):
         return model
-    arguments.text(model, "model")
-    return Path(model) if Path(model).is_dir() else Run(model, root)
+    return Run(model, root) if names_run(model) else Path(model)
 
 
 def _fusion(place: Path | Run) -> ServedFusion:
-    """Return the fusion of a folder or run. Raises ConfigError if it has none."""
+    """Return the fusion of a folder or run. Raise ConfigError if it has none."""
     from anmi_ray.api.export import fusion_of
     from anmi_ray.evaluation import fusion
 
@@ -121,54 +119,46 @@ def _fusion(place: Path | Run) -> ServedFusion:
         return fusion.read_served(place)
     found = fusion_of(place.artifact("evaluate", "fusion"))
     if found is None:
-        raise ConfigError(
-            "the run has chosen no weights of a fusion", f"run {place.name}", "give it dev queries and evaluate.fusion"
-        )
+        remedy = "give it dev queries and evaluate.fusion"
+        raise ConfigError("the run has not chosen weights of a fusion", f"run {place.name}", remedy)
     return found
 
 
-def _relevance(place: Path | Run, least: float = 0.0) -> Relevance:
-    """Return P(relevant) of a model. Raises ConfigError without a curve, or if `least` is not a probability."""
+def _relevance(place: Path | Run) -> Relevance:
+    """Return P(relevant) of a model. Raise ConfigError if it has none."""
     from anmi_ray.evaluation import relevance
 
-    arguments.share(least, "min_relevance", "probability")
-    found = _calibrated(place)
-    if found is None:
-        raise relevance.missing(_called(place))
+    if (found := _calibrated(place)) is None:
+        raise relevance.missing(_named(place))
     return found
-
-
-def _called(place: Path | Run) -> str:
-    """Return the name of a model's folder or run for messages."""
-    return str(place) if isinstance(place, Path) else f"run {place.name}"
 
 
 def _calibrated(place: Path | Run) -> Relevance | None:
     from anmi_ray.evaluation import relevance
 
-    return relevance.find(place) if isinstance(place, Path) else place.relevance()
+    return place.relevance() if isinstance(place, Run) else relevance.find(place)
+
+
+def _named(place: Path | Run) -> str:
+    return f"run {place.name}" if isinstance(place, Run) else str(place)
 
 
 def calibration_of(model: str, root: str) -> Relevance | None:
-    """What the scores of a model, named as for `model_of`, are worth; None where it does not say.
-
-    Raises DataError where a folder's file is damaged.
-    """
-    is_published = not (Path(model).is_dir() or names_run(model))
-    return None if is_published else _calibrated(_place(model, root))
+    """Return P(relevant) of a model, named as for `model_of`, or None. Raise DataError if a folder's is damaged."""
+    return _calibrated(_place(model, root))
 
 
 def names_run(model: str) -> bool:
-    """Whether `model` is neither a folder nor a model of the hub, but a run's name."""
+    """Return True if `model` is a run's name, neither a folder nor a model of the hub."""
     from anmi_ray.models import loading
 
     return not (Path(model).is_dir() or "/" in model or model == loading.PACKAGED)
 
 
 def model_of(model: str, root: str) -> tuple[str, str | ModelSource]:
-    """What to call `model`, and what `load` takes: a folder, a run of that name under `root`, else one of the hub.
+    """Return the name of `model` and what `load` takes, for a folder, a run under `root`, or a model of the hub.
 
-    Raises ConfigError where it is none of these or the run has no model, DataError where the folder holds none.
+    Raise ConfigError if it is none of these or the run has no model, DataError if the folder has none.
     """
     from anmi_ray.models import loading
 
@@ -181,51 +171,47 @@ def model_of(model: str, root: str) -> tuple[str, str | ModelSource]:
 
 
 def _checked(folder: Path) -> Path:
-    """A folder that holds a model. Raises DataError."""
+    """Return a folder that contains a model. Raise DataError if it does not."""
     if not (folder / "config.json").exists() and not (folder / "modules.json").exists():
-        raise DataError("holds no model", str(folder), "give the folder that holds config.json or modules.json")
+        raise DataError("holds no model", str(folder), "give a folder with config.json or modules.json")
     return folder
 
 
 def load(
     model: str | ModelSource, threads: int = 0, device: Device = "cpu", precision: Precision = "float32"
 ) -> Reranker:
-    """A reranker or an embedder, to score with; threads 0: all cores.
+    """Load a reranker or an embedder for scoring; threads 0: all cores.
 
-    Raises ConfigError where its head would have to be drawn, there is no such device, or the model does not fit there.
+    Raise ConfigError if it has no scoring head, the device does not exist, or the model does not fit there.
     """
     from anmi_ray.models.cross_encoder import CrossEncoder
     from anmi_ray.models.kinds import load_reranker
+    from anmi_ray.models.reranker import resolve_device
 
-    where = _where(device, precision)
-    with gpu_memory_named(_full):
+    where = resolve_device(device)
+    with gpu_memory_named(_gpu_full):
         found = load_reranker(model, dtype=precision, threads=threads or environment.cores(), device=where)
     if isinstance(found, CrossEncoder) and found.drawn_head:
-        what = "it has no scoring head and is no reranker: one drawn at random would rank"
-        raise ConfigError(what, f"model {found.name}", "give a cross-encoder, an embedder, or a model that is trained")
+        what = "the model has no scoring head; a random one would rank"
+        raise ConfigError(what, f"model {found.name}", "give a cross-encoder, an embedder, or a trained model")
     return found
 
 
-def _where(device: Device, precision: Precision) -> Literal["cpu", "cuda"]:
-    """Return the torch device. Raises ConfigError if it is unknown or does not exist."""
-    from anmi_ray.models import reranker
-
-    arguments.one_of(device, reranker.Device, "device")
-    arguments.one_of(precision, reranker.Precision, "precision")
-    return reranker.resolve_device(device)
+def _gpu_full(message: str) -> ConfigError:
+    remedy = "use 16 bits (precision bfloat16), use the CPU, or stop other processes on the GPU"
+    return ConfigError(f"out of memory: {message}", "the GPU", remedy)
 
 
-def _full(said: str) -> ConfigError:
-    remedy = "compute in 16 bits (precision bfloat16), on the CPU, or end what else holds the GPU"
-    return ConfigError(f"its memory does not suffice: {said}", "the GPU", remedy)
+def _loaded(model: str | Path, threads: int, device: Device, precision: Precision) -> Reranker:
+    """Return the model of a folder, which is kept in memory until another one is needed."""
+    from anmi_ray.models.reranker import resolve_device
 
-
-def _loaded(folder: Path, threads: int, device: Device, precision: Precision) -> Reranker:
-    written_ns = max(file.stat().st_mtime_ns for file in folder.iterdir())  # trained anew: read anew
-    key = folder.resolve(), threads, device, precision, written_ns
+    folder = Path(model).resolve()
+    written_ns = max(file.stat().st_mtime_ns for file in folder.iterdir())
+    key = folder, threads, resolve_device(device), precision, written_ns
     if key not in _kept:
-        _kept.clear()  # before: a GPU's memory may not hold two
-        _kept[key] = load(str(folder.resolve()), threads, device, precision)
+        _kept.clear()  # first: two may not fit into a GPU's memory
+        _kept[key] = load(str(folder), threads, device, precision)
     return _kept[key]
 
 
@@ -248,30 +234,29 @@ def rerank_run(
     root: str = "results",
     own_document: OwnDocument = "same-text",
 ) -> Flow:
-    """Score the top `depth` of every query in a TREC run with a trained model and write a TREC run of them.
+    """Score the top `depth` documents per query of a TREC run with a trained model, and write the ranking.
 
-    `model`: a folder, a run under `root`, what is installed, or of the hub (org/model@revision) with a head of its own.
-    `partners`: TREC runs of the systems that the model's fusion names; their scores are added as it says.
-    Queries of the run that the collection does not have, or none of whose documents it has, are rejected (counted).
-    `say` is told where its ranks contradict its scores, how many ids the collection does not have, and how many
-    are left of `min_relevance`: those whose P(relevant) is lower are left out. `table_file`: a table of the ranking,
-    with P(relevant) where the model says it; `say` is told where not. `own_document`: as corpus.own_document. `device`
-    and `precision`: as for `rerank`. Raises DataError where half of a run's queries or documents, or more, are not in
-    the collection.
+    model: a folder, a run under `root`, or a model of the hub (org/model@revision); partners: runs for its fusion
+    say: receives messages about ranks that contradict scores, unknown ids, and documents below `min_relevance`
+    table_file: table of the ranking, with P(relevant) if known
+    min_relevance, device, precision: as for `rerank`; own_document: as corpus.own_document
+
+    Queries without a text or a known document are rejected. Raise DataError if half or more of the ids are unknown.
     """
     from anmi_ray.corpus import lookup
     from anmi_ray.stages.ingest import of_queries
     from anmi_ray.stages.rerank import ranking
     from anmi_ray.tables import formats, trec
 
-    how = threads, _where(device, precision), precision
     given = partners or {}
-    place = Run(str(model), root) if names_run(str(model)) else Path(model)
-    _, source = model_of(str(model), root)
+    place = _place(model, root)
+    source = model_of(str(model), root)[1]
     fusion = _fusion(place) if given else None
     if fusion is not None:
         fusion.check(given, "--fuse")
-    calibrated = _calibrated_for(place, min_relevance, table_file, say)
+    calibrated = _relevance(place) if min_relevance is not None else _calibrated(place) if table_file else None
+    if table_file is not None and calibrated is None and say is not None:
+        say(f"{table_file}: has no column relevance, since {_named(place)} has no calibrated P(relevant)")
     named = _one_system(run_file, say)
     run = _top(named, collection, depth, own_document, say)
     others = {name: _one_system(path, say) for name, path in given.items()}
@@ -279,8 +264,9 @@ def rerank_run(
     lookup.check_ids(str(collection), runs, {}, say)
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
     known = _known(run, queries, documents, collection, run_file)
-    with gpu_memory_named(_full):
-        loaded = _loaded(Path(source), *how) if isinstance(source, str) else load(source, *how)
+    with gpu_memory_named(_gpu_full):
+        how = threads, device, precision
+        loaded = _loaded(source, *how) if isinstance(source, str) else load(source, *how)
         own = reranked = ranking.rerank(known, queries, documents, loaded)
     if fusion is not None:
         scores = {name: of_queries(one.table, queries) for name, one in others.items()}
@@ -295,7 +281,7 @@ def rerank_run(
 
 
 def _top(run: NamedRun, collection: Path, depth: int, rule: OwnDocument, say: Callable[[str], None] | None) -> pa.Table:
-    """The top `depth` of every query, without the query's own document."""
+    """Return the top `depth` documents per query, without the query's own document."""
     from anmi_ray.corpus import lookup, own_documents
 
     texts = partial(lookup.read_texts, str(collection))
@@ -304,51 +290,39 @@ def _top(run: NamedRun, collection: Path, depth: int, rule: OwnDocument, say: Ca
     return table.filter(pc.less_equal(table["rank"], depth))
 
 
-def _calibrated_for(
-    place: Path | Run, least: float | None, table_file: Path | None, say: Callable[[str], None] | None
-) -> Relevance | None:
-    """Return P(relevant) if requested. Raises ConfigError if `least` needs a curve that does not exist."""
-    if least is not None:
-        return _relevance(place, least)
-    found = None if table_file is None else _calibrated(place)
-    if table_file is not None and found is None and say is not None:
-        say(f"{table_file}: has no column relevance, since {_called(place)} has no calibrated P(relevant)")
-    return found
-
-
 def _known(run: pa.Table, queries: pa.Table, documents: pa.Table, collection: Path, run_file: Path) -> pa.Table:
-    """Return the rows of `run` whose query and document exist. Raises DataError if there are none."""
+    """Return the rows of `run` whose query and document exist. Raise DataError if there are none."""
     tables = {"query_id": queries, "doc_id": documents}
     there = [pc.is_in(run[name], value_set=table[name].combine_chunks()) for name, table in tables.items()]
     known = run.filter(pc.and_(*there))
     if not known.num_rows:
         what = f"none of its {len(pc.unique(run['query_id'])):,} queries and their documents are in {collection}"
-        raise DataError(what, str(run_file), "give the collection that the run was made on: ids must agree")
+        raise DataError(what, str(run_file), "give the collection of the run: ids must agree")
     return known
 
 
 def _relevant(
     run: pa.Table, own: pa.Table, calibrated: Relevance, least: float, say: Callable[[str], None] | None
 ) -> pa.Table:
-    """`run` with P(relevant) as a column `relevance`, by the model's `own` scores, without documents of less."""
+    """Return documents with P(relevant) >= `least` by the model's `own` scores, and it as a column `relevance`."""
     from anmi_ray.stages.rerank import ranking
 
-    def worth(rows: pa.Table) -> NDArray[np.float64]:
+    def relevance(rows: pa.Table) -> NDArray[np.float64]:
         at = find_rows(own, {name: rows[name] for name in ("query_id", "doc_id")})
         return calibrated.curve.of(own["score"].to_numpy()[at])
 
-    kept = run.filter(pa.array(worth(run) >= least))
+    kept = run.filter(pa.array(relevance(run) >= least))
     if say is not None and least > 0:
         before, after = (pc.count_distinct(table["query_id"]).as_py() for table in (run, kept))
-        left = f"{kept.num_rows:,} of {run.num_rows:,} documents are relevant with a probability of {least:g} or more"
-        say(f"{left}; {before - after:,} of {before:,} queries have none")
+        left = f"{kept.num_rows:,} of {run.num_rows:,} documents have P(relevant) >= {least:g}"
+        say(f"{left}; {before - after:,} of {before:,} queries have no such document")
     if kept.num_rows:
         kept = ranking.ranked(kept, kept["score"].to_numpy())
-    return kept.append_column("relevance", pa.array(worth(kept)))
+    return kept.append_column("relevance", pa.array(relevance(kept)))
 
 
 def _one_system(path: Path, say: Callable[[str], None] | None) -> NamedRun:
-    """The run of a file that holds one system. Raises DataError."""
+    """Return the run of a file with one system. Raise DataError if it has none or several."""
     from anmi_ray.tables import trec
 
     run = trec.read_named_run(path, say=say)

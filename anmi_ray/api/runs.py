@@ -1,4 +1,4 @@
-"""A run by its name: its tables in the ids of the collection, its figures, its model."""
+"""A run by its name: its tables with the ids of the collection, its figures, its model."""
 
 from __future__ import annotations
 
@@ -27,17 +27,20 @@ if TYPE_CHECKING:
 TableName = Literal[
     "queries", "texts", "candidates", "comparisons", "judgments", "ratings", "fits", "gaps", "examples", "metrics"
 ]
-_DOCUMENTS = ("doc_id", "doc_a", "doc_b", "anchor_id", "doc_ids")  # columns that name documents
+_DOCUMENTS = ("doc_id", "doc_a", "doc_b", "anchor_id", "doc_ids")
 
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a table's rows stand. `rounds` are the stages that write it, the main path's first; `every`: all of them
-    count, else the last that there is. `pairs` are the stages that say which documents a row of each compares.
+    """Where the rows of a table are.
+
+    stages: those that write it, in order
+    every: True if all of them count; else the last one that the run reached
+    pairs: for each stage, the one whose comparisons say which documents a row compares
     """
 
     record: Record
-    rounds: tuple[str, ...]
+    stages: tuple[str, ...]
     every: bool = False
     pairs: tuple[str, ...] = ()
 
@@ -58,9 +61,9 @@ _TABLES = {
 
 
 class Run:
-    """What is known of a run under a root, a folder or a URI. Raises ConfigError where there is none of that name.
+    """A run under a root, a folder or a URI. Raise ConfigError if there is no run of that name.
 
-    `record` holds its settings, its stages' fingerprints and where it was carried out.
+    record: settings, fingerprints of stages, environment
 
     >>> run = anmi_ray.Run("quickstart", root="results")
     >>> run.table("ratings").column_names
@@ -82,54 +85,60 @@ class Run:
         return f"Run({self.name!r}, root={str(self.root)!r})"
 
     def table(self, name: TableName) -> pa.Table:
-        """All rows of a table, see `buckets`; `.to_pandas()` makes a data frame of them."""
+        """Return all rows of a table (see `buckets`); `.to_pandas()` makes a data frame."""
         return pa.concat_tables(self.buckets(name))
 
     def buckets(self, name: TableName) -> Iterator[pa.Table]:
-        """The rows of a table, whole queries at a time, so that a run larger than memory can be read.
+        """Yield the rows of a table, whole queries at a time, for runs larger than memory.
 
         Names: queries, texts (of documents), candidates, comparisons, judgments, ratings, fits, gaps, examples,
-        metrics. Columns are the record's of that name; queries and documents go by the collection's own ids, and
-        judgments say which documents they compare. Raises ConfigError where no table is called so, or the run has not
-        come to its stage.
+        metrics. Columns are those of the record; queries and documents have the collection's own ids, and judgments
+        name the documents they compare. Raise ConfigError for an unknown table, or if its stage is not complete.
         """
         if name not in _TABLES:
             near = difflib.get_close_matches(name, _TABLES, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(get_args(TableName))}"
-            raise ConfigError(f"no table is called '{name}'", f"run {self.name}", hint)
-        rounds = self._rounds(name)  # here, so that a mistake is said before the first bucket is asked for
+            hint = f"did you mean {near[0]}?" if near else f"the tables are {', '.join(get_args(TableName))}"
+            raise ConfigError(f"unknown table '{name}'", f"run {self.name}", hint)
+        source = _TABLES[name]
+        reached = [stage for stage in source.stages if stage in self.record["stages"]] or [source.stages[0]]
+        pairs = dict(zip(source.stages, source.pairs, strict=False))
+        # not in the generator: an error is raised before the first bucket is requested
+        rounds = [
+            (self.artifact(stage, name), self.artifact(pairs[stage]) if pairs else None)
+            for stage in (reached if source.every else reached[-1:])
+        ]
         return self._tables(name, rounds)
 
     def systems(self) -> list[dict[str, Any]]:
-        """Every system's measures on test queries, with intervals and compared with the baseline; a row for each two.
+        """Return a row for each system and measure on test queries: mean, interval, difference from the baseline.
 
-        The column `by` is "labels", or "judges" if no test query is labelled; figures of judges next to those of labels
-        are in `by_judges`. Empty if nothing was measured. Raises ConfigError if the run is not evaluated.
+        `by` is "labels", or "judges" if no test query is labelled; `by_judges` has judges' figures next to those of
+        labels. Empty if nothing was measured. Raise ConfigError if the run is not evaluated.
         """
         from anmi_ray.stages import by_judges
 
         return by_judges.systems(self.artifact("evaluate", "measures"))
 
     def headline(self) -> Headline:
-        """What the report's headline compares, how its baseline was chosen, and what dev queries say of both.
+        """Return what the report compares, how its baseline was chosen, and what dev queries say about both.
 
-        Raises ConfigError where the run is not evaluated.
+        Raise ConfigError if the run is not evaluated.
         """
         from anmi_ray.stages.evaluate import headline_of
 
         return headline_of(self.artifact("evaluate", "headline"))
 
     def by_judges(self) -> ByJudges | None:
-        """What judges measured on test queries (evaluate.judged), and which judges; None where nobody was asked.
+        """Return what judges measured on test queries (evaluate.judged); None if none were asked.
 
-        Raises ConfigError where the run is not evaluated.
+        Raise ConfigError if the run is not evaluated.
         """
         from anmi_ray.stages import by_judges
 
         return by_judges.measurements(self.artifact("evaluate", "measures by judges"))
 
     def elsewhere(self) -> list[Elsewhere]:
-        """What the model achieves on other collections (evaluate.also), beside the first stage and the start there."""
+        """Return the model's measures on other collections (evaluate.also), with those of the first stage and start."""
         from anmi_ray.stages import elsewhere
 
         return elsewhere.measured(self._store, self.name)
@@ -142,10 +151,10 @@ class Run:
         return None if evaluate is None else relevance.of(evaluate)
 
     def audit(self) -> tuple[str, dict[str, Any]]:
-        """The stage that asked the judges, and the audit that it stored, over a sample of queries: as of `audit`.
+        """Return the stage that asked the judges, and the audit it stored over a sample of queries, as of `audit`.
 
-        Of a run that went no further than distilling a judge it is that of the ensemble. A stage that failed after its
-        judges were asked has one, too. ConfigError where there is none.
+        If the run only distilled a judge, it is the ensemble's. A stage that failed after asking has one, too. Raise
+        ConfigError if there is none.
         """
         stages = {**self.record["stages"], **self.record.get("failed", {})}
         stage = "label" if "judge" not in stages and "label" in stages else "judge"
@@ -164,16 +173,16 @@ class Run:
 
     @property
     def model(self) -> Path:
-        """The folder of the trained model on this machine, which is fetched where the root is elsewhere.
+        """Return the folder of the trained model on this machine; fetch it if the root is elsewhere.
 
-        Raises ConfigError where the run has no model.
+        Raise ConfigError if the run has no model.
         """
         from anmi_ray.store.folders import local_folder
 
         return local_folder(self.artifact("train", "model"), "model")
 
     def artifact(self, stage: str, what: str = "") -> Artifact:
-        """Return a stage artifact. Raises ConfigError if the run has not reached it (`what`: name in the message)."""
+        """Return a stage artifact. Raise ConfigError if the run has not reached it (`what`: name in the message)."""
         artifact = self._recorded(stage)
         if artifact is None or artifact.manifest() is None:
             raise self._lacks(what or f"artifact of {stage}", stage)
@@ -184,23 +193,13 @@ class Run:
         return None if recorded is None else Artifact(self._store, stage, recorded["fingerprint"])
 
     def _lacks(self, what: str, stage: str) -> ConfigError:
-        place = f"{self.root}/runs/{self.name}.json"
-        return ConfigError(
-            f"the run has no {what}: its {stage} stage is not complete", place, "carry out the run first"
-        )
-
-    def _rounds(self, name: str) -> list[tuple[Artifact, Artifact | None]]:
-        """The artifacts that a table is read from, each with the one that says what its rows compare."""
-        source = _TABLES[name]
-        reached = [stage for stage in source.rounds if stage in self.record["stages"]] or [source.rounds[0]]
-        pairs = dict(zip(source.rounds, source.pairs, strict=False))
-        chosen = reached if source.every else reached[-1:]
-        return [(self.artifact(stage, name), self.artifact(pairs[stage]) if pairs else None) for stage in chosen]
+        what = f"the run has no {what}: its {stage} stage is not complete"
+        return ConfigError(what, f"{self.root}/runs/{self.name}.json", "run it first: anmi run CONFIG")
 
     def _tables(self, name: str, rounds: list[tuple[Artifact, Artifact | None]]) -> Iterator[pa.Table]:
         record = _TABLES[name].record
         buckets = range((self.artifact("ingest").manifest() or {})["buckets"])
-        if record is records.METRIC:  # one part holds the queries of all buckets
+        if record is records.METRIC:  # one part has the queries of all buckets
             queries = pa.concat_tables(self._queries(bucket) for bucket in buckets)
             from anmi_ray.stages import by_judges
 
@@ -224,14 +223,14 @@ class Run:
 
 
 def _with_pairs(judgments: pa.Table, comparisons: pa.Table) -> pa.Table:
-    """Judgments with the documents that they compare, after the query."""
+    """Insert the compared documents after the query."""
     rows = pc.index_in(judgments["comparison_id"], value_set=comparisons["comparison_id"].combine_chunks())
     table = judgments.add_column(2, "doc_a", comparisons["doc_a"].take(rows))
     return table.add_column(3, "doc_b", comparisons["doc_b"].take(rows))
 
 
 def _named(table: pa.Table, queries: pa.Table, texts: pa.Table | None) -> pa.Table:
-    """A table whose queries and documents go by the collection's own ids. Hashes of texts are left out."""
+    """Replace ids of queries and documents by the collection's own; drop hashes of texts."""
     for position, column in enumerate(table.column_names):
         if column == "query_id":
             table = table.set_column(position, column, _names(table[column], queries["query_id"], queries))
@@ -242,7 +241,7 @@ def _named(table: pa.Table, queries: pa.Table, texts: pa.Table | None) -> pa.Tab
 
 
 def _names(ids: pa.ChunkedArray, known: pa.ChunkedArray, named: pa.Table) -> pa.Array:
-    """The external ids of a column of ids, or of lists of them."""
+    """Return the external ids of a column of ids, or of lists of ids."""
     flat = ids.combine_chunks()
     if pa.types.is_list(ids.type):
         members = _names(pa.chunked_array([flat.flatten()]), known, named)

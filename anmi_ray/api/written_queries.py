@@ -1,6 +1,6 @@
-"""What language models do for `anmi queries`: they write queries, and judges say whether their documents answer them.
+"""Language models for `anmi queries`: a writer of queries, and judges that check whether documents answer them.
 
-Both are asked in this process, through the answer log and the spend log of the root: nothing is asked twice.
+Both are asked in this process, through the answer log and the spend log of the root, so nothing is asked twice.
 """
 
 from __future__ import annotations
@@ -41,21 +41,19 @@ from anmi_ray.store.spend_log import SpendLog
 NOT_ASKED = "not asked: the budget is spent"
 _EXAMPLES = 20
 _EXAMPLE = 200  # characters
-_COUNTED = 200  # prompts whose tokens are counted for a forecast
-_ANSWER_TOKENS = 20.0  # of a query, with its part of the frame around it
+_COUNTED = 200  # prompts whose tokens are counted for an estimate of the cost
+_ANSWER_TOKENS = 20.0  # per query, with its share of the syntax
 _CONFIRMED = 0.5
 Document = tuple[str, str, str]  # external id, title, text
 
 
 class QueryWriting:
-    """The questions to the query writer of an experiment. Documents must be offered first."""
+    """The questions to the query writer of an experiment. Call `offer` for all documents first."""
 
     def __init__(self, experiment: Experiment, number: int, stop_words: frozenset[str]) -> None:
         settings = experiment.queries
         if settings.writer is None:
-            raise ConfigError(
-                "no language model writes queries", "queries.writer", "give one: {kind: api, endpoint: …}"
-            )
+            raise ConfigError("expected a language model", "queries.writer", "write {kind: api, endpoint: …}")
         self._experiment = experiment
         self._stop_words = stop_words
         self._wanted = settings.written, settings.each
@@ -66,12 +64,12 @@ class QueryWriting:
         self._sample = DocumentSample[Document](settings.documents or number, experiment.seed)
 
     def offer(self, source: str, title: str, text: str) -> None:
-        """A document of the collection; one with fewer words than a masked document must have is not asked about."""
+        """Add a document of the collection, unless it has fewer words than a masked document must have."""
         if self._sample.takes(source) and len(words(title)) + len(words(text[:READ])) >= LEAST_LEFT:
             self._sample.add(source, (source, title, text[:READ]))
 
     def candidates(self, say: Callable[[str], None]) -> list[tuple[QueryCandidate, str]]:
-        """Return written queries with rejection reasons or "". Raises ConfigError, JudgeError, StoreError."""
+        """Return written queries with rejection reasons or "". Raise ConfigError, JudgeError, StoreError."""
         documents = {row[0]: row for row in self._sample.drawn()}
         questions = self._questions(list(documents.values()))
         asker = _asker(self._experiment, self._writer, [self._writer], f"queries {self._request}", say)
@@ -94,17 +92,17 @@ class QueryWriting:
                 found += written_queries(queries, source, document, self._wanted, seed, self._stop_words)
         return found
 
-    def foretold(self) -> Iterator[str]:
-        """Lines that say what would be asked, what it costs, and the exact prompt about one document."""
+    def preview(self) -> Iterator[str]:
+        """Yield the number of calls, their cost, and the exact prompt about one document."""
         from anmi_ray.planning import prices
 
         documents = list(self._sample.drawn())
         if not documents:
-            raise DataError("no document has the words that a query needs", "corpus", "check what is read as text")
+            raise DataError("no document has enough words", "corpus", "check which columns or fields are the text")
         questions = self._questions(documents)
         store = Store(self._experiment.execution.root)
         bought = 0
-        if store.exists("root.json"):  # else nobody has used the root, and looking would make it one
+        if store.exists("root.json"):  # else the root is unused, and reading would create it
             buckets = store.buckets(self._experiment.execution.buckets)
             held = known(AnswerLog(store, self._writer.identity), questions, buckets)
             bought = int(held.final(questions.ids).sum())
@@ -119,7 +117,7 @@ class QueryWriting:
         yield from cost.said()
         if self._experiment.queries.check:
             judges = ", ".join(judge.name for judge in checking(self._experiment))
-            yield f"then {judges} asked of every query that is kept whether its document answers it"
+            yield f"then {judges} check for every kept query whether its document answers it"
         yield f"document {documents[0][0]}"
         where = f"{self._server.model} at {self._server.base_url}"
         yield from prompts.said("writer", where, preview(self._builder, *texts[0]))
@@ -130,13 +128,11 @@ class QueryWriting:
 
 
 def checking(experiment: Experiment) -> tuple[TextJudge, ...]:
-    """The judges that say whether a query's document answers it. Raises ConfigError where none of the panel can."""
+    """Return the judges that check whether a document answers a query. Raise ConfigError if the panel has none."""
     judges = kinds.reading(experiment.judge.direct)
     if not judges:
-        what = "asks judges that read texts, and judge.judges has none"
-        raise ConfigError(
-            what, "queries.check", "add one of kind api, as `anmi init --example own-documents` writes it"
-        )
+        remedy = "add one of kind api to judge.judges, as in `anmi init --example own-documents`"
+        raise ConfigError("expected a judge that reads texts", "queries.check", remedy)
     return judges
 
 
@@ -146,9 +142,9 @@ def unconfirmed(
     documents: Mapping[str, tuple[str, str]],
     say: Callable[[str], None],
 ) -> dict[QueryCandidate, str]:
-    """Which queries judges do not confirm, and why: their mean answer about its document is no, or nobody answered.
+    """Return the queries that judges do not confirm, with reasons: the mean answer is no, or no judge answered.
 
-    documents: by id, title and text as they are written. Raises ConfigError, JudgeError, StoreError.
+    documents: title and text as written, by id. Raise ConfigError, JudgeError, StoreError.
     """
     judges = checking(experiment)
     by_id = {query.query_id: query for query in queries}
@@ -167,7 +163,7 @@ def unconfirmed(
     found: dict[QueryCandidate, str] = {}
     for name, yes, count in zip(names, mean.tolist(), answers.tolist(), strict=True):
         if not count:
-            found[by_id[name]] = "judges do not say whether its document answers it"
+            found[by_id[name]] = "no judge answered whether its document answers it"
         elif yes <= _CONFIRMED:
             found[by_id[name]] = "judges say that its document does not answer it"
     return found
@@ -176,12 +172,12 @@ def unconfirmed(
 def _asker(
     experiment: Experiment, judge: TextJudge, panel: Sequence[TextJudge], what: str, say: Callable[[str], None]
 ) -> LocalAsker:
-    """What asks a judge; a budget holds for the same `what` about the same collection."""
+    """Return the asker of a judge; its budget applies to the same `what` about the same collection."""
     store = Store(experiment.execution.root)
     asked = json.dumps([judge.identity for judge in panel] + [whole(experiment.corpus)], sort_keys=True)
     log = SpendLog(store, digest("campaign", what, asked).hex()[:16])
     budget = experiment.queries.budget if isinstance(judge, writing.QueryWriter) else experiment.judge.budget
-    remedy = "see what it is asked with anmi queries CONFIG --dry-run; the template and max_tokens must suit the model"
+    remedy = "see the prompt with anmi queries CONFIG --dry-run; the template and max_tokens must suit the model"
     return LocalAsker(
         judge,
         AnswerLog(store, judge.identity),
@@ -194,7 +190,7 @@ def _asker(
 
 
 def _direct(asked: Sequence[tuple[tuple[str, str], Document]]) -> TextQuestions:
-    """Direct questions about ((query's id, its text), document)."""
+    """Return direct questions about ((query's id, its text), document)."""
     texts_of_queries = dict(query for query, _ in asked)
     documents = {document[0]: document for _, document in asked}
     queries = QUERY.table(
@@ -230,12 +226,12 @@ def _direct(asked: Sequence[tuple[tuple[str, str], Document]]) -> TextQuestions:
 
 
 def _sources(questions: TextQuestions) -> list[str]:
-    """The document of each question."""
+    """Return the document of each question."""
     return questions.texts["external_id"].take(pa.array(questions.first)).to_pylist()
 
 
 def _examples(experiment: Experiment) -> list[str]:
-    """At most twenty of the user's own queries, by hash. Raises ConfigError where the file has none."""
+    """Return up to twenty of the user's own queries, by hash. Raise ConfigError if the file has none."""
     path = experiment.queries.examples
     if path is None or "example" not in experiment.queries.written:
         return []
@@ -243,10 +239,10 @@ def _examples(experiment: Experiment) -> list[str]:
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read: {error}", f"queries.examples {path}", remedy) from None
+        raise ConfigError(f"cannot read: {error}", f"queries.examples {path}", remedy) from None
     found = {text for text in map(cleaned, _texts(lines, path)) if text}
     if not found:
-        raise ConfigError("holds no query", f"queries.examples {path}", remedy)
+        raise ConfigError("no query found", f"queries.examples {path}", remedy)
     by_hash = {text_hash(text): text for text in found}
     drawn = hash_sample(list(by_hash), _EXAMPLES, "examples", experiment.seed)
     return [by_hash[key][:_EXAMPLE] for key in sorted(drawn)]
@@ -263,6 +259,6 @@ def _texts(lines: Iterable[str], path: str) -> Iterator[str]:
             row = {}
         text = row.get("text", row.get("query"))
         if not isinstance(text, str):
-            what = "is neither a query nor a JSON object with a field text or query"
+            what = "expected a query, or a JSON object with a field text or query"
             raise ConfigError(what, f"queries.examples {path}, line {number}", "correct or remove the line")
         yield text

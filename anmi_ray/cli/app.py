@@ -1,34 +1,22 @@
-"""The application: the commands, in the order of the help."""
+"""The application: commands in the order and panels of the help, and what replaced former ones."""
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
 
 from anmi_ray import __version__
-from anmi_ray.cli.audit import audit
-from anmi_ray.cli.config import config
-from anmi_ray.cli.demo import demo
-from anmi_ray.cli.distill import distill
-from anmi_ray.cli.doctor import doctor
-from anmi_ray.cli.evaluate import evaluate
-from anmi_ray.cli.export import export
-from anmi_ray.cli.flags import COMMAND_LINE
-from anmi_ray.cli.init import init
 from anmi_ray.cli.jobs import jobs
-from anmi_ray.cli.judge import judge
+from anmi_ray.cli.judges import audit, judge
 from anmi_ray.cli.label import label
-from anmi_ray.cli.mine import mine
-from anmi_ray.cli.plan import plan
-from anmi_ray.cli.queries import queries
+from anmi_ray.cli.models import evaluate, export, rerank, serve
 from anmi_ray.cli.rate import rate
-from anmi_ray.cli.rerank import rerank
+from anmi_ray.cli.research import mine, queries, tune
 from anmi_ray.cli.run import run
-from anmi_ray.cli.serve import serve
 from anmi_ray.cli.show import show
-from anmi_ray.cli.tune import tune
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.cli.start import config, demo, doctor, init, plan
 
 app = typer.Typer(
     name="anmi",
@@ -38,18 +26,50 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (demo, init, queries, run, plan, judge, distill, config, show, mine, export)
-COMMANDS += (rate, audit, label, rerank, serve, evaluate, tune, doctor)
-REPLACED = {  # former commands
-    "submit": "anmi jobs submit",
-    "cancel": "anmi jobs cancel",
+PANELS = {
+    "Start": (demo, init, config, plan, run, show, doctor),
+    "Judges": (judge, audit, label, rate),
+    "Models": (export, rerank, evaluate, serve),
+    "Research": (queries, mine, tune),
+}
+REPLACED = {  # former commands; {} are their arguments
+    "submit": "anmi jobs submit {}",
+    "cancel": "anmi jobs cancel {}",
+    "distill": "anmi run {} --until distill",
     "compare-rules": "anmi mine RUN --rule A,B",
     "refine": "anmi run CONFIG refines=RUN name=RUN-refine-1",
 }
-TELLING = ("plan", "show", "audit", "evaluate", "doctor")  # commands whose answer is all that they do
-for command in COMMANDS:
-    app.command()(command)
-app.add_typer(jobs)
+_RENAMED = {("evaluate", "--run"): "--ranking", ("rerank", "--run"): "--ranking", ("init", "--to"): "--out"}
+_DROPPED = {  # former options; what to do instead
+    ("rate", "--tie-width"): 'in Python: anmi_ray.rate(FILE, model="bradley-terry", ties="davidson", tie_width=0.5)',
+    ("rate", "--plot"): "--out and --gaps write the numbers",
+    ("rate", "--plot-query"): "--out and --gaps write the numbers",
+    ("audit", "--plot"): "--json has the numbers; the report of a run has charts",
+}
+_WROTE_JSON = ("audit", "judge", "mine")  # --json FILE is --out FILE
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+app.add_typer(jobs, rich_help_panel="Cluster")
+
+
+def replacement(words: list[str]) -> str | None:
+    """Return what replaced a former command line, or None."""
+    command, *rest = words or [""]
+    if command == "--json":
+        return shlex.join(["anmi", *rest, "--json"])
+    if command in REPLACED:
+        return REPLACED[command].format(shlex.join(rest))
+    renamed: list[str] = []
+    for word, following in zip(rest, [*rest[1:], ""], strict=False):
+        name, sign, value = word.partition("=")
+        if (command, name) in _DROPPED:
+            return _DROPPED[command, name]
+        new = _RENAMED.get((command, name), name)
+        if command in _WROTE_JSON and name == "--json" and (sign or following == "-" or following.endswith(".json")):
+            new = "--out"
+        renamed.append(f"{new}{sign}{value}")
+    return None if renamed == rest else shlex.join(["anmi", command, *renamed])
 
 
 def _version(value: bool) -> None:
@@ -60,15 +80,8 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _options(
-    context: typer.Context,
-    as_json: Annotated[
-        bool, typer.Option("--json", help=f"Print JSON alone, errors too; of {', '.join(TELLING)}.")
-    ] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
-    """Options of every command."""
-    if as_json and context.invoked_subcommand not in TELLING:
-        raise ConfigError(f"--json is of {', '.join(TELLING)}", COMMAND_LINE, "leave it out, or read a run's own files")
-    context.obj = as_json
+    """Accept options of the application."""

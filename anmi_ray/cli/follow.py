@@ -1,149 +1,106 @@
-"""`anmi show RUN --follow`: how far a run is, from the snapshots under its root alone, until it ends.
+"""`anmi show RUN --follow`: print a run's progress from the snapshots under its root until it ends.
 
-On a terminal the picture is drawn anew; elsewhere each change is a line. How long ago the driver was heard is counted
-on this machine's clock from when a snapshot was first seen, since the driver's may go otherwise.
+Silence of the driver is measured on this machine's clock, from when a snapshot was first seen: clocks can differ.
 """
 
 from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
-from anmi_ray.cli.console import rows
+from anmi_ray.cli.console import ConsoleReporter
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.pipeline.progress import AT_WORK, BEAT_S, DONE, FINISHED, NOT_YET, RUNNING, place
+from anmi_ray.pipeline.progress import AT_WORK, BEAT_S, FINISHED, NOT_YET, RUNNING, place
 from anmi_ray.store import Flow, Store, runs
 
-_POLL_S = 2.0  # of the storage: a GET or two
-SILENT_S = 3 * BEAT_S  # after which a driver may be gone
-_NOTICES = 3  # that are shown at once
-_MARKS = {NOT_YET: " ", AT_WORK: "→"}
+SILENT_S = 3 * BEAT_S  # then the driver may be dead
+_POLL_S = 2.0
 
 Snapshot = Mapping[str, Any]
 
 
-def follow(run: str, root: str, out: Console, poll: float = _POLL_S) -> bool:
-    """Show a run until it has ended; whether it finished. Raises ConfigError where the root knows no such run."""
+def follow(run: str, root: str, out: Console) -> bool:
+    """Print the progress of a run until it ends; return True if it finished. Raise ConfigError if it does not exist."""
     store = Store(root)
-    heard = _Heard(_known(store, run, root))
-    lines = Lines()
-    with Live(console=out, auto_refresh=False) if out.is_terminal else nullcontext() as live:
-        while True:
-            if live is not None:
-                live.update(drawn(heard.snapshot, heard.ago), refresh=True)
-            else:
-                for line in lines.fresh(heard.snapshot, heard.ago):
-                    out.print(line, highlight=False, markup=False)
-            if heard.snapshot["state"] != RUNNING:
-                return heard.snapshot["state"] == FINISHED
-            time.sleep(poll)
-            heard.hear(store.read_json(place(run)))
-
-
-def _known(store: Store, run: str, root: str) -> Snapshot:
     snapshot = store.read_json(place(run))
     if snapshot is None:
-        runs.find_run(run, root)  # raises where there is no such run
-        raise ConfigError(
-            "nothing says how far this run is: it was carried out by a version that did not",
-            store.where(place(run)),
-            f"see what it is made of: anmi show {run} --root {shlex.quote(root)}",
-        )
-    return snapshot
+        runs.find_run(run, root)
+        remedy = f"anmi show {run} --root {shlex.quote(root)}"
+        raise ConfigError("no progress was recorded for this run", store.where(place(run)), remedy)
+    seen = time.monotonic() - max(0.0, time.time() - snapshot["heard"])
+    with closing(Followed(out)) as followed:
+        while True:
+            followed.update(snapshot, time.monotonic() - seen)
+            if snapshot["state"] != RUNNING:
+                return snapshot["state"] == FINISHED
+            time.sleep(_POLL_S)
+            newer = store.read_json(place(run))
+            if newer is not None and newer["heard"] != snapshot["heard"]:
+                snapshot, seen = newer, time.monotonic()
 
 
-class _Heard:
-    """The newest snapshot, and the seconds since its driver was heard."""
+class Followed(ConsoleReporter):
+    """Report what is new in each snapshot, as the run itself prints it."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-        self._since = time.monotonic() - max(0.0, time.time() - snapshot["heard"])
-
-    @property
-    def ago(self) -> float:
-        return time.monotonic() - self._since
-
-    def hear(self, snapshot: Snapshot | None) -> None:
-        """What the root says now."""
-        if snapshot is not None and snapshot["heard"] != self.snapshot["heard"]:
-            self.snapshot = snapshot
-            self._since = time.monotonic()
-
-
-class Lines:
-    """What of a snapshot was not said before, a line each."""
-
-    def __init__(self) -> None:
-        self._printed: dict[str, Any] = {}
-        self._driver: Any = None
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._driver: object = None
+        self._states: dict[str, str] = {}
+        self._training: object = None
         self._noticed = 0.0
         self._silent = False
 
-    def fresh(self, snapshot: Snapshot, ago: float) -> Iterator[str]:
-        """The lines that are new with this snapshot, heard `ago` seconds before."""
-        if (driver := (snapshot["driver"], snapshot["began"])) != self._driver:
-            self.__init__()
-            self._driver = driver
-            yield f"run {snapshot['run']}, by process {snapshot['driver']['process']} on {snapshot['driver']['host']}"
+    def update(self, snapshot: Snapshot, silence: float) -> None:
+        """Report a snapshot that is `silence` seconds old."""
+        driver = snapshot["driver"]
+        if (driver, snapshot["began"]) != self._driver:
+            self.close()
+            self.__init__(self._console)
+            self._driver = (driver, snapshot["began"])
+            self._line(f"run {snapshot['run']}, by process {driver['process']} on {driver['host']}")
         for stage in snapshot["stages"]:
-            line = stage_line(stage, snapshot)
-            if stage["state"] != NOT_YET and self._printed.get(stage["name"]) != line:
-                self._printed[stage["name"]] = line
-                yield line
+            self._stage(stage, snapshot["training"])
         for notice in snapshot["notices"]:
             if notice["time"] > self._noticed:
                 self._noticed = notice["time"]
-                yield f"  {notice['stage']}: {notice['text']}"
+                self._line(f"  {notice['stage']}: {notice['text']}")
         if snapshot["state"] != RUNNING:
-            yield ended(snapshot)
-        elif (ago >= SILENT_S) != self._silent:
+            self.close()
+            message = f": {snapshot['message']}" if snapshot["message"] else ""
+            took = span(snapshot["heard"] - snapshot["began"])
+            self._line(f"run {snapshot['run']} {snapshot['state']} after {took}{message}")
+        elif (silence >= SILENT_S) != self._silent:
             self._silent = not self._silent
-            yield silence(ago) if self._silent else "heard again"
+            silent = f"no progress for {span(silence)}: the driver was killed, or cannot reach the root"
+            self._line(silent if self._silent else "progress again")
 
+    def _stage(self, stage: Mapping[str, Any], training: Mapping[str, Any] | None) -> None:
+        name, state = stage["name"], stage["state"]
+        changed = self._states.get(name, NOT_YET) != state
+        self._states[name] = state
+        if state == AT_WORK:
+            if changed:
+                self.stage(name, "")
+            if "progress" in stage:
+                self.progress(**stage["progress"])
+            if name == "train" and training and training != self._training:
+                self._training = training
+                step, part = training["step"], training["share"]
+                self.notice(f"dev {training['dev']:.4f} after step {step:,} ({part:.0%})")
+        elif changed:
+            self.finished(name, stage.get("seconds"), [Flow(**flow) for flow in stage.get("flows", ())])
 
-def stage_line(stage: Mapping[str, Any], snapshot: Snapshot) -> str:
-    """A stage in a line: its state, and how far it is or what came out."""
-    parts = [f"{_MARKS.get(stage['state'], '✓')} {stage['name']:10} {stage['state']:8}"]
-    if stage["state"] == AT_WORK:
-        parts += work(stage, snapshot)
-    else:
-        parts.append(f"{stage['seconds']:.1f} s" if "seconds" in stage else "")
-        parts.append(rows(Flow(**flow) for flow in stage.get("flows", ())))
-        parts.append(_progress(stage["asked"]) if "asked" in stage else "")
-    return "   ".join(part for part in parts if part).rstrip()
-
-
-def work(stage: Mapping[str, Any], snapshot: Snapshot) -> Iterator[str]:
-    """How far a stage at work is."""
-    progress, asked = stage.get("progress"), stage.get("asked")
-    if progress:
-        yield _progress(progress)
-    if asked and asked != progress:
-        yield _progress(asked)
-    if stage["name"] == "train" and (training := snapshot["training"]):
-        yield f"dev {training['dev']:.4f} after step {training['step']:,} ({training['share']:.0%})"
-
-
-def _progress(progress: Mapping[str, Any]) -> str:
-    note = f", {progress['note']}" if progress["note"] else ""
-    return f"{progress['done']:,} of {progress['total']:,} {progress['unit']}{note}"
-
-
-def silence(ago: float) -> str:
-    """What is said of a driver that is not heard."""
-    return f"nothing heard for {span(ago)}: its driver was killed, or does not reach the root"
+    def _line(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False)
 
 
 def span(seconds: float) -> str:
-    """Seconds in words.
+    """Return a duration in words.
 
     >>> span(42.3), span(200), span(7300)
     ('42 s', '3 min', '2.0 h')
@@ -151,34 +108,3 @@ def span(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def ended(snapshot: Snapshot) -> str:
-    """How a run ended."""
-    message = f": {snapshot['message']}" if snapshot["message"] else ""
-    return f"run {snapshot['run']} {snapshot['state']} after {span(snapshot['heard'] - snapshot['began'])}{message}"
-
-
-def drawn(snapshot: Snapshot, ago: float) -> Group:
-    """The whole picture: stages, newest notices, when the driver was heard."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for column in ("", "stage", "state", "seconds", "what"):
-        table.add_column(column, justify="right" if column == "seconds" else "left", overflow="fold")
-    for stage in snapshot["stages"]:
-        at_work = stage["state"] == AT_WORK
-        seconds = (
-            snapshot["heard"] - stage["began"] + ago * (snapshot["state"] == RUNNING)
-            if at_work
-            else stage.get("seconds")
-        )
-        what = "   ".join(work(stage, snapshot)) if at_work else rows(Flow(**flow) for flow in stage.get("flows", ()))
-        took = "" if seconds is None else span(max(0.0, seconds))
-        style = "bold" if at_work else "green" if stage["state"] == DONE else ""
-        mark = _MARKS.get(stage["state"], "✓")
-        table.add_row(Text(mark), Text(stage["name"], style), Text(stage["state"]), Text(took), Text(what))
-    notices = [Text(f"  {notice['stage']}: {notice['text']}") for notice in snapshot["notices"][-_NOTICES:]]
-    if snapshot["state"] != RUNNING:
-        last = ended(snapshot)
-    else:
-        last = silence(ago) if ago >= SILENT_S else f"heard {span(ago)} ago from {snapshot['driver']['host']}"
-    return Group(Text(f"run {snapshot['run']}", "bold"), table, *notices, Text(last))

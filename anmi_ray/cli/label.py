@@ -1,4 +1,4 @@
-"""`anmi label`: people check a run's judges, on a page of this machine or with a tool of their own."""
+"""`anmi label`: let people check a run's judges, on a page of this machine or with another tool."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def label(
     run: Annotated[str, typer.Argument(metavar="RUN", help="name of a judged run")],
     people: Annotated[str, typer.Option(metavar="NAMES", help="open the page for these people: ana,ben")] = "",
     pairs: Annotated[
-        int | None, typer.Option(min=1, help="number of pairs to ask about: 200, or as selected before")
+        int | None, typer.Option(min=1, help="number of pairs to ask about (default: as before, else 200)")
     ] = None,
     overlap: Annotated[
-        float | None, typer.Option(min=0, max=1, help="share of the pairs that everyone answers: 0.2, or as before")
+        float | None, typer.Option(min=0, max=1, help="share that everyone answers (default: as before, else 0.2)")
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="port of the page; 0 uses a free one")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port of the page; 0: a free one")] = 0,
     import_: Annotated[
         Path | None, typer.Option("--import", help="import answers: the filled in .csv, or Label Studio's .json")
     ] = None,
@@ -40,9 +40,9 @@ def label(
 ) -> None:
     """Ask people about some of a run's judged pairs; anmi audit RUN then shows how each judge agrees with them.
 
-    Half of the pairs are random, so that agreement on them estimates agreement on all pairs; on the other half judges,
-    or a judge's two orders, disagree. The page is for this machine only. Every answer is stored at once,
-    and the same command continues. Ctrl-C ends it.
+    Half of the pairs are random, so agreement on them estimates agreement on all pairs; on the other half judges, or a
+    judge's two orders, disagree. The page is for this machine only. Each answer is stored at once, and the same command
+    continues. Ctrl-C stops it.
     """
     from anmi_ray.api.labelling import Labelling
     from anmi_ray.api.runs import Run
@@ -53,9 +53,8 @@ def label(
     outputs = {"export": export, "preferences": preferences}
     names = [name.strip() for name in people.split(",")] if people else []
     if not names and not any((import_, export, preferences)):
-        raise ConfigError(
-            "expected --people, --import, --export or --preferences", COMMAND_LINE, "add --people ana,ben"
-        )
+        what = "expected --people, --import, --export or --preferences"
+        raise ConfigError(what, COMMAND_LINE, "add --people ana,ben")
     if len(names) == 1 and names[0].lstrip("-").isdigit():
         raise ConfigError(f"expected names, got {people}", "--people", "write --people ana,ben")
     if export is not None:
@@ -82,7 +81,7 @@ def _serve(labelling: Labelling, names: list[str], port: int, out: Console) -> N
     everyone = sum(one.everyone for one in labelling.pairs)
     out.print(f"pairs          {len(labelling.pairs):,}, everyone answers {everyone:,}")
     out.print(f"page           {page.address}")
-    out.print("               for this machine only; whoever has the address may answer. Ctrl-C ends it")
+    out.print("               for this machine only; anyone with the address may answer. Ctrl-C stops it")
     try:
         page.serve()
     except KeyboardInterrupt:
@@ -91,26 +90,21 @@ def _serve(labelling: Labelling, names: list[str], port: int, out: Console) -> N
 
 
 def people_blocks(figures: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield what `anmi audit` prints of people: their answers, agreement with judges and among them."""
+    """Yield what `anmi audit` prints about people: their answers, agreement with judges and among them."""
     from anmi_ray.api.labelling import EVERYONE
-    from anmi_ray.cli.console import filled_table, percent
+    from anmi_ray.cli.console import percent, table
 
     counts = ", ".join(f"{name} {count:,}" for name, count in figures["answers"].items())
     gone = f"; {figures['gone']:,} to pairs that the run no longer has" if figures["gone"] else ""
     yield f"people         answers: {counts}{gone}"
+    heads = {"random": ("agree on random pairs %", "pairs"), "all": ("on all answered %", "all pairs")}
     rows: dict[str, dict[str, str]] = {}
-    for part in ("random", "all"):
+    for part, (head, number) in heads.items():
         agreement = (figures[part] or {"panel": {}})["panel"].get("agreement_pairs", {})
         for name, share in agreement.items():
             persons = name.count(" (person)")
             if share["pairs"] and (persons == 2 or (persons == 0 and EVERYONE in name)):
-                row = rows.setdefault(name, {"random": "", "random pairs": "", "all": "", "all pairs": ""})
-                row |= {part: percent(share["share"], share["interval"]), f"{part} pairs": f"{share['pairs']:,}"}
-    heads = {
-        "agree on random pairs %": "random",
-        "pairs": "random pairs",
-        "on all answered %": "all",
-        "all": "all pairs",
-    }
-    yield filled_table("judge", rows, {head: lambda row, key=key: row[key] for head, key in heads.items()})
+                cells = {head: percent(share["share"], share["interval"]), number: f"{share['pairs']:,}"}
+                rows.setdefault(name, {"judge": name}).update(cells)
+    yield table(rows.values())
     yield "               Random pairs estimate agreement on all pairs of the run; the others were selected as disputed"

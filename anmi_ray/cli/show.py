@@ -1,4 +1,4 @@
-"""`anmi show`: what a run is made of, and the rows across every boundary. Reads manifests, never data but rejects."""
+"""`anmi show`: list runs, or print a run: its stages, and the rows at every boundary. Reads manifests, not data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anmi_ray.cli.flags import COMMAND_LINE, RunRootOption, wants_json
+from anmi_ray.cli.flags import COMMAND_LINE, JsonOption, RunRootOption
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.redaction import shown
 
@@ -19,27 +19,33 @@ if TYPE_CHECKING:
 
 
 def show(
-    context: typer.Context,
-    run_name: Annotated[str, typer.Argument(metavar="RUN", help="name of a run")],
+    run_name: Annotated[str | None, typer.Argument(metavar="[RUN]", help="name of a run (default: list all)")] = None,
     root: RunRootOption = "results",
-    rejects: Annotated[int, typer.Option("--rejects", min=0, help="print so many rejects of every stage")] = 3,
+    rejects: Annotated[int, typer.Option(min=0, help="number of rejected rows to print per stage")] = 3,
     follow: Annotated[
-        bool, typer.Option("--follow", help="show how far it is until it ends; exit code 0 where it finished, else 1")
+        bool, typer.Option("--follow", help="print progress until the run ends; exit code 0 if it finished, else 1")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Print a run: its stages, rows in, out and rejected at every boundary, and the first rejects.
+    """List the runs under a root, or print a run: its stages, rows in, out and rejected, and the first rejects.
 
-    With --follow, from whichever machine reaches the root: its stages as they go by. Ctrl-C leaves the run alone.
+    --follow works from any machine that reaches the root; Ctrl-C does not stop the run.
     """
     from anmi_ray.cli import console
-    from anmi_ray.cli.output import as_json
 
-    if wants_json(context):
-        if follow:
-            raise ConfigError("--follow is for people, and --json for programs", COMMAND_LINE, "leave one of them out")
-        print(as_json(figures(run_name, root)))
-        return
+    if follow and (as_json or run_name is None):
+        raise ConfigError("--follow needs a run, and cannot print JSON", COMMAND_LINE, "anmi show RUN --follow")
     out = console.stdout()
+    if run_name is None:
+        found = list(runs(root))
+        if as_json:
+            print(console.as_json({"runs": found}))
+        else:
+            out.print(console.table(found) if found else f"no runs under {root}; anmi run CONFIG --root {root}")
+        return
+    if as_json:
+        print(console.as_json(figures(run_name, root)))
+        return
     if follow:
         from anmi_ray.cli.follow import follow as follow_run
 
@@ -48,8 +54,24 @@ def show(
         out.print(block, highlight=False, markup=False)
 
 
+def runs(root: str) -> Iterator[dict[str, str]]:
+    """Yield each run under a root: its name, its corpus, and how many stages it has reached."""
+    from anmi_ray.config.paths import check_address
+    from anmi_ray.pipeline.stages import recorded_names
+    from anmi_ray.store import Store
+    from anmi_ray.store.runs import recorded
+
+    check_address(root, "root")
+    store = Store(root)
+    for file in store.names("runs"):
+        name = file.removesuffix(".json")
+        if (record := recorded(store, name)) is not None:
+            stages = f"{len(record['stages'])} of {len(recorded_names(record))}"
+            yield {"run": name, "corpus": shown(str(record["corpus_name"])), "stages": stages}
+
+
 def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
-    """Lines and tables that describe a run. Raises ConfigError when there is no such run."""
+    """Yield lines and tables that describe a run. Raise ConfigError if it does not exist."""
     from anmi_ray.cli import console
     from anmi_ray.corpus.counts import of_manifest
     from anmi_ray.pipeline.stages import INGEST, recorded_names
@@ -65,7 +87,7 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
     machine = f"{environment['processor']}, {environment['cores']} cores"
     revision = environment["git"] or "unknown"
     yield f"run {run_name} over {shown(str(record['corpus_name']))}; {machine}; revision {revision}"
-    yield _boundaries(store, record, artifacts)
+    yield console.table(_boundaries(store, record, artifacts))
     ingested = artifacts[INGEST].manifest() if INGEST in artifacts else None
     if ingested is not None:
         counts = of_manifest(ingested)
@@ -81,19 +103,20 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
         if name in artifacts:
             yield from audits.confirming(name, artifacts[name].read_json("audit.json") or {})
     if "anchor" in artifacts:
-        yield f"anchor: {(artifacts['anchor'].read_json('relevance.json') or {}).get('said', 'not made yet')}"
-    evaluated = artifacts["evaluate"].manifest() if "evaluate" in artifacts else None
-    judged = by_judges.measurements(artifacts["evaluate"]) if evaluated is not None else None
-    if evaluated is not None and (evaluated.get("measured", True) or judged is not None):
-        yield f"baseline: {baseline_of(artifacts['evaluate'])}"
-    if judged is not None:
-        yield from console.judged_lines(judged, baseline_of(artifacts["evaluate"]))
-    if evaluated is not None:
-        worth = relevance.of(artifacts["evaluate"])
-        why_not = evaluated.get("unfitted", "the run is of before it was")
-        yield from (worth.said() if worth is not None else [f"P(relevant): none is fitted: {why_not}"])
+        yield f"anchor: {(artifacts['anchor'].read_json('relevance.json') or {}).get('said', 'not complete')}"
+    evaluate = artifacts.get("evaluate")
+    evaluated = None if evaluate is None else evaluate.manifest()
+    if evaluate is not None and evaluated is not None:
+        judged = by_judges.measurements(evaluate)
+        if evaluated.get("measured", True) or judged is not None:
+            yield f"baseline: {baseline_of(evaluate)}"
+        if judged is not None:
+            yield from console.judged_lines(judged, baseline_of(evaluate))
+        worth = relevance.of(evaluate)
+        why_not = evaluated.get("unfitted", "the run is older than this figure")
+        yield from (worth.said() if worth is not None else [f"P(relevant): not fitted: {why_not}"])
     if others := elsewhere.measured(store, run_name):
-        yield "on other collections, of which nothing was chosen:"
+        yield "on other collections, which were not used for any choice:"
         yield console.elsewhere_table(others)
     if "train" in artifacts:
         curves = store.read_json(f"tracking/{artifacts['train'].fingerprint}/curves.json") or {}
@@ -104,7 +127,7 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
 
 
 def figures(run_name: str, root: str) -> dict[str, Any]:
-    """What `anmi --json show` prints: a run's stages, their rows at every boundary, and every system's measures."""
+    """Return what --json prints: a run's stages, their rows at every boundary, and every system's measures."""
     from anmi_ray.stages import by_judges, elsewhere
     from anmi_ray.store import Artifact
     from anmi_ray.store.runs import find_run
@@ -119,7 +142,7 @@ def figures(run_name: str, root: str) -> dict[str, Any]:
 
 
 def _stages(store: Store, record: dict[str, Any], artifacts: dict[str, Artifact]) -> Iterator[dict[str, Any]]:
-    """Of every recorded stage its artifact, seconds, whether it is complete, and its flows."""
+    """Yield each recorded stage: its artifact, seconds, whether it is complete, and its flows."""
     from anmi_ray.pipeline.stages import recorded_names
 
     for name in recorded_names(record):
@@ -133,24 +156,18 @@ def _stages(store: Store, record: dict[str, Any], artifacts: dict[str, Artifact]
         yield facts
 
 
-def _boundaries(store: Store, record: dict[str, Any], artifacts: dict[str, Artifact]) -> Table:
-    from anmi_ray.cli import console
-
-    numbers = ("seconds", "in", "out", "rejected")
-    table = console.table("stage", "artifact", "seconds", "rows of", "in", "out", "rejected", "", right=numbers)
+def _boundaries(store: Store, record: dict[str, Any], artifacts: dict[str, Artifact]) -> Iterator[dict[str, str]]:
+    """Yield a row per stage and unit: in = out + rejected."""
     for stage in _stages(store, record, artifacts):
-        if stage["artifact"] is None:
-            table.add_row(stage["stage"], "-", "", "not run", "", "", "", "")
-            continue
         seconds = "" if stage["seconds"] is None else f"{stage['seconds']:.1f}"
-        head = (stage["stage"], stage["artifact"], seconds)
+        head = {"stage": stage["stage"], "artifact": stage["artifact"] or "-", "seconds": seconds}
+        if not stage["flows"]:
+            missing = "not run" if stage["artifact"] is None else "not complete"
+            yield head | {"rows of": "" if stage["complete"] else missing}
         for flow in stage["flows"]:
-            counts = (f"{flow[name]:,}" for name in ("rows_in", "rows_out", "rejected"))
-            table.add_row(*head, flow["unit"], *counts, "in = out + rejected")
-            head = ("", "", "")
-        if head[0]:
-            table.add_row(*head, "not complete", "", "", "", "")
-    return table
+            counts = {"in": flow["rows_in"], "out": flow["rows_out"], "rejected": flow["rejected"]}
+            yield head | {"rows of": flow["unit"], **{name: f"{count:,}" for name, count in counts.items()}}
+            head = {}
 
 
 def _rejects(artifact: Artifact, limit: int) -> Iterator[str]:

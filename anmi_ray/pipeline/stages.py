@@ -140,7 +140,7 @@ def stage_name(text: str, names: tuple[str, ...] = NAMES) -> str:
         (CONFIRMATION, "it is there where judges confirm anchors: mine.anchors: confirmed"),
         (SECOND_ROUND, "it is there where borderline documents are validated: mine.allow begins with validate"),
         (ASSESSMENT, "it is there where judges measure held-out queries: evaluate.judged"),
-        (DISTILLATION, "it is there where judge.judges holds {kind: distilled}; or see `anmi distill`"),
+        (DISTILLATION, "add {kind: distilled} to judge.judges, as `anmi init --example quickstart-distilled` shows"),
     ):
         if text in there:
             raise ConfigError(f"this run has no stage {text}", "command line", hint)

@@ -3,7 +3,7 @@
     python -m jobs.studies.distilled_figures RUN [--root results]
 
 Draws the ten figures of the source document from a finished run whose panel holds `{kind: distilled}`, or from one that
-`anmi distill` made. Nothing is trained or judged.
+`anmi run CONFIG --until distill` made. Nothing is trained or judged.
 
 A prediction is the point (P_A, P_B): the probabilities that the first and the second document is better. What is
 missing to 1 is P(tie). C is the ensemble's mean score: 0 if all its judges prefer the first document, 1 if all prefer
@@ -404,7 +404,11 @@ def main(words: Sequence[str] | None = None) -> None:
     def run() -> Results:
         store, record = find_run(given.run, given.root)
         if "distill" not in record["stages"]:
-            raise ConfigError("the run distilled no judge", given.run, "name a run that `anmi distill CONFIG` made")
+            raise ConfigError(
+                "the run distilled no judge",
+                given.run,
+                "name a run with a distilled judge: anmi run CONFIG --until distill",
+            )
         made = Artifact(store, "distill", record["stages"]["distill"]["fingerprint"])
         predictions = made.read_part("predictions", 0, PREDICTION)
         others = sorted(set(predictions["model"].unique().to_pylist()) - {JUDGE})

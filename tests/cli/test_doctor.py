@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
 
 from anmi_ray.api import doctor
-from anmi_ray.cli.console import stdout
-from anmi_ray.cli.doctor import render
 from anmi_ray.core import environment
 from anmi_ray.retrieval import jdk
+from tests.commands import printed
 from tests.small import write_config
 
 
@@ -91,11 +89,11 @@ def test_servers_of_a_configuration_are_checked(small_collection: Path, tmp_path
     assert server.remedy
 
 
-def test_rendering_shows_remedies_of_gaps_only_and_keeps_brackets() -> None:
-    text = io.StringIO()
+def test_remedies_of_gaps_only_are_printed_with_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = [_check("fine", remedy="do not show"), _check("gone", "missing")]
-    render(stdout(text), checks)
-    assert "1.0 [x]" in text.getvalue()
-    assert "gone: pip install 'a[b]'" in text.getvalue()
-    assert "do not show" not in text.getvalue()
-    assert "something required is missing" in text.getvalue()
+    monkeypatch.setattr(doctor, "report", lambda config: checks)
+    text = printed("doctor")
+    assert "1.0 [x]" in text
+    assert "gone: pip install 'a[b]'" in text
+    assert "do not show" not in text
+    assert "something required is missing" in text

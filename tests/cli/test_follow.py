@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -17,7 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
-from anmi_ray.cli.follow import SILENT_S, Lines, drawn
+from anmi_ray.cli.console import stdout
+from anmi_ray.cli.follow import SILENT_S, Followed
 from anmi_ray.pipeline import progress
 from anmi_ray.pipeline.progress import Snapshots, place
 from anmi_ray.runtime.reporter import Reporter
@@ -127,36 +129,27 @@ def snapshot(**more: Any) -> dict[str, Any]:
     return {**made, "stages": stages, "training": training, "notices": [], **more}
 
 
-def test_a_line_is_said_once_and_silence_is() -> None:
-    lines = Lines()
-    first = list(lines.fresh(snapshot(), 0.0))
-    assert first[1].split("   ", 1)[1].endswith("30 of 60 steps   dev 0.4321 after step 30 (50%)")
-    assert not [line for line in first if "rerank" in line]
-    assert list(lines.fresh(snapshot(heard=12.0), 1.0)) == []
-    assert [line[:13] for line in lines.fresh(snapshot(), SILENT_S + 1)] == ["nothing heard"]
-    assert list(lines.fresh(snapshot(), SILENT_S + 2)) == []
-    assert list(lines.fresh(snapshot(), 0.0)) == ["heard again"]
+def test_only_what_is_new_is_printed() -> None:
+    out = io.StringIO()
+    followed = Followed(stdout(out))
+
+    def fresh(silence: float, **more: Any) -> list[str]:
+        before = len(out.getvalue())
+        followed.update(snapshot(**more), silence)
+        return [line.strip() for line in out.getvalue()[before:].splitlines()]
+
+    first = fresh(0.0)
+    assert first[1:] == ["train", "train: 30 of 60 steps", "train: dev 0.4321 after step 30 (50%)"]
+    assert fresh(1.0, heard=12.0) == []
+    assert [line[:15] for line in fresh(SILENT_S + 1)] == ["no progress for"]
+    assert fresh(SILENT_S + 2) == []
+    assert fresh(0.0) == ["progress again"]
     notice = {"time": 11.0, "stage": "train", "text": "a checkpoint was left out"}
-    assert list(lines.fresh(snapshot(notices=[notice]), 0.0)) == ["  train: a checkpoint was left out"]
-    assert list(lines.fresh(snapshot(notices=[notice], state="failed", message="why"), 0.0)) == [
-        "run small failed after 9 s: why"
-    ]
-    again = list(lines.fresh(snapshot(driver={"host": "there", "process": 8}, began=20.0), 0.0))
-    assert "process 8" in again[0]  # another driver: all of it anew
-    assert len(again) == 2
-
-
-def test_what_a_terminal_is_drawn() -> None:
-    from rich.console import Console
-
-    out = Console(width=120, record=True, quiet=False, file=open(os.devnull, "w"))  # noqa: SIM115
-    out.print(drawn(snapshot(), 4.0))
-    out.print(drawn(snapshot(), SILENT_S + 1))
-    text = out.export_text()
-    assert "30 of 60 steps" in text
-    assert "heard 4 s ago from there" in text
-    assert "nothing heard for 31 s" in text
-    out.file.close()
+    assert fresh(0.0, notices=[notice]) == ["train: a checkpoint was left out"]
+    assert fresh(0.0, notices=[notice], state="failed", message="why") == ["run small failed after 9 s: why"]
+    again = fresh(0.0, driver={"host": "there", "process": 8}, began=20.0)
+    assert "process 8" in again[0]  # another driver: all of it again
+    assert len(again) == len(first)
 
 
 def test_a_run_that_failed_is_followed_to_its_end(small_collection: Path, tmp_path: Path) -> None:
@@ -221,7 +214,7 @@ def test_nothing_is_heard_of_a_driver_that_was_killed(small_collection: Path, ow
     ended(run)
     follow = started("show", "small", "--follow", "--root", root)
     assert follow.stdout is not None
-    assert any("nothing heard for" in line for line in follow.stdout)
+    assert any("no progress for" in line for line in follow.stdout)
     follow.send_signal(signal.SIGINT)
     code, _, errors = ended(follow)
     assert code == 130

@@ -26,7 +26,7 @@ def test_an_example_is_written_with_commands_that_name_it(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     printed("init", "--example", "own-documents")
     assert "anmi run own-documents.yaml" in (tmp_path / "own-documents.yaml").read_text(encoding="utf-8")
-    assert "own-documents.yaml: the file exists already" in refused("init", "--example", "own-documents")
+    assert "own-documents.yaml: the file exists" in refused("init", "--example", "own-documents")
     assert "did you mean api-judge?" in refused("init", "--example", "api-judg")
     assert "anmi init --example scifact" in refused("init", "scifact")
 

@@ -1,4 +1,4 @@
-"""anmi --json: one JSON document on standard output and nothing else, of answers and of errors, with the exit code."""
+"""--json: one JSON document on standard output and nothing else, of answers and of errors, with the exit code."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def told(*words: object, code: int = 0) -> Any:
     """What a command tells as JSON."""
-    done = anmi("--json", *words)
+    done = anmi(*words, "--json")
     assert done.returncode == code, done.stdout + done.stderr
     return json.loads(done.stdout)
 
 
 def test_figures_are_numbers(folder: Path) -> None:
-    measured = told("evaluate", "--collection", ".", "--run", "run.trec", "--measures", "RR")
+    measured = told("evaluate", "--collection", ".", "--ranking", "run.trec", "--measures", "RR")
     assert [(row["system"], row["mean"]) for row in measured["systems"]] == [("x", 0.5)]
     assert told("audit", "answers.csv")["judges"]["j"]["n"] == 4
     assert {check["name"] for check in told("doctor")} >= {"torch"}
@@ -55,12 +55,17 @@ def test_a_plan_is_numbers_and_what_it_would_fail_at(folder: Path) -> None:
     assert "no train query" in planned["error"]["message"]
 
 
+def test_the_option_follows_the_command(folder: Path) -> None:
+    done = anmi("--json", "show", "r1")
+    assert json.loads(done.stdout)["error"]["remedy"] == "anmi show r1 --json"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["show", "nobody"], "no run of that name"),
-        (["evaluate", "--collection", "."], "--run"),
-        (["run", "any.yaml"], "--json is of plan"),
+        (["evaluate", "--collection", "."], "--ranking"),
+        (["run", "any.yaml"], "No such option"),
         (["show", "r1", "--follow"], "--follow"),
         (["show", "r1", "--root", "s3://me:word@bucket/x"], "credential"),
         (["plan", 'password="x"'], "no such configuration file"),

@@ -147,11 +147,11 @@ def test_documents_alone_of_other_readers(config: str) -> None:
 @pytest.mark.parametrize(
     ("documents", "said"),
     [
-        ([], "holds 0 document(s)"),
-        ([("a", "", "only one is here, and one is no ranking")], "holds 1 document(s)"),
+        ([], "got 0"),
+        ([("a", "", "only one is here, and one is no ranking")], "got 1"),
         ([("a", "", "..."), ("b", "", "!!!")], "no title, sentence, heading, phrase or identifier of words"),
-        ([("a", "Leaks", ""), ("b", "Wheels", "")], "fell to 'too short'"),
-        ([("a", "Slow leaks", ""), ("b", "Big wheels", "")], "join what belongs together"),
+        ([("a", "Leaks", ""), ("b", "Wheels", "")], "were 'too short'"),
+        ([("a", "Slow leaks", ""), ("b", "Big wheels", "")], "join them to longer ones"),
         ([("a", "", ""), ("b", "", "")], "2 of 2 documents are malformed"),
     ],
 )
@@ -165,7 +165,7 @@ def test_what_is_refused_is_told_with_its_reason_and_place(config: str) -> None:
     lines = Path("mine/corpus.jsonl").read_text(encoding="utf-8").splitlines()
     Path("mine/corpus.jsonl").write_text("\n".join([*lines, '{"_id": "bare", "text": " "}', ""]), encoding="utf-8")
     done = anmi("queries", config, "corpus.path=mine", "corpus.max_reject_fraction=0.1", "--to", "out", "--number", 60)
-    assert f"{len(lines):,} documents, 1 refused; 60 queries" in done.stdout
+    assert f"{len(lines):,} documents, 1 rejected; 60 queries" in done.stdout
     assert f"1 rejected: empty document, first documents corpus.jsonl:{len(lines) + 1}\n" in done.stderr
 
 

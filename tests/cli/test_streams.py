@@ -58,7 +58,7 @@ def test_ratings_go_through_a_pipe(suffix: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_an_audit_goes_through_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     send(monkeypatch, content(".jsonl", {**TABLE, "preference": [0.9, 0.6, 7]}))
-    done = anmi("audit", "-", "--json", "-", "--max-reject-fraction", "0.5")
+    done = anmi("audit", "-", "--out", "-", "--max-reject-fraction", "0.5")
     assert json.loads(done.stdout)["source"]["file"] == "standard input"
     assert "1 preference outside [0, 1] (standard input:3: 7.0)" in done.stderr
 
@@ -68,7 +68,7 @@ def test_a_ranking_comes_through_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None
     Path("qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
     Path("run.trec.gz").write_bytes(gzip.compress(b"q Q0 d 1 2 packed\n", mtime=0))
     send(monkeypatch, "\ufeffq Q0 d 1 2 sent\n".encode())
-    said = printed("evaluate", "--collection", ".", "--run", "-", "--run", "run.trec.gz")
+    said = printed("evaluate", "--collection", ".", "--ranking", "-", "--ranking", "run.trec.gz")
     assert [line.split()[0] for line in said.splitlines()] == ["system", "sent", "packed"]
 
 
@@ -78,7 +78,7 @@ def test_columns_may_be_called_otherwise(suffix: str) -> None:
     decoy = {"preference": [3.0] * 3}  # its place is taken
     Path(f"file{suffix}").write_bytes(content(suffix, {**table, **decoy}))
     Path("plain.csv").write_bytes(content(".csv"))
-    for command in (["rate", "--prior", "1", "--out", "-"], ["audit", "--json", "-"]):
+    for command in (["rate", "--prior", "1", "--out", "-"], ["audit", "--out", "-"]):
         named = anmi(*command, f"file{suffix}", "--columns", RENAMED)
         assert named.stdout.replace(f"file{suffix}", "plain.csv") == anmi(*command, "plain.csv").stdout != ""
     ours = anmi_ray.rate({**table, **decoy}, prior=1.0, columns=OTHERS)
@@ -89,15 +89,14 @@ def test_columns_may_be_called_otherwise(suffix: str) -> None:
     ("name", "text", "arguments", "says"),
     [
         ("f.csv", content(".csv"), ["--columns", "query=qid"], "did you mean query_id?"),
-        ("f.csv", content(".csv"), ["--columns", "winner=better"], "no column is called 'winner'"),
-        ("f.csv", content(".csv"), ["--columns", "query_id"], "names no column"),
-        ("f.csv", content(".csv"), ["--columns", "doc_a=x,doc_b=x"], "named already"),
+        ("f.csv", content(".csv"), ["--columns", "winner=better"], "unknown column 'winner'"),
+        ("f.csv", content(".csv"), ["--columns", "query_id"], "expected NAME=COLUMN"),
+        ("f.csv", content(".csv"), ["--columns", "doc_a=x,doc_b=x"], "expected NAME=COLUMN"),
         ("f.csv", content(".csv"), ["--columns", RENAMED], "f.csv: has no column qid, better; its columns are 'query_"),
         ("f.csv", content(".csv.gz"), [], "f.csv: is compressed, and its name does not say so"),
         ("f.jsonl", content(".jsonl.gz"), [], "f.jsonl: is compressed"),
         ("f.csv", content(".csv").decode().encode("utf-16"), [], "f.csv: is UTF-16"),
         ("f.csv", b"\x7fELF\r\x00\r\x01", [], "f.csv:1: its first line is no header"),
-        ("f.csv", b"", [], "f.csv: is empty"),
         ("f.jsonl", b'{"query_id": \n', [], "f.jsonl:1: no line can be read; of the first: Expecting value"),
         ("-", b"", [], "standard input: is empty"),
         ("-", b"query_id,doc_a\n", [], "standard input: has no column doc_b, preference"),
@@ -105,8 +104,6 @@ def test_columns_may_be_called_otherwise(suffix: str) -> None:
         ("-", b"\x1f\x8b\x08", [], "standard input: cannot be unpacked"),
         ("-", content(".csv"), ["--anchors", "-"], "standard input can be read once"),
         ("f.csv", content(".csv"), ["--gaps", "-"], "it is written by --out"),
-        ("f.csv", content(".csv"), ["--tie-width", "1"], "--tie-width is for a model of ties"),
-        ("f.csv", content(".csv"), ["--prior", "1_0"], "not '1_0'"),
         ("f.csv", content(".csv"), ["--fits", "dir.csv"], "--fits: is a folder"),
         ("f.csv", content(".csv"), ["--fits", "f.csv/fits.csv"], "remedy: name a folder"),
     ],
@@ -125,7 +122,7 @@ def test_mistakes(
 
 
 def test_mistakes_in_columns_of_a_table() -> None:
-    with pytest.raises(ConfigError, match="there is no column query"):
+    with pytest.raises(ConfigError, match="unknown column query"):
         anmi_ray.rate(TABLE, columns={"query": "qid"})
     with pytest.raises(DataError, match="has no column qid"):
         anmi_ray.audit(TABLE, columns=OTHERS)
@@ -136,7 +133,7 @@ def test_what_is_reranked_is_one_ranking(text: str, says: str) -> None:
     Path("run.trec").write_text(text)
     Path("model").mkdir()
     Path("model/config.json").write_text("{}")
-    command = ["rerank", "--model", "model", "--collection", ".", "--run", "run.trec"]
+    command = ["rerank", "--model", "model", "--collection", ".", "--ranking", "run.trec"]
     assert says in refused(*command, "--out", "out.trec")
     assert "--out would overwrite it" in refused(*command, "--out", "run.trec")
     assert "--out: its folder does not exist" in refused(*command, "--out", "none/out.trec")

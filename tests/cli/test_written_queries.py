@@ -135,7 +135,7 @@ def test_judges_confirm_what_is_kept(config: str, chat: Chat) -> None:
 
 def test_a_check_needs_a_judge_that_reads(config: str, chat: Chat) -> None:
     panel = "judge={preset: realistic}"
-    assert "judge.judges has none" in refused("queries", config, panel, "queries.check=true", "--to", "out")
+    assert "queries.check: expected a judge" in refused("queries", config, panel, "queries.check=true", "--to", "out")
     assert not chat.log()
 
 
@@ -168,10 +168,10 @@ def test_a_server_that_is_not_there_and_answers_that_are_no_lists(config: str, c
 
 
 def test_what_cannot_be_done_is_said_before_anything_is_asked(config: str, chat: Chat) -> None:
-    assert "--to names no folder" in refused("queries", config)
+    assert "expected --to or --dry-run" in refused("queries", config)
     assert "queries.writer" in refused("queries", config, "queries={}", "--dry-run")
     Path("own.txt").write_text("\n")
-    assert "holds no query" in refused("queries", config, "--to", "out")
+    assert "no query found" in refused("queries", config, "--to", "out")
     Path("own.txt").write_text('{"id": 3}\n')
     assert "line 1" in refused("queries", config, "--to", "out")
     assert not chat.log()

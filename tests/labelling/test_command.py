@@ -42,7 +42,7 @@ def fill_in(path: Path, person: str, right: float = 1.0, every: int = 1) -> None
 
 def figures_of(root: Path) -> dict[str, Any]:
     path = root.parent / "figures.json"
-    printed("audit", "made", "--root", root, "--json", path)
+    printed("audit", "made", "--root", root, "--out", path)
     return json.loads(path.read_text(encoding="utf-8"))["people"]
 
 

@@ -1,4 +1,4 @@
-"""What `anmi distill` exports, in vLLM's classification runner: probabilities are those of its own model."""
+"""What a distilled judge exports, in vLLM's classification runner: probabilities are those of its own model."""
 
 from __future__ import annotations
 

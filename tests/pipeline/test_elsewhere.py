@@ -114,7 +114,7 @@ def test_what_was_measured_is_shown(trained: Experiment, measured: Remembering, 
     assert one.trained.difference == pytest.approx(means["reranked"] - means["start"])
     shown = printed("show", "small", "--root", trained.execution.root)
     assert f"{one.first_stage:.3f}  {one.start:.3f}  {one.trained.mean:.3f} [" in shown
-    figures = json.loads(printed("--json", "show", "small", "--root", trained.execution.root))
+    figures = json.loads(printed("show", "small", "--root", trained.execution.root, "--json"))
     assert [other["collection"] for other in figures["elsewhere"]] == ["topics"]
     card = ModelCard.load(export("small", trained.execution.root, tmp_path / "model") / "README.md")
     assert f"| topics | nDCG@10 | {one.first_stage:.3f} | {one.start:.3f} | {one.trained.mean:.3f}" in card.text

@@ -94,17 +94,17 @@ def test_a_run_that_trained_keeps_its_record(done: Done) -> None:
 
 def test_the_command(done: Done, tmp_path: Path) -> None:
     out = tmp_path / "mined.json"
-    found = printed("mine", "small", "--rule", "percentile", "--root", done.root, "--json", out)
+    found = printed("mine", "small", "--rule", "percentile", "--root", done.root, "--out", out)
     content = json.loads(out.read_text())
     assert content["composition"] == "percentile -> top"
     assert f"{content['categories']['goldilocks']['negatives']:,}" in found
-    found = printed("mine", "small", "--rule", "table2,percentile", "--root", done.root, "--json", out)
+    found = printed("mine", "small", "--rule", "table2,percentile", "--root", done.root, "--out", out)
     content = json.loads(out.read_text())["runs"]
     assert [one["run"] for one in content] == ["small-table2", "small-percentile"]
     rows = [line.split() for line in found.splitlines() if line.strip().startswith("small-")]
     assert [row[0] for row in rows] == ["small-table2", "small-percentile"]
     assert rows[0][1] == f"{content[0]['examples']:,}"
-    assert "absent" in refused("mine", "small", "--rule", "table2", "--json", "absent/a.json", "--root", done.root)
+    assert "absent" in refused("mine", "small", "--rule", "table2", "--out", "absent/a.json", "--root", done.root)
 
 
 def test_true_shares_are_those_of_the_judges_truth(done: Done, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ def test_a_judge_stage_without_answers_has_an_audit(small_collection: Path, tmp_
     judge = {"judges": [{"kind": "simulated", "name": "ill", "failure_rate": 1.0}]}
     config = write_config(tmp_path / "small.yaml", small_collection, judge=judge)
     root = ("--root", tmp_path / "root")
-    said = refused("judge", config, "name=ill", *root)
-    printed("audit", "ill", *root, "--json", tmp_path / "audit.json")
+    said = refused("run", config, "name=ill", "--until", "judge", *root)
+    printed("audit", "ill", *root, "--out", tmp_path / "audit.json")
     figures = json.loads((tmp_path / "audit.json").read_text())["judges"]["ill"]
     assert figures["answered"] == 0
     assert len(figures["failures"]) == 2  # a simulated judge fails in two ways

@@ -114,7 +114,7 @@ def test_the_verdict_is_the_exit_code(prepared: Path, small_collection: Path, tm
     config = write_config(tmp_path / "small.yaml", small_collection, judge=sharp)
     root = start_from(prepared, tmp_path / "root", "compare")
     out = tmp_path / "pilot.json"
-    command = ("judge", config, "--root", root, "--json", out)
+    command = ("judge", config, "--root", root, "--out", out)
     for code, decision, more in (
         (0, "go", ["--pilot", "0"]),
         (3, "no-go", ["--pilot", "1200", "judge.judges.0.noise_sd=20"]),

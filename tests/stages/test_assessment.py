@@ -162,7 +162,7 @@ def test_unlabelled_queries_are_held_out_chosen_on_and_measured(
     assert {row["by"] for row in rows} == {"judges"}
     metrics = run.table("metrics")
     assert set(metrics["system"].to_pylist()) == {row["system"] for row in rows}
-    assert json.loads(printed("--json", "show", "without", "--root", settings.execution.root))["systems"] == rows
+    assert json.loads(printed("show", "without", "--root", settings.execution.root, "--json"))["systems"] == rows
     assert found.queries <= 15
     assert found.agreement is None
     first = run.headline()

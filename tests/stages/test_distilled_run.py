@@ -16,10 +16,12 @@ from rich.table import Table
 from anmi_ray import comparisons
 from anmi_ray.api import experiments
 from anmi_ray.api.dataset_export import export_dataset
+from anmi_ray.api.runs import Run
+from anmi_ray.cli.run import _distilled_judge  # pyright: ignore[reportPrivateUsage]
 from anmi_ray.cli.show import described
 from anmi_ray.core.identity import id_array
 from anmi_ray.core.records import COMPARISON, JUDGMENT, PREDICTION, RUN
-from anmi_ray.pipeline import distilling, pilot
+from anmi_ray.pipeline import pilot
 from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import names_of
 from anmi_ray.stages import report
@@ -106,13 +108,11 @@ def test_a_dataset_says_that_the_ensemble_is_simulated(done: Done, tmp_path: Pat
     assert "The judges are simulated" in card.read_text(encoding="utf-8")
 
 
-def test_anmi_distill_makes_the_same_judge_for_another_run(world: World, done: Done) -> None:
-    settings, told = world.settings("judge.judges=[{kind: similarity}]"), Told()
-    made = distilling.distill(settings, told)
-    assert told.computed == []  # made by the run above, whatever its panel
-    assert made.run == "small-distill"
-    assert made.summary["pairs"] == PAIRS
-    other = world.carry_out(f"judge.judges=[{made.judge}]", "name=other", last="judge")
+def test_the_distilled_judge_answers_another_run(world: World, done: Done) -> None:
+    run = Run("small", str(world.root))
+    judge, summary = _distilled_judge(run, done.settings.distill.form)
+    assert summary["pairs"] == PAIRS
+    other = world.carry_out(f"judge.judges=[{judge}]", "name=other", last="judge")
     assert other.told.computed == ["judge"]
     asked = other.artifact("judge").manifest() or {}
     assert asked["asked"]["distilled"] == {"asked": 0, "answered": 0, "failed": 0}  # bought as the judge `small`

@@ -187,7 +187,7 @@ def test_a_pilot_and_a_budget_that_ends_in_a_later_round_change_nothing(
     world.chat.setup(mixed=True)
     prices = ("judge.judges.0.endpoint.input_price=10.0", "judge.judges.0.endpoint.output_price=0.0")
     piloted = anmi(
-        "judge", world.config, "--root", world.root, "--pilot", "40", "--json", tmp_path / "pilot.json",
+        "judge", world.config, "--root", world.root, "--pilot", "40", "--out", tmp_path / "pilot.json",
         *prices, "judge.pilot.max_dollars=1",
     )  # fmt: skip
     assert piloted.returncode in (0, 3, 4), piloted.stdout + piloted.stderr

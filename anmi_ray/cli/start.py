@@ -1,0 +1,179 @@
+"""Commands to start with: `anmi demo`, `init`, `config`, `plan` and `doctor`."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from anmi_ray.cli.flags import COMMAND_LINE, ConfigArg, JsonOption, OfflineOption, OverrideArg, RootOption, load
+from anmi_ray.core.errors import ConfigError, facts_of
+
+
+def demo(
+    context: typer.Context,
+    to: Annotated[Path, typer.Option(help="folder to write: new or empty")] = Path("anmi-demo"),
+) -> None:
+    """Show in under a minute what judges' preferences yield, on Python's own documentation, without a download.
+
+    Write preferences of three simulated judges, then audit the judges, rate the documents, rerank with an untrained
+    model, and measure the ranking, with commands that are printed and can be repeated.
+    """
+    from anmi_ray.api.demo import DEPTH, JUDGES, QUERIES, write_demo
+    from anmi_ray.cli.console import working
+    from anmi_ray.models.loading import PACKAGED
+
+    began = time.monotonic()
+    with working("reading Python's documentation"):
+        write_demo(to)
+    folder = shlex.quote(str(to))
+    collection = f"--collection {folder}/collection"
+    made = f"{QUERIES} queries, {DEPTH} documents each, and preferences of {len(JUDGES)} simulated judges"
+    print(f"{made}: {to}/judgments.csv")
+    steps = {
+        "How reliable is each judge?": f"audit {folder}/judgments.csv",
+        "How good is each document, and how certain is that?": f"rate {folder}/judgments.csv --judge-offsets "
+        f"--out {folder}/ratings.csv --gaps {folder}/gaps.csv",
+        "How does an untrained model rank them?": f"rerank --model {PACKAGED} {collection} "
+        f"--ranking {folder}/bm25.trec --out {folder}/reranked.trec",
+        "Which ranking is better?": f"evaluate {collection} --ranking {folder}/bm25.trec "
+        f"--ranking {folder}/reranked.trec --measures nDCG@10,MRR@10",
+    }
+    for question, command in steps.items():
+        print(f"\n{question}\n$ anmi {command}", flush=True)
+        context.find_root().command.main(shlex.split(command), prog_name="anmi", standalone_mode=False)
+    print(_END.format(to=to, seconds=time.monotonic() - began))
+
+
+_END = """
+Done in {seconds:.0f} s. The judges were simulated, and nothing was trained: the model is where training starts.
+{to}/ratings.csv has each document's rating with its standard error, {to}/gaps.csv its gap to the best
+document of the query, by which hard negatives are chosen. Next:
+  anmi rate YOUR.csv --out ratings.csv    rate your own preferences: query_id, doc_a, doc_b, preference
+  anmi doctor                             list what is installed for judges, training and serving
+  anmi init --example own-documents       write settings for your own documents and queries, to edit
+  anmi run own-documents.yaml             run the whole path, from these files to a trained reranker and its report"""
+
+
+def init(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="name of the example (default: list all)")
+    ] = None,
+    example: Annotated[bool, typer.Option("--example", help="write an example")] = False,
+    out: Annotated[Path | None, typer.Option(help="file to write (default: NAME.yaml)")] = None,
+) -> None:
+    """Write an example configuration with comments, or list the examples."""
+    from anmi_ray.api.examples import examples, write_example
+    from anmi_ray.cli import console
+
+    if name is None:
+        rows = ({"example": example, "description": text} for example, text in examples().items())
+        console.stdout().print(console.table(rows))
+        return
+    if not example:
+        raise ConfigError(f"{name}: expected --example before a name", COMMAND_LINE, f"anmi init --example {name}")
+    for file in write_example(name, out):
+        print(f"wrote {file}")
+
+
+def config(
+    config: ConfigArg,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[GROUP] [KEY=VALUE]...", help="print only this group, such as train; override settings"
+        ),
+    ] = None,
+    root: RootOption = None,
+    changed: Annotated[bool, typer.Option("--changed", help="print only settings that differ from defaults")] = False,
+) -> None:
+    """Print settings; without GROUP or --changed also fingerprints, and which stages a run would redo and why."""
+    import yaml
+
+    from anmi_ray.cli import console
+    from anmi_ray.config.load import check_setting
+    from anmi_ray.pipeline.resolve import changes, resolve
+
+    groups = [word for word in words or () if "=" not in word]
+    experiment = load(config, [word for word in words or () if "=" in word], root)
+    settings: Any = experiment.model_dump(mode="json", exclude_defaults=changed)
+    if groups:
+        if len(groups) > 1:
+            raise ConfigError(f"expected one group, got {', '.join(groups)}", COMMAND_LINE, f"anmi config {config}")
+        check_setting(groups[0], COMMAND_LINE)
+        for part in groups[0].split("."):
+            if isinstance(settings, list):
+                settings = {str(at): one for at, one in enumerate(settings)}
+            settings = (settings or {}).get(part)
+        settings = {groups[0]: {} if settings is None and changed else settings}
+    out = console.stdout()
+    out.print(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), markup=False)
+    if groups or changed:
+        return
+    resolved = resolve(experiment)
+    states = changes(experiment, resolved)
+    rows = (
+        {"stage": f"{name}  {resolved[name].fingerprint}", "state": state, "why": why} for name, state, why in states
+    )
+    out.print(console.table(rows))
+
+
+def plan(
+    config: ConfigArg,
+    overrides: OverrideArg = None,
+    root: RootOption = None,
+    offline: OfflineOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what each stage would do and cost; run nothing. Exit with 2 if the run is known to fail."""
+    from anmi_ray.api import experiments
+    from anmi_ray.cli import console
+
+    experiment = load(config, overrides, root)
+    with console.working("counting rows and tokens"):
+        planned = experiments.plan(experiment, offline=offline)
+    problem = planned.problem
+    if as_json:
+        facts = facts_of(problem) if problem else {}
+        print(console.as_json({"stages": planned.stages, "lines": planned.lines, **facts}))
+        raise typer.Exit(problem.exit_code if problem else 0)
+    for block in planned.blocks:
+        console.stdout().print(block)
+    if problem is not None:
+        raise problem
+
+
+def doctor(
+    config: Annotated[str | None, typer.Argument(metavar="[CONFIG]", help="also check its judges' servers")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what is installed, what each missing package would add, and how to install it."""
+    from rich.text import Text
+
+    from anmi_ray.api.doctor import healthy, report
+    from anmi_ray.cli import console
+
+    checks = report(config)
+    if as_json:
+        print(console.as_json([asdict(check) for check in checks]))
+        return
+    colors = {"ok": "green", "missing": "bold red", "broken": "bold red", "optional": "yellow"}
+    rows = (
+        {
+            "state": Text(f"{check.state:8}", colors[check.state], no_wrap=True),
+            "name": Text(check.name, no_wrap=True),
+            "found": check.found,
+            "provides": check.gives,
+        }
+        for check in checks
+    )
+    out = console.stdout()
+    out.print(console.table(rows))
+    for check in checks:
+        if check.state != "ok":
+            out.print(Text.assemble("\n", (check.name, colors[check.state]), f": {check.remedy}"))
+    out.print("\nnothing required is missing" if healthy(checks) else "\nsomething required is missing or broken")
