@@ -52,8 +52,8 @@ def rerank(
     device: cpu, cuda, or auto, a GPU if torch finds one
     precision: float32, bfloat16, float16, or auto, bfloat16 if the device supports it natively
 
-    Raise ConfigError if there is no such run or device, the run has no model, no P(relevant) or no such fusion, or texts is one text;
-    DataError if a folder has no model, or scores are not one finite number per text.
+    Raise ConfigError if there is no such run or device, the run has no model, no P(relevant) or no such fusion, or
+    texts is a string; DataError if a folder has no model, or scores are not one finite number per text.
 
     >>> ranking = anmi_ray.rerank("quickstart", "sort a list", ["Tuples are immutable.", "list.sort() sorts it."])
     >>> ranking.column_names, ranking["rank"].to_pylist()
