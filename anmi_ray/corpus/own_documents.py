@@ -3,7 +3,7 @@
 Such a document answers nothing, and every system would rank it first. BEIR drops it by its id alone. Here texts decide,
 since queries and documents are often both numbered from 1: a document is the query's own if it has the query's id and
 repeats its text. If most documents with a query's id do, all of them count as own documents, including edited ones. If
-grades say that most of them are relevant to their query, an id links a query to its answer, and only a document equal to
+by the grades most of them are relevant to their query, an id links a query to its answer, and only a document equal to
 the query is its own.
 """
 

@@ -203,7 +203,7 @@ def holds_grades(line: str) -> bool:
 
 
 def _layout(line: str, where: str, place: str) -> tuple[int, tuple[int, ...], bool]:
-    """Return the number of columns (0: unknown), which are query, document and grade, and whether `line` is a header."""
+    """Return the number of columns (0: unknown), those of query, document and grade, and whether `line` is a header."""
     fields = next((fields for width in _COLUMNS if len(fields := _fields(line, width)) == width), [])
     words = [normalize_id(field).strip('"').lower() for field in (fields or line.split(delimiter_of(line, "\t")))]
     named = [[at for at, word in enumerate(words) if word in names] for names in _ROLES]
