@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from anmi_ray.config.retrieve import HnswIndex, IvfPqIndex
 from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.retrieval.top import Hits, empty, top
+from anmi_ray.retrieval.fusion import Hits, empty, top
 
 _MARGIN = 32  # more documents than asked for, among which ties and rounding are settled
 _ROUNDING = 1e-5  # what single precision may be wrong by in a sum of d products of unit vectors

@@ -22,9 +22,9 @@ import numpy as np
 from anmi_ray.config.retrieve import LuceneConfig
 from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.retrieval import jvm
+from anmi_ray.retrieval.fusion import Hits, empty
 from anmi_ray.retrieval.jvm import java
 from anmi_ray.retrieval.statistics import Statistics
-from anmi_ray.retrieval.top import Hits, empty
 
 _FIELD = "contents"
 _BUFFER_MB = 64.0  # of postings, before they are written out

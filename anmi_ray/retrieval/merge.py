@@ -20,8 +20,7 @@ from anmi_ray.core import identity
 from anmi_ray.core.records import REJECT
 from anmi_ray.retrieval.candidates import MergedHits, candidates, smallest_draws
 from anmi_ray.retrieval.fusion import ranks, rrf, weighted_scores
-from anmi_ray.retrieval.hits import HITS
-from anmi_ray.retrieval.runs import System, to_run
+from anmi_ray.retrieval.hits import HITS, System, to_run
 
 HYBRID = "hybrid"
 STUDENT = "student"  # a trained model that searches all documents; no run holds it

@@ -50,8 +50,8 @@ def check_outputs(
 ) -> None:
     """Check output names before anything is computed: known format, existing folder, not an input or another output.
 
-    `outputs` by option: a plot is .svg or .html, those of `any_name` have any suffix, others are tables. `-` is standard
-    output or input; standard input can be read once. Raises ConfigError.
+    `outputs` by option: a plot is .svg or .html, those of `any_name` have any suffix, others are tables; `-` is
+    standard output or input. Raises ConfigError.
     """
     given = list(inputs)
     if given.count(STANDARD) > 1:

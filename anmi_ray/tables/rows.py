@@ -194,7 +194,7 @@ class Rows:
             )
 
     def text(self, name: str) -> pa.Array:
-        """Return a column of ids or words as text without blanks around it, null if empty; DataError for other types."""
+        """Return a column of ids or words as text, stripped, null if empty. Raises DataError for other types."""
         text = pc.utf8_trim(self._cells(name), characters=BLANKS)
         return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
 
