@@ -44,8 +44,15 @@ class CatalogueReader(Reader):
         unread = (name for split, names in labelled.items() if split not in read for name in names)
         self.unread = tuple(f"qrels of {name}" for name in unread)
         self._first = next(iter(self._datasets))
-        for name in self._datasets:
-            self._check_documents(name)
+        own, parent = self._datasets[self._first].docs_handler(), self._library.docs_parent_id(self._first)
+        for name, dataset in self._datasets.items():
+            other = self._library.docs_parent_id(name)
+            if dataset.docs_handler() is not own and other != parent:
+                raise ConfigError(
+                    f"{self._first} is over the documents of {parent}, {name} over those of {other}",
+                    "corpus.datasets",
+                    "name datasets over one collection, and run the others separately",
+                )
 
     def content_fingerprint(self) -> str:
         """Hash of ids, the library's version, and every record, so all is parsed twice."""
@@ -80,17 +87,6 @@ class CatalogueReader(Reader):
     def _qrel_records(self, split: str) -> Iterator[tuple[str, Judged | LineError]]:
         for name in self._judged_by[split]:
             yield from parsed(self._iterate(name, "qrels"), _judged)
-
-    def _check_documents(self, name: str) -> None:
-        """Raise ConfigError if a dataset's documents are not those of the first."""
-        handlers = [self._datasets[one].docs_handler() for one in (self._first, name)]
-        parents = [self._library.docs_parent_id(one) for one in (self._first, name)]
-        if handlers[0] is not handlers[1] and parents[0] != parents[1]:
-            raise ConfigError(
-                f"{self._first} is over the documents of {parents[0]}, {name} over those of {parents[1]}",
-                "corpus.datasets",
-                "name datasets over one collection, and run the others separately",
-            )
 
     def _iterate(self, name: str, part: str) -> Iterator[tuple[str, Any]]:
         """Yield ("beir/scifact/test:17", the 17th record) of one part of a dataset. DataError if it cannot be read."""
