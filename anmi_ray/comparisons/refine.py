@@ -11,7 +11,6 @@ if the line orders them differently from
 
 with the gap m by scores, the gap g by ratings (from the better document by the reference) and s² = se² + se'² + 2 σ².
 Pairs with an anchor come first (zELO, arXiv 2509.12541, uses only those), each kind by descending z.
-
 Letters: n documents of a query, P pairs.
 """
 
