@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from anmi_ray.core import environment
 from anmi_ray.core.environment import GIB
 from anmi_ray.core.errors import AnmiError
-from anmi_ray.retrieval import jdk
+from anmi_ray.retrieval import jvm
 
 State = Literal["ok", "missing", "broken", "optional"]
 
@@ -113,12 +113,12 @@ def _compiler() -> Check:
 
 
 def _jdk() -> Check:
-    installed = jdk.installed()
+    installed = jvm.installed()
     used = next((one for one in installed if one.fault is None), None)
     found = ", ".join(map(str, installed)) or "not found"
     if used and len(installed) > 1:
         found += f"; {used.home} is used"
-    remedy = f"install a JDK of version {jdk.OLDEST} or newer and set JAVA_HOME to it"
+    remedy = f"install a JDK of version {jvm.OLDEST} or newer and set JAVA_HOME to it"
     return Check("JDK", "ok" if used else "optional", found, "the lucene retriever (pyserini)", remedy)
 
 

@@ -85,7 +85,7 @@ def evaluate(
 
 def _check_judged(run: NamedRun, grades: Grades, label: str, place: str, say: Say | None, documents: bool) -> None:
     """Raise DataError if a run ranks no judged query, or document (`documents`); report ids that look changed."""
-    from anmi_ray.corpus.unknown_ids import likely_change
+    from anmi_ray.corpus.ids import likely_change
 
     for kind, names, judged in (
         ("queries", run.queries.keys(), {query for query, _ in grades}),

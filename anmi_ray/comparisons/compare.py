@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from anmi_ray.comparisons.graph import regular
 from anmi_ray.config.compare import CompareConfig
@@ -48,6 +49,15 @@ def compare(candidates: pa.Table, config: CompareConfig, seed: int) -> tuple[pa.
 def retrieved(candidates: pa.Table) -> pa.Table:
     """Return the Candidates without random negatives."""
     return candidates.filter(pc.not_equal(candidates["source"], "random"))
+
+
+def extended(before: pa.Table, chosen: Sequence[tuple[bytes, NDArray[np.uint8]]], design: str, round_: int) -> pa.Table:
+    """Add chosen (query, pairs of document ids uint8[P, 2, 16]) to Comparisons, sorted by (query_id, doc_a, doc_b)."""
+    asked = [query for query, pairs in chosen for _ in pairs]
+    first, second = ([pair[end].tobytes() for _, pairs in chosen for pair in pairs] for end in (0, 1))
+    table = pa.concat_tables([before, rows(asked, first, second, design, round_)])
+    order = identity.id_order(*(identity.id_matrix(table[name]) for name in ("query_id", "doc_a", "doc_b")))
+    return COMPARISON.check(table.take(pa.array(order)), PLACE)
 
 
 def rows(

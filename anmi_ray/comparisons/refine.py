@@ -1,18 +1,16 @@
-"""Which pairs to ask about once a model is trained: those of which it contradicts what is known.
+"""Choose the pairs to judge after a model is trained: those on which it contradicts labels or ratings.
 
-A document's score is worth points of rating by one line for all queries, rating = β score + a constant of the query,
-fitted by least squares; its error σ is what the line leaves of the ratings' variance less their own errors'. Two
-documents are a disagreement where the line puts them in the other order than
+Scores are converted to ratings by one line for all queries, rating = β score + a constant per query, fitted by least
+squares; its error σ² is the residual variance minus that of the ratings' own errors. Two documents are a disagreement
+if the line orders them differently from
 
-| | what is known | z |
+| | reference | z |
 |---|---|---|
-| anchors | that a known positive, else the top-rated document, is the best | (│m│ + max(g, 0)) / s |
-| others | their ratings, beyond both errors: z > 1 | (│m│ + │g│) / s |
+| anchors | a known positive, else the top-rated document, is the best | (│m│ + max(g, 0)) / s |
+| others | their ratings, if z > 1 | (│m│ + │g│) / s |
 
-with the gap m that scores say, the gap g of the ratings (from the better one by what is known) and
-s² = se² + se'² + 2 σ². Pairs of an anchor come first (zELO, arXiv 2509.12541, asks about those alone), of each kind
-those of the largest z.
-
+with the gap m by scores, the gap g by ratings (from the better document by the reference) and s² = se² + se'² + 2 σ².
+Pairs with an anchor come first (zELO, arXiv 2509.12541, uses only those), each kind by descending z.
 Letters: n documents of a query, P pairs.
 """
 
@@ -25,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from anmi_ray.comparisons.compare import rows
+from anmi_ray.comparisons.compare import extended
 from anmi_ray.comparisons.graph import Edges
 from anmi_ray.comparisons.rounds import among
 from anmi_ray.core.arrays import Flags, Reals
@@ -33,20 +31,24 @@ from anmi_ray.core.identity import id_matrix, id_order
 from anmi_ray.core.records import COMPARISON, by_query
 
 DESIGN = "refined"
-PAIRS = 10  # of a query at most, a fortieth of what a graph of degree 8 asks about 100 documents
-_BEYOND = 1.0  # z above which ratings are contradicted
+PAIRS = 10  # at most per query: a fortieth of a graph of degree 8 over 100 documents
+_BEYOND = 1.0  # z above which a model contradicts ratings
 
 
 class ScoreLine(NamedTuple):
-    """What scores say of ratings: points of a unit of score, and how wrong that is of a document, points (sd)."""
+    """The line from scores to ratings: points per unit of score, and the error of a document in points (sd)."""
 
     slope: float
     error: float
 
 
 class Scored(NamedTuple):
-    """One query's documents that are rated and scored: uint8[n, 16] sorted, their ratings and errors in points, the
-    model's scores, and which are known positives.
+    """A query's rated and scored documents.
+
+    doc_ids: uint8[n, 16], sorted.
+    rating, std_err: points.
+    score: the model's.
+    positive: whether a document is a known positive.
     """
 
     doc_ids: NDArray[np.uint8]
@@ -57,7 +59,7 @@ class Scored(NamedTuple):
 
 
 def scored(ratings: pa.Table, scores: pa.Table, candidates: pa.Table) -> Iterator[tuple[bytes, Scored]]:
-    """(query, what is known of its documents) of a bucket's Rating, Run and Candidate tables, in order of query_id."""
+    """Yield (query, its documents) from a bucket's Rating, Run and Candidate tables, in order of query_id."""
     known = ratings.join(scores.select(["query_id", "doc_id", "score"]), ["query_id", "doc_id"], join_type="inner")
     known = known.join(candidates.select(["query_id", "doc_id", "is_positive"]), ["query_id", "doc_id"])
     for query, table in by_query(known):
@@ -68,10 +70,10 @@ def scored(ratings: pa.Table, scores: pa.Table, candidates: pa.Table) -> Iterato
 
 
 def moments(queries: Iterator[tuple[bytes, Scored]]) -> Reals:
-    """What `calibrated` needs, summed over queries: float64[5], to be added up over buckets.
+    """Return the sums over queries that `calibrated` needs, float64[5], to be added over buckets.
 
-    Documents less one a query; sums of squares and products of scores and ratings about their query's means; and of the
-    ratings' squared errors.
+    The number of documents minus one per query; centered sums of squares and products of scores and ratings; and the
+    sum of the ratings' squared errors.
     """
     total = np.zeros(5)
     for _, one in queries:
@@ -81,7 +83,7 @@ def moments(queries: Iterator[tuple[bytes, Scored]]) -> Reals:
 
 
 def calibrated(total: Reals) -> ScoreLine:
-    """The line of the module's text, from the sums of `moments`. Its slope is 0 where scores say nothing of ratings.
+    """Fit the line of the module docstring to the sums of `moments`; its slope is at least 0.
 
     >>> calibrated(np.array([4.0, 2.0, 200.0, 20_400.0, 0.0]))
     ScoreLine(slope=100.0, error=10.0)
@@ -93,20 +95,20 @@ def calibrated(total: Reals) -> ScoreLine:
 
 
 def disagreements(known: Scored, asked: Edges, worth: ScoreLine, most: int = PAIRS) -> Edges:
-    """At most `most` pairs int64[P, 2] (i < j) that are not in `asked`, in the order of the module's text.
+    """Return at most `most` pairs int64[P, 2] (i < j) not in `asked`, in the order of the module docstring.
 
-    Of equal ones the pair that comes first by place comes first.
+    Ties go to the smaller indices.
     """
     n = len(known.rating)
     i, j = np.triu_indices(n, 1)
     anchor = known.positive if known.positive.any() else known.rating == known.rating.max()
     by_anchor = anchor[i] != anchor[j]
-    # from the better document to the other, by what is known
+    # from the better document to the other, by the reference
     sign = np.where(by_anchor, np.where(anchor[i], 1.0, -1.0), np.sign(known.rating[i] - known.rating[j]))
     gap = sign * (known.rating[i] - known.rating[j])
     said = sign * worth.slope * (known.score[i] - known.score[j])
     error = np.sqrt(np.square(known.std_err[i]) + np.square(known.std_err[j]) + 2.0 * worth.error**2)
-    with np.errstate(divide="ignore", invalid="ignore"):  # an infinite error tells nothing, none at all tells apart
+    with np.errstate(divide="ignore", invalid="ignore"):  # errors may be infinite or 0
         z = (np.maximum(gap, 0.0) - said) / error
     free = np.ones((n, n), np.bool_)
     free[asked[:, 0], asked[:, 1]] = False
@@ -120,19 +122,13 @@ def disagreements(known: Scored, asked: Edges, worth: ScoreLine, most: int = PAI
 def refined(
     before: pa.Table, ratings: pa.Table, scores: pa.Table, candidates: pa.Table, worth: ScoreLine, round_: int
 ) -> pa.Table:
-    """The Comparisons `before` and the disagreements as round `round_`, sorted by (query_id, doc_a, doc_b).
+    """Return the Comparisons `before` and the disagreements as round `round_`, sorted by (query_id, doc_a, doc_b).
 
-    Tables are of one bucket: Rating, Run of the model, Candidate. A query without scores or ratings gets no pair.
+    Tables are of one bucket: Rating, Run of the model, Candidate. Queries without scores or ratings have no pairs.
     """
     pairs_of = dict(by_query(before))
-    asked: list[bytes] = []
-    ends: list[NDArray[np.uint8]] = []
+    added: list[tuple[bytes, NDArray[np.uint8]]] = []
     for query, known in scored(ratings, scores, candidates):
         chosen = disagreements(known, among(known.doc_ids, pairs_of.get(query, COMPARISON.empty())), worth)
-        asked += [query] * len(chosen)
-        ends.append(known.doc_ids[chosen])
-    found = np.concatenate([np.empty((0, 2, 16), np.uint8), *ends])
-    first, second = ([row.tobytes() for row in found[:, end]] for end in (0, 1))
-    table = pa.concat_tables([before, rows(asked, first, second, DESIGN, round_)])
-    order = id_order(*(id_matrix(table[name]) for name in ("query_id", "doc_a", "doc_b")))
-    return COMPARISON.check(table.take(pa.array(order)), "compare")
+        added.append((query, known.doc_ids[chosen]))
+    return extended(before, added, DESIGN, round_)

@@ -1,6 +1,6 @@
 """Rounds of an adaptive design for one bucket: first a cycle through a query's documents, then the most useful pairs.
 
-The table of a round holds all pairs so far, so the last one is the whole design.
+The table of a round contains all pairs so far, so the last one is the whole design.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anmi_ray.comparisons.adaptive import Beliefs, next_pairs
-from anmi_ray.comparisons.compare import compare, rows
+from anmi_ray.comparisons.compare import compare, extended
 from anmi_ray.comparisons.graph import Edges
 from anmi_ray.config.compare import CompareConfig
-from anmi_ray.core.identity import id_column, id_matrix, id_order
-from anmi_ray.core.records import COMPARISON, by_query
+from anmi_ray.core.identity import id_column, id_matrix
+from anmi_ray.core.records import by_query
 from anmi_ray.core.scale import Model, to_latent
 
 CYCLE = 2  # degree of the first round: the sparsest graph that stays connected if any one pair has no answer
@@ -44,21 +44,15 @@ def next_round(
     A query gets no more pairs if none of its pairs was answered, or if its target error is reached.
     """
     target = float(to_latent(config.target_error or 0.0, model))
-    asked: list[bytes] = []
-    ends: list[NDArray[np.uint8]] = []
+    added: list[tuple[bytes, NDArray[np.uint8]]] = []
     for query, pairs in by_query(before):
         if query not in known:
             continue
         doc_ids, beliefs = known[query]
         more = pairs_after(_documents(pairs), config, round_) - pairs.num_rows
         chosen = next_pairs(beliefs, among(doc_ids, pairs), more, config.objective, model, target)
-        asked += [query] * len(chosen)
-        ends.append(doc_ids[chosen])
-    pairs_of_ids = np.concatenate([np.empty((0, 2, 16), np.uint8), *ends])
-    first, second = ([row.tobytes() for row in pairs_of_ids[:, end]] for end in (0, 1))
-    table = pa.concat_tables([before, rows(asked, first, second, config.design, round_)])
-    order = id_order(*(id_matrix(table[name]) for name in ("query_id", "doc_a", "doc_b")))
-    return COMPARISON.check(table.take(pa.array(order)), "compare")
+        added.append((query, doc_ids[chosen]))
+    return extended(before, added, config.design, round_)
 
 
 def pairs_after(documents: int, config: CompareConfig, round_: int) -> int:

@@ -4,7 +4,6 @@ Pairs that share only their query are as independent as possible, and no documen
 Queries, in hash order, take their documents in hash order and skip those already used, so the sample depends on the
 seed alone. If a query runs out of documents, its missing pairs go to the queries that have fewest. Only the sample's
 queries and their proposed documents are held in memory.
-Letters: Q queries, D documents.
 """
 
 from __future__ import annotations

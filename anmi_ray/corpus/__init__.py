@@ -1,4 +1,4 @@
-"""Collections: documents, queries and relevance grades, each read by one reader behind one interface."""
+"""Collections: documents, queries and relevance grades, in several layouts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["Reader", "read"]
 
 
 def read(config: CorpusConfig, documents_alone: bool = False) -> Reader:
-    """The reader that `config` names. Raises ConfigError, or DataError where its files are missing.
+    """Return the reader that `config` names. Raises ConfigError, or DataError if its files are missing.
 
-    `documents_alone`: nothing but its documents is read, so in files and folders queries and labels need not be there.
+    `documents_alone`: read nothing but documents, so files of queries and labels need not exist.
     """
     if config.reader == "beir":
         from anmi_ray.corpus.beir import BeirReader

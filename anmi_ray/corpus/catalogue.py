@@ -1,7 +1,7 @@
 """Collections by their id in ir_datasets' catalogue (https://ir-datasets.com), an optional part of the installation.
 
-The library fetches what it lacks into IR_DATASETS_HOME (~/.ir_datasets) of the machine that asks: the driver, for the
-fingerprint, and the node that ingests. Nothing is fetched for a collection that is there.
+The library downloads missing files into IR_DATASETS_HOME (~/.ir_datasets) on the driver, for the fingerprint, and on
+the node that ingests.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.corpus import parsing
-from anmi_ray.corpus.judged import JudgedReader
 from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
+from anmi_ray.corpus.reader import Reader
 
-_BODIES = ("text", "body", "abstract")  # what types of documents with a title call the rest
+_BODIES = ("text", "body", "abstract")  # fields for the rest of a document with a title
 
 
-class CatalogueReader(JudgedReader):
+class CatalogueReader(Reader):
     """Reads datasets of ir_datasets, one or more a split. Raises ConfigError for an unknown id, DataError otherwise."""
 
     def __init__(self, config: CorpusConfig) -> None:
         super().__init__(config)
-        if config.datasets is None:
-            raise AssertionError("a configuration without datasets was let through")
+        assert config.datasets is not None
         self._library = _library()
         self._splits = config.datasets.named
         self._datasets = {
@@ -35,17 +34,28 @@ class CatalogueReader(JudgedReader):
             for split, names in self._splits.items()
             for name in names
         }
-        labelled = {split: self._with_qrels(names) for split, names in self._splits.items()}
+        labelled = {
+            split: [name for name in names if self._datasets[name].has("qrels")]
+            for split, names in self._splits.items()
+        }
         read = (*config.labels, *config.hidden)
         self._judged_by = {split: names for split, names in labelled.items() if names and split in read}
+        self.judged_splits = tuple(self._judged_by)
         unread = (name for split, names in labelled.items() if split not in read for name in names)
-        self._unread = tuple(f"qrels of {name}" for name in unread)
+        self.unread = tuple(f"qrels of {name}" for name in unread)
         self._first = next(iter(self._datasets))
-        for name in self._datasets:
-            self._check_documents(name)
+        own, parent = self._datasets[self._first].docs_handler(), self._library.docs_parent_id(self._first)
+        for name, dataset in self._datasets.items():
+            other = self._library.docs_parent_id(name)
+            if dataset.docs_handler() is not own and other != parent:
+                raise ConfigError(
+                    f"{self._first} is over the documents of {parent}, {name} over those of {other}",
+                    "corpus.datasets",
+                    "name datasets over one collection, and run the others separately",
+                )
 
     def content_fingerprint(self) -> str:
-        """Hash of ids, the library's version, and of every record as the library gives it: all is parsed once more."""
+        """Hash of ids, the library's version, and every record, so all is parsed twice."""
         h = hashlib.blake2b(digest_size=16)
         h.update(f"{self._library.__version__}\0{self._splits}\0".encode())
         parts = [(self._first, "docs")]
@@ -58,19 +68,11 @@ class CatalogueReader(JudgedReader):
                 h.update(repr(_fields(record, part)).encode("utf-8", "backslashreplace"))
         return h.hexdigest()
 
-    @property
-    def judged_splits(self) -> tuple[str, ...]:
-        return tuple(self._judged_by)
-
-    @property
-    def unread(self) -> tuple[str, ...]:
-        return self._unread
-
     def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
         return parsed(self._iterate(self._first, "docs"), _document)
 
     def _query_records(self) -> Iterator[tuple[str, Query | LineError]]:
-        """Splits often share their queries: one that was met with the same text is the same, and no row."""
+        """Yield the queries of all datasets, which often share some: equal ones once."""
         met: dict[str, Query] = {}
         for name in self._datasets:
             mine: dict[str, Query] = {}
@@ -86,43 +88,20 @@ class CatalogueReader(JudgedReader):
         for name in self._judged_by[split]:
             yield from parsed(self._iterate(name, "qrels"), _judged)
 
-    def _with_qrels(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of the datasets that have relevance grades."""
-        return tuple(name for name in names if self._datasets[name].has("qrels"))
-
-    def _check_documents(self, name: str) -> None:
-        """Raise ConfigError where a dataset's documents are not those of the first."""
-        handlers = [self._datasets[one].docs_handler() for one in (self._first, name)]
-        parents = [self._library.docs_parent_id(one) for one in (self._first, name)]
-        if handlers[0] is not handlers[1] and parents[0] != parents[1]:
-            raise ConfigError(
-                f"{self._first} is over the documents of {parents[0]}, {name} over those of {parents[1]}",
-                "corpus.datasets",
-                "name datasets over one collection, and run the others apart",
-            )
-
     def _iterate(self, name: str, part: str) -> Iterator[tuple[str, Any]]:
-        """("beir/scifact/test:17", the 17th record) of one part of a dataset. DataError where it cannot be read."""
+        """Yield ("beir/scifact/test:17", the 17th record) of one part of a dataset. DataError if it cannot be read."""
         number = 0
         try:
             iterate: Callable[[], Iterable[Any]] = getattr(self._datasets[name], f"{part}_iter")
             for number, record in enumerate(iterate(), start=1):
                 yield f"{name}:{number}", record
-        except (OSError, RuntimeError, ValueError, KeyError) as error:  # what the library's formats and downloads raise
+        except (OSError, RuntimeError, ValueError, KeyError) as error:  # raised by formats and downloads
             raise DataError(
                 f"ir_datasets gives no more {part} after {number}: {type(error).__name__}: {error}",
                 f"corpus {name}",
-                "mend or fetch its files under IR_DATASETS_HOME (~/.ir_datasets); without a network, fetch them "
+                "download its files again under IR_DATASETS_HOME (~/.ir_datasets); without a network, fetch them "
                 f"elsewhere (ir_datasets export {name} {part}) and copy that folder",
             ) from error
-
-
-def _below(registry: Any, name: str) -> list[str]:
-    return sorted(one for one in registry if one.startswith(f"{name}/"))
-
-
-def _near(registry: Any, name: str) -> list[str]:
-    return difflib.get_close_matches(name, list(registry), n=3, cutoff=0.6)
 
 
 def _library() -> Any:
@@ -138,16 +117,16 @@ def _library() -> Any:
 
 
 def _load(library: Any, name: str, split: str, judged: bool) -> Any:
-    """The dataset; `judged`: it must have qrels. Raises ConfigError where there is none such."""
+    """Load a dataset; `judged`: it must have qrels. Raises ConfigError if it does not exist or lacks a part."""
     try:
         dataset = library.load(name)
     except KeyError:
-        near = _near(library.registry, name)
+        near = difflib.get_close_matches(name, list(library.registry), n=3, cutoff=0.6)
         hint = f"did you mean {' or '.join(near)}?" if near else "see https://ir-datasets.com for all ids"
         raise ConfigError(f"ir_datasets knows no dataset {name!r}", f"corpus.datasets.{split}", hint) from None
     parts = ("docs", "queries", "qrels") if judged else ("docs", "queries")
     if missing := [part for part in parts if not dataset.has(part)]:
-        below = _below(library.registry, name)[:12]
+        below = sorted(one for one in library.registry if one.startswith(f"{name}/"))[:12]
         raise ConfigError(
             f"{name} has no {' and no '.join(missing)}",
             f"corpus.datasets.{split}",
@@ -157,10 +136,8 @@ def _load(library: Any, name: str, split: str, judged: bool) -> Any:
 
 
 def _document(record: Any) -> Document:
-    title, text = _fields(record, "docs")[1:]
-    key = parsing.key_of({"doc_id": record.doc_id}, "doc_id")
-    value = {"title": title, "text": text}
-    return parsing.document_of(key, parsing.text_of(value, "title", key, ""), parsing.text_of(value, "text", key, ""))
+    fields = zip(("doc_id", "title", "text"), _fields(record, "docs"), strict=True)
+    return parsing.document_in(dict(fields), "doc_id", "")
 
 
 def _query(record: Any) -> Query:
@@ -174,10 +151,9 @@ def _judged(record: Any) -> Judged:
 
 
 def _fields(record: Any, part: str) -> tuple[Any, ...]:
-    """What is read of a record: (id, title, text), (id, text) or (query, document, grade).
+    """Return (id, title, text), (id, text) or (query, document, grade) of a record.
 
-    A document with a title has its text in the field text, body or abstract; of others, and of queries, the text is
-    what the library calls the default one.
+    The text of a document with a title is in the field text, body or abstract; other texts are the library's defaults.
     """
     if part == "docs":
         body = next((name for name in _BODIES if name in record._fields), None)

@@ -1,7 +1,8 @@
-"""How large a collection is, how many of its queries are labelled, and what is to be said of it before work begins."""
+"""Count a collection's documents, queries and labels, and describe them before a run begins."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +16,8 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import SPLITS
 from anmi_ray.corpus.reader import Reader
 
-_SHOWN = 3  # reasons that are told of
-_DETAIL = 80  # characters of a reject's detail that are
+_SHOWN = 3  # reasons in a message
+_DETAIL = 80  # characters of a reject's detail in a message
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class CollectionCounts:
 
     @property
     def in_words(self) -> str:
-        """The queries by split, with how many are labelled where not all are.
+        """The queries by split, with how many are labelled unless all are.
 
         >>> CollectionCounts(9, {"train": 40, "dev": 0, "test": 7}, {"train": 0, "dev": 0, "test": 5}).in_words
         '40 train (none labelled), 0 dev, 7 test (5 labelled)'
@@ -54,7 +55,7 @@ class CollectionCounts:
         return ", ".join(f"{self.queries[split]:,} {split}{self._share(split)}" for split in SPLITS)
 
     def notices(self, experiment: Experiment) -> Iterator[str]:
-        """What the split of the queries means for a run of `experiment`, a sentence each."""
+        """Yield sentences about what the splits mean for a run of `experiment`."""
         if self.unread:
             yield f"relevance grades that are there and are not read: {', '.join(self.unread)} (corpus.labels)"
         if self.hidden:
@@ -90,7 +91,7 @@ class CollectionCounts:
         return DataError(f"there is no {split} query{taken and f': {taken}'}", f"stage {stage}", remedy)
 
     def _taken(self, corpus: CorpusConfig) -> Iterator[str]:
-        """Where queries are that are not in train, and the settings that put them there."""
+        """Yield where queries went that are not in train, with the settings responsible."""
         for split, count in self.held_out.items():
             size = getattr(corpus, f"unlabelled_{split}")
             yield f"{count:,} are held out for {split} (corpus.unlabelled_{split}{'' if size is None else f': {size}'})"
@@ -109,55 +110,48 @@ class CollectionCounts:
 
 
 def counted(reader: Reader, documents: int, queries: pa.Table, qrels: pa.Table, hidden: pa.Table) -> CollectionCounts:
-    """The counts of what a reader gave. DataError where there are too few documents for a ranking, or no queries."""
+    """Return the counts of what was read. DataError if there are too few documents for a ranking, or no queries."""
     if documents < 2:
         place = reader.place_of("documents")
         raise DataError(f"holds {documents} document(s)", place, "a ranking needs at least two documents")
     if not queries.num_rows:
-        counts = _by_reason(reader.rejects()).slice(0, _SHOWN).to_pylist()
-        reasons = ", ".join(f"{row['reason']} ({row['count_all']})" for row in counts) or "none"
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in _by_reason(reader.rejects())) or "none"
         left = f", left out by the settings: {reader.left_out + sum(reader.over_maximum.values()):,}"
         place = reader.place_of("queries")
         raise DataError("holds no usable query", place, f"check the queries; rejects were: {reasons}{left}")
     relevant = qrels.filter(pc.greater(qrels["grade"], 0))["query_id"]
     labelled = queries.filter(pc.is_in(queries["query_id"], value_set=relevant.combine_chunks()))
-    splits = _by_split(queries)
-    known = (reader.left_out, reader.unread, hidden.num_rows, reader.over_maximum, reader.held_out)
-    known = (*known, reader.repeated, reader.trimmed)
-    return CollectionCounts(documents, splits, _by_split(labelled), *known)
-
-
-def of_manifest(manifest: Mapping[str, Any]) -> CollectionCounts:
-    """The counts that the manifest of a complete ingest holds; before it counted labels it named none."""
-    documents = next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "documents")
     return CollectionCounts(
-        documents=documents,
-        queries=manifest["splits"],
-        labelled=manifest.get("labelled", {}),
-        left_out=manifest.get("left_out", 0),
-        unread=tuple(manifest.get("unread", ())),
-        hidden=manifest.get("hidden", 0),
-        over_maximum=manifest.get("over_maximum", {}),
-        held_out=manifest.get("held_out", {}),
-        repeated=manifest.get("repeated", 0),
-        trimmed=manifest.get("trimmed", {}),
+        documents,
+        *({split: rows["split"].to_pylist().count(split) for split in SPLITS} for rows in (queries, labelled)),
+        left_out=reader.left_out,
+        unread=reader.unread,
+        hidden=hidden.num_rows,
+        over_maximum=reader.over_maximum,
+        held_out=reader.held_out,
+        repeated=reader.repeated,
+        trimmed=dict(reader.trimmed),
     )
 
 
-def _by_split(queries: pa.Table) -> dict[str, int]:
-    return {split: pc.sum(pc.equal(queries["split"], split)).as_py() or 0 for split in SPLITS}
+def of_manifest(manifest: Mapping[str, Any]) -> CollectionCounts:
+    """Return the counts in the manifest of a complete ingest; manifests of earlier versions lack some."""
+    documents = next(flow["rows_out"] for flow in manifest["flows"] if flow["unit"] == "documents")
+    names = ("labelled", "left_out", "hidden", "over_maximum", "held_out", "repeated", "trimmed")
+    others = {name: manifest[name] for name in names if name in manifest}
+    return CollectionCounts(documents, manifest["splits"], unread=tuple(manifest.get("unread", ())), **others)
 
 
 def examples(rejects: pa.Table) -> list[str]:
-    """The most frequent reasons of Reject rows, a line each: how many, and the first of them with its place."""
-    said: list[str] = []
-    for row in _by_reason(rejects).slice(0, _SHOWN).to_pylist():
-        first = rejects.filter(pc.equal(rejects["reason"], row["reason"])).slice(0, 1).to_pylist()[0]
+    """Return the most frequent reasons of Reject rows, one per line, with the count and the first place."""
+    lines: list[str] = []
+    for reason, count in _by_reason(rejects):
+        first = rejects.filter(pc.equal(rejects["reason"], reason)).slice(0, 1).to_pylist()[0]
         detail = f" ({first['detail'][:_DETAIL]})" if first["detail"] else ""
-        said.append(f"{row['count_all']:,} rejected: {row['reason']}{detail}, first {first['place']}")
-    return said
+        lines.append(f"{count:,} rejected: {reason}{detail}, first {first['place']}")
+    return lines
 
 
-def _by_reason(rejects: pa.Table) -> pa.Table:
-    counts = rejects.group_by("reason", use_threads=False).aggregate([([], "count_all")])
-    return counts.sort_by([("count_all", "descending"), ("reason", "ascending")])
+def _by_reason(rejects: pa.Table) -> list[tuple[str, int]]:
+    counts = Counter(rejects["reason"].to_pylist())
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN]

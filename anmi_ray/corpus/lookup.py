@@ -1,4 +1,4 @@
-"""Parts of a BEIR folder by id, for the commands that work on anyone's runs: texts to rerank, qrels to measure by."""
+"""Look up texts and relevance grades in a BEIR folder, for commands that work on users' runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import TEXT_OF
-from anmi_ray.corpus import beir, qrels
-from anmi_ray.corpus.parsing import Judged, LineError, TrimmedId
+from anmi_ray.corpus.beir import BeirFiles
+from anmi_ray.corpus.ids import report_unknown
+from anmi_ray.corpus.parsing import FORMS, Judged, LineError, TrimmedId, judged_lines
 from anmi_ray.corpus.reader import qrel_table
-from anmi_ray.corpus.unknown_ids import report_unknown
 from anmi_ray.tables.formats import text_lines
 from anmi_ray.tables.trec import NamedRun, place_of
 
-_LIMIT = CorpusConfig().max_reject_fraction  # share of qrels that may be malformed, as in a run where nobody says more
-_SHOWN = 3  # malformed lines that are named
+_LIMIT = CorpusConfig().max_reject_fraction  # share of qrels that may be malformed, as by default in a run
+_SHOWN = 3  # malformed lines in a message
 _DETAIL = 80  # characters of their detail that are shown
 Grades = dict[tuple[str, str], int]  # by query and document
 Say = Callable[[str], None]
@@ -32,16 +32,14 @@ _QUERY_TEXTS = pa.schema([("query_id", identity.ID), ("external_id", pa.string()
 
 
 def read_texts(folder: str, query_ids: pa.ChunkedArray, doc_ids: pa.ChunkedArray) -> tuple[pa.Table, pa.Table]:
-    """Queries (query_id, external_id, text) and documents (Text) of `folder` with these ids; no qrels are needed.
+    """Return queries (query_id, external_id, text) and documents (Text) of `folder` with these ids; reads no qrels.
 
-    Of an id that stands twice the first is it, as in a run. Malformed lines are passed over: whoever asks counts what
-    it asked for and did not get.
+    The first of several with the same id is used, as in a run. Malformed lines are skipped: the caller reports missing
+    texts.
     """
-    files = beir.BeirFiles(folder)
-    wanted_queries = set(pc.unique(query_ids).to_pylist())
-    wanted_docs = set(pc.unique(doc_ids).to_pylist())
-    queries = _first(files.queries(), identity.query_id, wanted_queries)
-    documents = _first(files.documents(), identity.doc_id, wanted_docs)
+    files = BeirFiles(folder)
+    queries = _first(files.queries(), identity.query_id, set(pc.unique(query_ids).to_pylist()))
+    documents = _first(files.documents(), identity.doc_id, set(pc.unique(doc_ids).to_pylist()))
     query_columns = [list(queries), [row[0] for row in queries.values()], [row[1] for row in queries.values()]]
     texts = {
         "doc_id": identity.id_array(documents),
@@ -54,7 +52,7 @@ def read_texts(folder: str, query_ids: pa.ChunkedArray, doc_ids: pa.ChunkedArray
 
 
 def _first(rows: Iterable[_Row], id_of: Callable[[str], bytes], wanted: Set[bytes]) -> dict[bytes, _Row]:
-    """Of each id that is wanted, the first row."""
+    """Return the first row of each wanted id."""
     found: dict[bytes, _Row] = {}
     for row in rows:
         if (key := id_of(row[0])) in wanted:
@@ -63,8 +61,8 @@ def _first(rows: Iterable[_Row], id_of: Callable[[str], bytes], wanted: Set[byte
 
 
 def graded_split(folder: str, split: str, say: Say | None = None) -> Grades:
-    """Grades of `qrels/<split>.tsv`, those below 0 as 0. DataError if there is no such split, or as `graded_file`."""
-    files = beir.BeirFiles(folder)
+    """Return the grades in `qrels/<split>.tsv`, negative ones as 0. DataError if it is missing, or as `graded_file`."""
+    files = BeirFiles(folder)
     name = files.find_optional(f"qrels/{split}.tsv")
     if name is None:
         there = ", ".join(files.names("qrels")) or "nothing"
@@ -77,28 +75,28 @@ def graded_split(folder: str, split: str, say: Say | None = None) -> Grades:
 
 
 def graded_file(path: Path, say: Say | None = None) -> Grades:
-    """Grades of a qrels file, TREC's or BEIR's; `-` is standard input.
+    """Return the grades in a qrels file, TREC's or BEIR's; `-` is standard input.
 
-    Of a pair that is judged twice the first grade counts. `say` receives what is left out as malformed. Raises
-    DataError if that is more than one in a hundred lines, or all.
+    If a pair is judged twice, its first grade counts. `say` receives a message about malformed lines, which are left
+    out. Raises DataError if more than one in a hundred lines, or all, are malformed.
     """
     place = place_of(path)
     lines = ((f"{place}:{number}", line.encode()) for number, line in enumerate(text_lines(path), 1) if line.strip())
-    return _graded(qrels.judged_lines(lines, place), place, say)
+    return _graded(judged_lines(lines, place), place, say)
 
 
 def read_qrels(path: Path, say: Say | None = None) -> pa.Table:
-    """The Qrel table of a qrels file."""
+    """Return the Qrel table of a qrels file."""
     return qrel_table(graded_file(path, say))
 
 
 def check_ids(folder: str, runs: Mapping[str, NamedRun], grades: Grades, say: Say | None = None) -> Grades:
-    """Check ids of runs (by place) and grades against a BEIR folder; return the grades about what it has.
+    """Check ids of runs (by place) and grades against a BEIR folder; return the grades of known ids.
 
-    `say` receives how many ids are unknown, as those of malformed lines are. Without a corpus.jsonl or queries.jsonl
-    its ids are not checked. Raises DataError if half of a run's ids or of the grades are unknown.
+    `say` receives the number of unknown ids. Without a corpus.jsonl or queries.jsonl their ids are not checked.
+    Raises DataError if half of a run's ids or of the grades are unknown.
     """
-    files = beir.BeirFiles(folder)
+    files = BeirFiles(folder)
     kept = grades
     for at, (kind, file, rows) in enumerate(
         (("queries", "queries.jsonl", files.queries), ("documents", "corpus.jsonl", files.documents))
@@ -110,7 +108,7 @@ def check_ids(folder: str, runs: Mapping[str, NamedRun], grades: Grades, say: Sa
             unknown.discard(row[0])
             if not unknown:
                 break
-        known = partial(_names, rows)
+        known = partial(_ids, rows)
         graded = [pair[at] for pair in grades if pair[at] in unknown]
         report_unknown(set(graded), len(graded), len(grades), f"grades are about {kind} that", folder, known, say)
         for place, run in runs.items():
@@ -120,12 +118,8 @@ def check_ids(folder: str, runs: Mapping[str, NamedRun], grades: Grades, say: Sa
     return kept
 
 
-def _names(rows: Callable[[], Iterable[tuple[str, ...]]]) -> Iterator[str]:
-    return (row[0] for row in rows())
-
-
 def _graded(rows: Iterator[tuple[str, Judged | LineError]], place: str, say: Say | None) -> Grades:
-    """Grades by query and document, by the rules of a run."""
+    """Return grades by query and document, by the rules of a run."""
     grades: Grades = {}
     malformed: list[str] = []
     trimmed = 0
@@ -139,20 +133,19 @@ def _graded(rows: Iterator[tuple[str, Judged | LineError]], place: str, say: Say
             grades[row[:2]] = max(0, row[2])
             trimmed += any(isinstance(name, TrimmedId) for name in row[:2])
     if malformed:
-        _check_malformed(malformed, len(grades) + len(malformed), place, say)
+        share = len(malformed) / (len(grades) + len(malformed))
+        what = f"{len(malformed):,} of {len(grades) + len(malformed):,} qrels are malformed"
+        examples = "; ".join(malformed[:_SHOWN])
+        if share > _LIMIT:
+            raise DataError(f"{what} ({share:.1%}, allowed {_LIMIT:.1%}): {examples}", place, "correct these lines")
+        if say is not None:
+            say(f"{place}: {what} and left out: {examples}")
     if not grades:
-        raise DataError("holds no usable row", place, f"write each line as {qrels.FORMS}")
+        raise DataError("holds no usable row", place, f"write each line as {FORMS}")
     if trimmed and say is not None:
         say(f"{place}: white space or invisible characters around the ids of {trimmed:,} grades were removed")
     return grades
 
 
-def _check_malformed(malformed: list[str], rows: int, place: str, say: Say | None) -> None:
-    """Tell of malformed lines, or raise DataError where they are too many of the rows to measure by the others."""
-    share = len(malformed) / rows
-    what = f"{len(malformed):,} of {rows:,} qrels are malformed"
-    examples = "; ".join(malformed[:_SHOWN])
-    if share > _LIMIT:
-        raise DataError(f"{what} ({share:.1%}, allowed {_LIMIT:.1%}): {examples}", place, "correct these lines")
-    if say is not None:
-        say(f"{place}: {what} and left out: {examples}")
+def _ids(rows: Callable[[], Iterable[tuple[str, ...]]]) -> Iterator[str]:
+    return (row[0] for row in rows())

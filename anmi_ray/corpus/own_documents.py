@@ -1,10 +1,10 @@
 """Queries that are documents of the collection under the same id, as in Quora and ArguAna.
 
-Such a document answers nothing, and every system would rank it first. BEIR drops it by its id alone. Here ids are
-evidence and texts decide, since queries and documents are often both numbered from 1: a document is the query's own if
-it has the query's id and repeats its text. If most documents with a query's id do, all of them are taken for own
-documents, edited ones included. Where grades say that most of them are relevant to their query, an id links a query to
-its answer, and only a document that is nothing but the query is its own.
+Such a document answers nothing, and every system would rank it first. BEIR drops it by its id alone. Here texts decide,
+since queries and documents are often both numbered from 1: a document is the query's own if it has the query's id and
+repeats its text. If most documents with a query's id do, all of them count as own documents, including edited ones. If
+by the grades most of them are relevant to their query, an id links a query to its answer, and only a document equal to
+the query is its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anmi_ray.core.records import QREL, RUN, find_rows, rejects
 from anmi_ray.core.scripts import other_words
 
 _SAME = 0.8  # share of words that two versions of a text have in common (Dice)
-_FEWEST = 3  # words at the beginning that make a text a repetition of a shorter one
+_FEWEST = 3  # words with which a text must begin to repeat a shorter one
 _WORD = re.compile(r"\w+")
 _KEY = ["query_id", "doc_id"]
 Texts = Callable[[pa.ChunkedArray, pa.ChunkedArray], tuple[pa.Table, pa.Table]]
@@ -38,7 +38,7 @@ class OwnDocuments(NamedTuple):
     kept: int
 
     def notice(self, setting: str = "corpus.own_document") -> str | None:
-        """What to tell the user; None if no document has the id of a query."""
+        """Return a message for the user; None if no document has the id of a query."""
         if self.pairs.num_rows:
             more = f", {self.kept:,} others with another text are kept" if self.kept else ""
             return (
@@ -57,7 +57,7 @@ NOTHING = OwnDocuments(QREL.empty(), 0)
 
 
 def with_ids_of(queries: pa.Table) -> pa.Table:
-    """For each query (query_id, external_id) the doc_id of a document that has the same id, with grade 0."""
+    """Return for each query (query_id, external_id) the doc_id of a document with the same id, with grade 0."""
     return QREL.table(
         {
             "query_id": queries["query_id"],
@@ -70,9 +70,9 @@ def with_ids_of(queries: pa.Table) -> pa.Table:
 def find(
     queries: pa.Table, documents: Iterable[pa.Table], rule: OwnDocument, known: pa.Table | None = None
 ) -> OwnDocuments:
-    """The own documents of `queries` (query_id, external_id, text) among tables of `documents` (doc_id, title, text).
+    """Find the own documents of `queries` (query_id, external_id, text) in tables of `documents` (doc_id, title, text).
 
-    `known`: Qrels that may be looked at. Tables are read one at a time.
+    `known`: Qrels that may be used.
     """
     if rule == "keep":
         return NOTHING
@@ -102,11 +102,12 @@ def find_in_run(
     grades: pa.Table | None = None,
     say: Callable[[str], None] | None = None,
 ) -> pa.Table:
-    """The own documents (query_id, doc_id) among the rows of a Run; `say` receives a message if there are any.
+    """Return the own documents (query_id, doc_id) in a Run; `say` receives a message if there are any.
 
-    names: the documents of the run, by the collection's own ids. texts: reads queries and documents by id; if None, the
-    own documents are those with the id of a query if at least half of the queries have theirs in the run. grades: Qrels
-    that may be looked at.
+    names: external ids of the run's documents.
+    texts: reads queries and documents by id; if None, documents with the id of a query are own documents if at least
+    half of the queries have theirs in the run.
+    grades: Qrels that may be used.
     """
     ids = sorted(set(names))
     pairs = pa.table({"query_id": id_array(map(query_id, ids)), "doc_id": id_array(map(doc_id, ids))})
@@ -125,7 +126,7 @@ def find_in_run(
 
 
 def leave_out(run: pa.Table, own: pa.Table) -> pa.Table:
-    """A Run without the pairs `own`, its ranks counted anew."""
+    """Return a Run without the pairs `own`, ranked again."""
     run = without(run, own)
     system, query = (run[name].combine_chunks().dictionary_encode() for name in ("system", "query_id"))
     group = system.indices.to_numpy().astype(np.int64) * len(query.dictionary) + query.indices.to_numpy()
@@ -134,18 +135,18 @@ def leave_out(run: pa.Table, own: pa.Table) -> pa.Table:
 
 
 def without(table: pa.Table, own: pa.Table) -> pa.Table:
-    """The rows of `table` (query_id, doc_id, ...) that are not among the pairs `own`."""
+    """Return the rows of `table` (query_id, doc_id, ...) that are not in the pairs `own`."""
     return table.filter(pa.array(find_rows(own, {name: table[name] for name in _KEY}) < 0))
 
 
 def graded(qrels: pa.Table, own: pa.Table) -> pa.Table:
-    """Reject rows of the grades that own documents have."""
+    """Return Reject rows for the grades of own documents."""
     rows = qrels.filter(pa.array(find_rows(own, {name: qrels[name] for name in _KEY}) >= 0))
     return rejects("qrels", [(doc.hex(), "the query's own document", "") for doc in rows["doc_id"].to_pylist()])
 
 
 def repeats(query: str, title: str, text: str) -> bool:
-    """Whether a document is the query once more: its title, its text or both, up to case, punctuation and small edits.
+    """Return whether a document's title, text or both equal the query up to case, punctuation and small edits.
 
     >>> repeats("How do I sort a list?", "", "how do i sort a list"), repeats("sort a list", "Tuples", "are immutable")
     (True, False)
@@ -155,7 +156,7 @@ def repeats(query: str, title: str, text: str) -> bool:
 
 
 def _answers(pairs: pa.Table, grades: pa.Table | None) -> bool:
-    """Whether grades call the document with the query's id relevant, for most of the queries that they label."""
+    """Return whether, for most labelled queries, the document with the query's id is relevant."""
     if grades is None:
         return False
     relevant = grades.filter(pc.greater(grades["grade"], 0))

@@ -1,4 +1,4 @@
-"""What one record of a collection must hold, whatever the layout it stands in, and why one cannot be used."""
+"""Check one record of a collection, whatever its layout: documents, queries, and relevance grades as lines of text."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import normalize_id
-from anmi_ray.tables.rows import whole_of
+from anmi_ray.tables.rows import delimiter_of, misread, whole_of
 from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE
+from anmi_ray.tables.trec import DOC_COLUMNS, FIELD, QUERY_COLUMNS
 
 Document = tuple[str, str, str]  # id, title, text
 Query = tuple[str, str]  # id, text
@@ -19,31 +21,40 @@ ENCODING = "corpus.encoding"
 NOT_TEXT = f"not UTF-8, see {ENCODING}"
 _UNFIT = re.compile(r"[\x00-\x20\x7f-\x9f\u2028\u2029]")
 _UNFIT_ID = "white space or control characters in an id: write _ or %20 in their place, in the labels too"
-_SHOWN = 200  # characters of a record that a reject quotes
+_SHOWN = 200  # characters of a record or header that a message quotes
+FORMS = "`query 0 document grade`, or tab-separated `query document grade`"
+_GRADE_COLUMNS = frozenset({"score", "grade", "relevance", "relevancy", "rel", "label", "judgment", "judgement"})
+_ITERATION_COLUMNS = frozenset({"iteration", "iter", "q0", "0", "unused"})
+_ROLES = (QUERY_COLUMNS, DOC_COLUMNS, _GRADE_COLUMNS)
+_COLUMNS = {3: (0, 1, 2), 4: (0, 2, 3)}  # by number of columns, those of the query, the document and the grade
 Raw = TypeVar("Raw")
 Row = TypeVar("Row")
 
 
 class LineError(Exception):
-    """Why one record cannot be used; caught where records are read, and turned into a reject.
+    """Why one record cannot be used; readers turn it into a reject.
 
-    sample: of a record that is not UTF-8, bytes by which its encoding may be guessed.
+    sample: bytes of a record that is not UTF-8, for guessing its encoding.
+    malformed: whether the reject counts towards max_reject_fraction.
     """
 
-    def __init__(self, reason: str, key: str = "", detail: str = "", sample: bytes = b"") -> None:
+    def __init__(
+        self, reason: str, key: str = "", detail: str = "", sample: bytes = b"", malformed: bool = True
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.key = key
         self.detail = detail
         self.sample = sample
+        self.malformed = malformed
 
 
 class TrimmedId(str):
-    """An id that was written with white space or invisible characters around it; these are removed, and counted."""
+    """An id that had white space or invisible characters around it; they are removed and counted."""
 
 
 def trimmed(text: str) -> str:
-    """An id without white space and invisible characters at its ends, a TrimmedId if it had some."""
+    """Remove white space and invisible characters around an id; a TrimmedId if there were any."""
     clean = normalize_id(text)
     return text if clean == text else TrimmedId(clean)
 
@@ -51,7 +62,7 @@ def trimmed(text: str) -> str:
 def parsed(
     records: Iterable[tuple[str, Raw | LineError]], parse: Callable[[Raw], Row]
 ) -> Iterator[tuple[str, Row | LineError]]:
-    """(place, what `parse` makes of a record) or (place, why it cannot be used)."""
+    """Yield (place, `parse(record)`), or (place, error) for a record that cannot be used."""
     for place, record in records:
         if isinstance(record, LineError):
             yield place, record
@@ -62,13 +73,8 @@ def parsed(
             yield place, error
 
 
-def too_large(size: int) -> LineError:
-    """Why a record of more than MAX_LINE bytes is refused."""
-    return LineError(TOO_LARGE, detail=f"{size:,} bytes")
-
-
 def decode(line: bytes) -> str:
-    """The text of bytes. LineError if they are not UTF-8, which lines in another encoding were converted to."""
+    """Decode UTF-8. Raises LineError."""
     try:
         return line.decode()
     except UnicodeDecodeError as error:
@@ -76,7 +82,7 @@ def decode(line: bytes) -> str:
 
 
 def json_object(line: bytes) -> dict[str, object]:
-    """The object that a line of JSON holds. LineError where it holds none."""
+    """Parse a line as a JSON object. Raises LineError."""
     try:
         value = json.loads(decode(line))
     except (ValueError, RecursionError) as error:
@@ -87,9 +93,10 @@ def json_object(line: bytes) -> dict[str, object]:
 
 
 def key_of(value: Mapping[str, object], name: str) -> str:
-    """The id under `name`: a whole number, or a text without white space and control characters; else LineError.
+    """Return the id under `name`: a whole number, or text without white space and control characters.
 
-    White space separates the fields of run files, and an id must be visible on a terminal. At its ends it is removed.
+    White space separates the fields of run files, and ids must be visible; around an id it is removed.
+    Raises LineError.
     """
     key = value.get(name)
     if isinstance(key, int) and not isinstance(key, bool):
@@ -105,7 +112,7 @@ def key_of(value: Mapping[str, object], name: str) -> str:
 
 
 def text_of(value: Mapping[str, object], name: str, key: str, default: str | None = None) -> str:
-    """The text under `name`, else `default`. LineError where it is missing and has no default, or is no text."""
+    """Return the text under `name`, or `default` if it is missing or null. Raises LineError."""
     text = value.get(name, default)
     if text is None and default is not None:
         text = default
@@ -114,8 +121,17 @@ def text_of(value: Mapping[str, object], name: str, key: str, default: str | Non
     return _checked(text, key)
 
 
+def document_in(value: Mapping[str, object], id_name: str, text: str | None = None) -> Document:
+    """Return the document in an object with keys `id_name`, title (optional) and text (default: `text`).
+
+    Raises LineError.
+    """
+    key = key_of(value, id_name)
+    return document_of(key, text_of(value, "title", key, ""), text_of(value, "text", key, text))
+
+
 def document_of(key: str, title: str, text: str) -> Document:
-    """A document, stripped. LineError where title and text are both blank, or together larger than MAX_LINE."""
+    """Return a stripped document. LineError if title and text are blank, or together larger than MAX_LINE."""
     if len(title) + len(text) > MAX_LINE:
         raise LineError(TOO_LARGE, key, f"{len(title) + len(text):,} characters")
     title = title.strip()
@@ -126,7 +142,7 @@ def document_of(key: str, title: str, text: str) -> Document:
 
 
 def query_of(key: str, text: str) -> Query:
-    """A query, stripped. LineError where it is blank."""
+    """Return a stripped query. LineError if it is blank."""
     text = text.strip()
     if not text:
         raise LineError("empty query", key)
@@ -134,7 +150,7 @@ def query_of(key: str, text: str) -> Query:
 
 
 def judged_of(query: str, document: str, grade: object) -> Judged:
-    """A judged pair. LineError if an id is missing, or the grade is not a whole number (2.0 is one, 1.5 is not)."""
+    """Return a judged pair. LineError if an id is missing, or the grade is not a whole number (2.0 is one)."""
     query = trimmed(query)
     document = trimmed(document)
     if not query or not document:
@@ -151,3 +167,61 @@ def _checked(text: str, key: str) -> str:
     except UnicodeEncodeError:  # JSON may spell half of a surrogate pair, which no UTF-8 column can hold
         raise LineError("not valid Unicode", key) from None
     return text
+
+
+def judged_lines(
+    lines: Iterable[tuple[str, bytes | LineError]], place: str
+) -> Iterator[tuple[str, Judged | LineError]]:
+    """Yield (place, judged pair or LineError) of TREC's four columns, or BEIR's three with or without a header.
+
+    A header may name the columns in any order. Raises DataError if it does not name them all.
+    """
+    columns: tuple[int, ...] = ()
+    width = 0
+    for where, raw in lines:
+        try:
+            if isinstance(raw, LineError):
+                raise raw
+            line = decode(raw)
+            if not width:
+                width, columns, is_header = _layout(line, where, place)
+                if is_header:
+                    continue
+            fields = _fields(line, width)
+            if len(fields) != width:
+                wanted = f"{width} columns" if width else "3 or 4 columns"
+                raise LineError(f"not the {wanted} of a grade{misread(line, ' ')}", detail=f"{len(fields)} columns")
+            yield where, judged_of(*(fields[column] for column in columns))
+        except LineError as error:
+            yield where, error
+
+
+def holds_grades(line: str) -> bool:
+    """Return whether a line is a judged pair in one of the two forms, not the header of a table."""
+    fields = FIELD.findall(line)
+    return len(fields) in _COLUMNS and whole_of(fields[-1]) is not None
+
+
+def _layout(line: str, where: str, place: str) -> tuple[int, tuple[int, ...], bool]:
+    """Return the number of columns (0: unknown), those of query, document and grade, and whether `line` is a header."""
+    fields = next((fields for width in _COLUMNS if len(fields := _fields(line, width)) == width), [])
+    words = [normalize_id(field).strip('"').lower() for field in (fields or line.split(delimiter_of(line, "\t")))]
+    named = [[at for at, word in enumerate(words) if word in names] for names in _ROLES]
+    numeric = bool(fields) and whole_of(fields[-1]) is not None
+    if numeric or not any(named):
+        return len(fields), _COLUMNS.get(len(fields), ()), False
+    others = [word for word in words if word not in QUERY_COLUMNS | DOC_COLUMNS | _GRADE_COLUMNS | _ITERATION_COLUMNS]
+    if not fields or others or any(len(found) != 1 for found in named):
+        shown = ", ".join(map(repr, words))[:_SHOWN]
+        raise DataError(
+            f"expected columns query-id, corpus-id, score, got {shown}{misread(line, ' ')}",
+            f"{place}:{where.rpartition(':')[2]}",
+            f"name them so, separated by tabs; or write each line as {FORMS}, without a header",
+        )
+    return len(fields), tuple(found[0] for found in named), True
+
+
+def _fields(line: str, width: int) -> list[str]:
+    """Split at tabs if that gives `width` fields, else at white space."""
+    fields = line.split("\t")
+    return fields if len(fields) == width else FIELD.findall(line)

@@ -1,8 +1,8 @@
 """The embedded collection: the docstrings of this Python's standard library, read from its sources, never imported.
 
 A document is a public module, class or function: its qualified name, signature and docstring without the summary.
-A query is a docstring's summary sentence, and its relevant documents are all objects that shared that sentence.
-So finding the object from what it does needs no label, no network and no download.
+A query is a docstring's summary sentence, and its relevant documents are all objects that share that sentence.
+So finding an object by what it does needs no labels, no network and no download.
 """
 
 from __future__ import annotations
@@ -16,25 +16,24 @@ import re
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 
-import pyarrow as pa
-
 from anmi_ray.config.corpus import CorpusConfig
-from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.core.records import DOCUMENT, SPLITS
-from anmi_ray.corpus.reader import QueryRow, Reader, qrel_table, split_of
+from anmi_ray.core.records import SPLITS
+from anmi_ray.corpus.parsing import Document, Judged, LineError, Query
+from anmi_ray.corpus.reader import Reader
+from anmi_ray.corpus.splits import QueryRow, split_of, text_key
 
 EXTRACTION_VERSION = 1
 MIN_SUMMARY_WORDS = 4  # shorter ones ("Close the file.") name no object
-MIN_BODY_WORDS = 4  # of the docstring, without the summary: less leaves only the name to be found by
-MAX_SHARED = 8  # a sentence of more objects than this is boilerplate
-_TURNS = 10  # in which copies of the summary are taken out of a docstring
-_WORK = 10**8  # characters of both, multiplied, that a turn may take
+MIN_BODY_WORDS = 4  # of the docstring without the summary; with less only the name could be found
+MAX_SHARED = 8  # a sentence of more objects is boilerplate
+_TURNS = 10  # rounds of removing copies of the summary from a docstring
+_WORK = 10**8  # product of both lengths, in characters, above which a docstring is hostile
 _SKIPPED = frozenset(
     {"test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "ensurepip", "distutils", "pydoc_data"}
     | {"site-packages", "dist-packages", "lib-dynload", "_vendor", "__pycache__"}
@@ -50,7 +49,6 @@ class PythonObject:
     """A documented public object; `body` is its docstring without `summary`."""
 
     name: str
-    signature: str
     summary: str
     body: str
     place: str
@@ -62,9 +60,11 @@ class PydocsReader(Reader):
     def __init__(self, config: CorpusConfig) -> None:
         super().__init__(config)
         self._files = source_files(config.packages)
-        self._objects: list[PythonObject] = []
-        self._relevant: dict[str, list[str]] = {}  # query's external id -> names of its objects
-        self._hidden: dict[str, list[str]] = {}  # the same of queries whose labels are hidden
+        self._groups: dict[str, list[PythonObject]] = {}  # by summary
+        self._pairs: dict[str, list[tuple[str, Judged]]] = {split: [] for split in SPLITS}  # with places
+        read = (*config.labels, *config.hidden)
+        self.judged_splits = tuple(split for split in SPLITS if split in read)
+        self.unread = tuple(f"qrels of {split} queries" for split in SPLITS if split not in read)
 
     def content_fingerprint(self) -> str:
         """Hash of the extraction's version, Python's version, and every source file's name and content."""
@@ -75,157 +75,90 @@ class PydocsReader(Reader):
             h.update(raw)
         return h.hexdigest()
 
-    def documents(self) -> Iterator[pa.Table]:
-        """Documents in order of module and line; objects without a docstring and private ones are none."""
-        self._objects = list(self._extract())
-        self._check_fraction("documents")
-        for start in range(0, len(self._objects), self.config.shard_documents):
-            shard = self._objects[start : start + self.config.shard_documents]
-            yield DOCUMENT.table(
-                {
-                    "doc_id": identity.id_array(identity.doc_id(thing.name) for thing in shard),
-                    "external_id": [thing.name for thing in shard],
-                    "title": [thing.name for thing in shard],
-                    "text": [f"{thing.signature}\n{thing.body}".rstrip() for thing in shard],
-                }
-            )
-
-    def queries(self) -> pa.Table:
-        """Summary sentences that say enough; a query's external id is the name of its first object."""
-        groups: dict[str, list[PythonObject]] = {}
-        for thing in self._objects:
-            groups.setdefault(_normal(thing.summary), []).append(thing)
-        self._seen["queries"] += len(groups)
-        rows = []
-        for things in groups.values():
-            first = things[0]
-            reason = _unfit(things)
-            if reason:
-                self._refuse("queries", first.place, first.name, reason, first.summary, malformed=False)
-            else:
-                rows.append(QueryRow(first.name, _query_text(first.summary), "train", first.place))
-                self._relevant[first.name] = [thing.name for thing in things]
-        shares = (self.config.dev_share, self.config.test_fraction)
-        splits = split_of([row.text_key for row in rows], *shares, self.config.split_seed)
-        table = self._query_table(self._with_splits(rows, splits))
-        kept = set(table["external_id"].to_pylist())
-        self._relevant = {name: objects for name, objects in self._relevant.items() if name in kept}
-        self._hidden = {name: objects for name, objects in self._hidden.items() if name in kept}
-        return table
-
-    def _with_splits(self, rows: list[QueryRow], splits: list[str]) -> list[QueryRow]:
-        """The queries in their splits; those whose labels are not read are held out, train queries, or left out."""
-        kept: list[QueryRow] = []
-        pairs = list(zip(rows, splits, strict=True))
-        labelled = {row.external_id for row, split in pairs if split in self.config.labels}
-        held_out = self._held_out({row.external_id: row.text_key for row in rows}, labelled)
-        for row, split in pairs:
-            if split in self.config.labels:
-                kept.append(replace(row, split=split))
-                continue
-            relevant = self._relevant.pop(row.external_id)
-            if row.external_id in held_out or self.config.unlabelled == "train":
-                kept.append(replace(row, split=held_out.get(row.external_id, "train")))
-                self._hidden |= {row.external_id: relevant} if split in self.config.hidden else {}
-            else:
-                self._left_out += 1
-        return kept
-
-    @property
-    def unread(self) -> tuple[str, ...]:
-        read = (*self.config.labels, *self.config.hidden)
-        return tuple(f"qrels of {split} queries" for split in SPLITS if split not in read)
-
-    def qrels(self) -> pa.Table:
-        """Grade 1 for every object that shared a query's sentence."""
-        table = _qrels(self._relevant)
-        self._seen["qrels"] += table.num_rows
-        return table
-
-    def hidden_qrels(self) -> pa.Table:
-        """The same of the queries whose labels are hidden."""
-        return _qrels(self._hidden)
-
-    def _extract(self) -> Iterator[PythonObject]:
+    def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
+        """Objects in order of module and line, without private ones and those without a docstring."""
         names: set[str] = set()
         for module, path in self._files:
             try:
                 objects = list(_documented(path.read_bytes(), module))
             except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # all that parsing may raise
-                self._seen["documents"] += 1
-                self._refuse("documents", f"{module}:1", module, "not parsable", str(error))
+                yield f"{module}:1", LineError("not parsable", module, str(error))
                 continue
             for name, line, docstring, declared in objects:
-                self._seen["documents"] += 1
                 place = f"{module}:{line}"
                 if name in names:  # a property's setter, or the other branch of an if
-                    self._refuse("documents", place, name, "defined twice", malformed=False)
+                    yield place, LineError("defined twice", name, malformed=False)
                     continue
                 names.add(name)
-                summary, body = split_docstring(docstring)
-                yield PythonObject(name, declared, summary, body, place)
+                found = PythonObject(name, *split_docstring(docstring), place)
+                self._groups.setdefault(_collapsed(_query_text(found.summary)), []).append(found)
+                yield place, (name, name, f"{declared}\n{found.body}".rstrip())
+
+    def _query_records(self) -> Iterator[tuple[str, Query | LineError]]:
+        """Summaries that say enough; a query's id is the name of its first object."""
+        rows: list[tuple[str, Query]] = []
+        for objects in self._groups.values():
+            first = objects[0]
+            if reason := _unfit(objects):
+                yield first.place, LineError(reason, first.name, first.summary, malformed=False)
+            else:
+                rows.append((first.place, (first.name, _query_text(first.summary))))
+        shares = (self.config.dev_share, self.config.test_fraction)
+        splits = split_of([text_key(text) for _, (_, text) in rows], *shares, self.config.split_seed)
+        for (place, (name, text)), split in zip(rows, splits, strict=True):
+            objects = self._groups[_collapsed(text)]
+            self._pairs[split] += [(place, (name, one.name, 1)) for one in objects]
+            yield place, (name, text)
+
+    def _qrel_records(self, split: str) -> Iterator[tuple[str, Judged | LineError]]:
+        """Grade 1 for every object that shares a query's sentence."""
+        return iter(self._pairs[split])
+
+    def _carve_dev(self, rows: list[QueryRow]) -> list[QueryRow]:
+        return rows  # the dev split exists, even if its labels are not read
 
 
 def _documented(source: bytes, module: str) -> Iterator[tuple[str, int, str, str]]:
-    """(name, line, docstring, signature) of the public objects of a module that have a docstring."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)  # invalid escapes in other people's sources
-        warnings.simplefilter("ignore", DeprecationWarning)
-        tree = _parsed(source)
-    for name, node in _public(tree, module):
-        docstring = ast.get_docstring(node)
-        if docstring and docstring.strip():
-            declared = signature(node, name)
-            f"{docstring}{declared}".encode()  # a ValueError: half of a surrogate pair, which no UTF-8 column can hold
-            yield name, getattr(node, "lineno", 1), docstring, declared
-
-
-def _parsed(source: bytes) -> ast.Module:
-    """The syntax tree, made without collecting garbage meanwhile.
-
-    Up to Python 3.11.7 a finalizer that parses too, or lets another thread do so, ends this with a SystemError
-    (CPython's issue 106905).
-    """
+    """Yield (name, line, docstring, signature) of a module's public objects that have a docstring."""
     collects = gc.isenabled()
+    # Up to Python 3.11.7 a finalizer that parses too ends this with a SystemError (CPython's issue 106905).
     gc.disable()
     try:
-        return ast.parse(source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # invalid escapes in other people's sources
+            warnings.simplefilter("ignore", DeprecationWarning)
+            tree = ast.parse(source)
     finally:
         if collects:
             gc.enable()
-
-
-def _qrels(relevant: Mapping[str, Sequence[str]]) -> pa.Table:
-    return qrel_table({(query, thing): 1 for query, things in relevant.items() for thing in things})
+    for name, node in [(module, tree), *_members(tree.body, module)]:
+        docstring = ast.get_docstring(node)
+        if docstring and docstring.strip():
+            declared = signature(node, name)
+            f"{docstring}{declared}".encode()  # ValueError for half of a surrogate pair, which UTF-8 cannot hold
+            yield name, getattr(node, "lineno", 1), docstring, declared
 
 
 def source_files(packages: tuple[str, ...]) -> list[tuple[str, Path]]:
-    """(module name, file) of the standard library and of `packages`, sorted; nothing is imported."""
+    """Return (module name, file) of the standard library and of `packages`, sorted; nothing is imported."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files = _modules_below(root, "")
     if not files:
-        raise DataError(
-            f"no Python sources in {root}",
-            "corpus pydocs",
-            "use a Python with its library's sources, or corpus.reader: beir",
-        )
+        remedy = "use a Python with its library's sources, or corpus.reader: beir"
+        raise DataError(f"no Python sources in {root}", "corpus pydocs", remedy)
     for package in packages:
+        place, remedy = "corpus.packages", f"remove {package}"
         if package in sys.stdlib_module_names:
-            raise ConfigError(
-                f"{package} is in the standard library, which is read anyway", "corpus.packages", f"remove {package}"
-            )
+            raise ConfigError(f"{package} is in the standard library, which is read anyway", place, remedy)
         spec = importlib.util.find_spec(package)
         if spec is None:
-            raise ConfigError(
-                f"package {package} is not installed", "corpus.packages", f"pip install {package}, or remove it"
-            )
-        found: list[tuple[str, Path]] = []
-        for location in spec.submodule_search_locations or ():
-            found += _modules_below(Path(location), package)
+            raise ConfigError(f"package {package} is not installed", place, f"pip install {package}, or remove it")
+        locations = spec.submodule_search_locations or ()
+        found = [module for location in locations for module in _modules_below(Path(location), package)]
         if spec.origin and spec.origin.endswith(".py") and not spec.submodule_search_locations:
             found.append((package, Path(spec.origin)))
         if not found:
-            raise ConfigError(f"package {package} has no Python sources", "corpus.packages", f"remove {package}")
+            raise ConfigError(f"package {package} has no Python sources", place, remedy)
         files += found
     return sorted(files)
 
@@ -244,11 +177,6 @@ def _modules_below(root: Path, package: str) -> list[tuple[str, Path]]:
     return found
 
 
-def _public(tree: ast.Module, module: str) -> Iterator[tuple[str, ast.Module | ast.ClassDef | ast.FunctionDef]]:
-    yield module, tree
-    yield from _members(tree.body, module)
-
-
 def _members(body: list[ast.stmt], parent: str) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef]]:
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
@@ -263,7 +191,7 @@ def _members(body: list[ast.stmt], parent: str) -> Iterator[tuple[str, ast.Class
 
 
 def signature(node: ast.AST, name: str) -> str:
-    """How the object is declared: "def f(a, b=1)", "class C(Base)", "module m".
+    """Return an object's declaration: "def f(a, b=1)", "class C(Base)", "module m".
 
     >>> signature(ast.parse("def f(a, *, b=1) -> int: pass").body[0], "m.f")
     'def f(a, *, b=1) -> int'
@@ -279,7 +207,7 @@ def signature(node: ast.AST, name: str) -> str:
 
 
 def split_docstring(docstring: str) -> tuple[str, str]:
-    """The summary sentence, and what is left of the docstring when every copy of that sentence is taken out.
+    """Return the summary sentence, and the docstring without any copy of it.
 
     >>> split_docstring("Return the sum.  Fast.\\n\\nReturn the sum. Not exact.")
     ('Return the sum.', 'Fast.\\n\\n Not exact.')
@@ -289,16 +217,16 @@ def split_docstring(docstring: str) -> tuple[str, str]:
     line = " ".join(paragraph.split())
     match = _SENTENCE.match(line)
     summary = match.group(1) if match else line
-    # The summary is the text's first words, however they are spaced.
+    # The summary is the text's first words, in any spacing.
     last = next(islice(re.finditer(r"\S+", text), len(summary.split()) - 1, None))
     body = text[last.end() :]
     for sentence in (summary, _query_text(summary)):
-        # Repeated: taking a copy out may join its neighbours into another.
+        # Repeated, since removing a copy may join its neighbors into another.
         for turn in count():
             if not sentence or _collapsed(sentence) not in _collapsed(body):
                 break
             if turn == _TURNS or len(sentence) * len(body) > _WORK:
-                return summary, ""  # made to take for ever: nobody writes so
+                return summary, ""  # hostile: it would take too long
             copies = r"\s+".join(re.escape(word) for word in sentence.split())
             shorter = re.sub(copies, "", body, flags=re.IGNORECASE)
             if shorter == body:
@@ -311,25 +239,21 @@ def _query_text(summary: str) -> str:
     return _NAMED.sub("", summary).rstrip(".").strip()
 
 
-def _normal(summary: str) -> str:
-    return _collapsed(_query_text(summary))
-
-
 def _collapsed(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-def _unfit(things: list[PythonObject]) -> str | None:
-    """Why this sentence is no query, or None."""
-    text = _query_text(things[0].summary)
+def _unfit(objects: list[PythonObject]) -> str:
+    """Return why the summary of these objects cannot be a query, or ""."""
+    text = _query_text(objects[0].summary)
     if _SIGNATURE.search(text):
         return "summary is code"
     if len(re.findall(r"[A-Za-z]{2,}", text)) < MIN_SUMMARY_WORDS:
         return f"summary under {MIN_SUMMARY_WORDS} words"
     if text.endswith(":"):
         return "summary is cut off"
-    if len(things) > MAX_SHARED:
+    if len(objects) > MAX_SHARED:
         return f"sentence of more than {MAX_SHARED} objects"
-    if max(len(thing.body.split()) for thing in things) < MIN_BODY_WORDS:
+    if max(len(one.body.split()) for one in objects) < MIN_BODY_WORDS:
         return f"no document with {MIN_BODY_WORDS} words beside the summary"
-    return None
+    return ""

@@ -1,144 +1,286 @@
-"""What every collection reader gives: documents, queries with their split, qrels, and what it refused.
+"""Read a collection: documents, queries with their split, relevance grades, and rejects.
 
-The ingest stage consumes a reader in this order: documents, queries, qrels, rejects. For each of the three kinds rows
-in = rows out + rejects; queries that the settings leave out, and their grades, are none of these rows. A share of
-malformed rows above `max_reject_fraction` is an error, not a smaller corpus.
+A layout says where records are and how one is parsed; which are kept, and why others are not, is decided here. For
+each of the three kinds rows in = rows out + rejects; queries that the settings leave out, and their grades, are not
+counted. A share of malformed rows above `max_reject_fraction` is an error, not a smaller corpus.
 """
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from scipy import sparse
-from scipy.sparse import csgraph
 
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import identity, redaction
 from anmi_ray.core.errors import DataError, visible
-from anmi_ray.core.records import QREL, QUERY, REJECT
-from anmi_ray.corpus.parsing import ENCODING, NOT_TEXT, LineError, TrimmedId
+from anmi_ray.core.records import DOCUMENT, QREL, QUERY, REJECT
+from anmi_ray.corpus.ids import SeenIds, report_unknown
+from anmi_ray.corpus.parsing import ENCODING, NOT_TEXT, Document, Judged, LineError, Query, TrimmedId
+from anmi_ray.corpus.splits import SPLITS_BY_RANK, QueryRow, dev_by_group
 from anmi_ray.tables.streams import guessed_encoding
 
 KINDS = ("documents", "queries", "qrels")
 _SHOWN = 3  # malformed rows that a message names
 _DETAIL = 80  # characters of a reject's detail that a message shows
 _SAMPLE = 1 << 14  # bytes by which the encoding of a collection is guessed
-_TOO_MANY = 50_000  # malformed rows at which, and at every so many more, their share is looked at before the end
-SPLITS_BY_RANK = ("test", "dev", "train")  # a text found in two splits stays in the first of these
+_TOO_MANY = 50_000  # after this many more malformed rows their share is checked before the end
+_BLOCK = 256  # documents whose ids are looked up at once
 
 
 @dataclass(frozen=True)
-class QueryRow:
-    """A query on its way to a split; `place` is where it was read."""
+class QrelRow:
+    """A judged pair; `split` is its file's."""
 
-    external_id: str
-    text: str
+    query: str
+    document: str
+    grade: int
     split: str
     place: str
 
-    @property
-    def text_key(self) -> bytes:
-        """What identifies the same query in any spelling."""
-        return text_key(self.text)
-
-
-def text_key(text: str) -> bytes:
-    """Hash of a query's text with white space collapsed and case folded."""
-    return identity.text_hash(" ".join(text.split()).casefold())
-
 
 class Reader(ABC):
-    """One collection, read once: `documents()`, then `queries()`, then `qrels()`; then `rejects()` is complete."""
+    """One collection, read once: `documents()`, `queries()`, `qrels()`, `hidden_qrels()`; then `rejects()`.
+
+    A query without a grade in any split that is read is a train query, unless the settings hold it out or leave it out.
+    Records come as (place, record or LineError).
+
+    judged_splits: splits whose grades may be read: those of the settings' labels, and hidden ones.
+    unread: names of relevance grades that exist and are not read.
+    held_out: by split, unlabelled queries that became dev or test; complete after `queries()`.
+    left_out: unlabelled queries left out as `unlabelled` says; complete after `queries()`.
+    repeated: repeats of queries in logs without ids; complete after `queries()`.
+    trimmed: by kind, ids that had white space or invisible characters around them; complete after `qrels()`.
+    """
+
+    judged_splits: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     def __init__(self, config: CorpusConfig) -> None:
         self.config = config
+        self.held_out: dict[str, int] = {}
+        self.left_out = 0
+        self.repeated = 0
+        self.trimmed: Counter[str] = Counter()
         self._seen: Counter[str] = Counter()
         self._malformed: Counter[str] = Counter()
-        self._examples: dict[str, list[str]] = {kind: [] for kind in KINDS}  # of what is malformed
+        self._examples: dict[str, list[str]] = {kind: [] for kind in KINDS}
         self._rejects: list[tuple[str, str, str, str]] = []
         self._sample = b""  # of records that are not UTF-8
-        self.held_out: dict[str, int] = {}  # unlabelled queries that became dev and test; complete after `queries()`
-        self._left_out = 0
-        self._repeated = 0
-        self._trimmed: Counter[str] = Counter()
         self._beyond: dict[str, str] = {}  # queries beyond a maximum of the settings, with their split
-        self._grades_beyond = 0  # of these
-
-    @property
-    @abstractmethod
-    def unread(self) -> tuple[str, ...]:
-        """What names the relevance grades that are there and are not read; they are not looked into."""
-
-    @property
-    def left_out(self) -> int:
-        """Unlabelled queries that were met and left out, as `unlabelled` says; complete after `queries()`."""
-        return self._left_out
-
-    @property
-    def repeated(self) -> int:
-        """Repeats of queries in logs without ids, which are read once; complete after `queries()`."""
-        return self._repeated
-
-    @property
-    def trimmed(self) -> dict[str, int]:
-        """By kind, ids that had white space or invisible characters around them; complete after `qrels()`."""
-        return {kind: count for kind, count in self._trimmed.items() if count}
-
-    @property
-    def over_maximum(self) -> dict[str, int]:
-        """By split the queries beyond its maximum, where there are any; complete after `queries()`."""
-        return dict(Counter(self._beyond.values()))
-
-    def place_of(self, kind: str) -> str:
-        """What messages about all of a kind (documents, queries) name: its files where they are its own."""
-        return self._place()
+        self._grades_beyond = 0
+        self._documents = SeenIds()
+        self._documents_read = False
+        self._judged: list[QrelRow] = []
+        self._split_of: dict[str, str] = {}  # of judged queries: test before dev before train
+        self._kept: set[str] = set()
+        self._unknown: dict[str, list[str]] = {"queries": [], "documents": []}  # ids in grades
 
     @abstractmethod
     def content_fingerprint(self) -> str:
-        """Hash of the source's content, without parsing it: the input fingerprint of ingest."""
+        """Hash of the source's content: the input fingerprint of ingest."""
 
     @abstractmethod
+    def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
+        """Documents in the order of the collection."""
+
+    @abstractmethod
+    def _query_records(self) -> Iterator[tuple[str, Query | LineError]]:
+        """Queries of all splits."""
+
+    @abstractmethod
+    def _qrel_records(self, split: str) -> Iterator[tuple[str, Judged | LineError]]:
+        """Judged pairs of one split."""
+
+    def place_of(self, kind: str) -> str:
+        """Name the files of a kind (documents, queries) in messages."""
+        return self._place()
+
+    @property
+    def over_maximum(self) -> dict[str, int]:
+        """By split the queries beyond its maximum; complete after `queries()`."""
+        return dict(Counter(self._beyond.values()))
+
     def documents(self) -> Iterator[pa.Table]:
-        """Document tables of at most `shard_documents` rows; one pass. Raises DataError."""
+        """Yield Document tables of at most `shard_documents` rows, in the order of the collection.
 
-    @abstractmethod
-    def queries(self) -> pa.Table:
-        """The Query table, each text in one split only; call after `documents()` is consumed. Raises DataError."""
-
-    @abstractmethod
-    def qrels(self) -> pa.Table:
-        """The Qrel table over documents and queries that were read; call after `queries()`. Raises DataError."""
-
-    @abstractmethod
-    def hidden_qrels(self) -> pa.Table:
-        """The Qrel table of unlabelled queries by the splits that the settings hide; call after `qrels()`.
-
-        What is malformed there is passed over: nothing but a simulated panel is told of it.
+        A document without title and text, or with an id seen before, is a reject. Raises DataError.
         """
+        rows: list[Document] = []
+        for place, row in self._new_documents():
+            self._seen["documents"] += 1
+            if isinstance(row, LineError):
+                self._refuse_line("documents", place, row)
+                continue
+            self._count_trimmed("documents", row[0])
+            rows.append(row)
+            if len(rows) == self.config.shard_documents:
+                yield _document_table(rows)
+                rows = []
+        self._check_fraction("documents")
+        self._documents_read = True
+        if rows:
+            yield _document_table(rows)
+
+    def queries(self) -> pa.Table:
+        """Return the Query table, each text in one split only; call after `documents()`. Raises DataError."""
+        if not self._documents_read:
+            raise AssertionError("documents() must be consumed before queries()")
+        texts = self._read_queries()
+        labelled_splits = [split for split in self.judged_splits if split in self.config.labels]
+        self._judged = self._read_qrels(labelled_splits, texts)
+        splits = self._split_of
+        for row in self._judged:
+            splits[row.query] = min(row.split, splits.get(row.query, row.split), key=SPLITS_BY_RANK.index)
+        read = [QueryRow(key, text, splits.get(key, "train"), place) for key, (text, place) in texts.items()]
+        held_out = self._hold_out({row.external_id: row.text_key for row in read}, splits)
+        rows = []
+        for row in read:
+            if row.external_id in held_out:
+                rows.append(replace(row, split=held_out[row.external_id]))
+            elif row.external_id not in splits and self.config.unlabelled == "leave-out":
+                self.left_out += 1
+            else:
+                rows.append(row)
+        if "dev" not in labelled_splits:
+            rows = self._carve_dev(rows)
+        rows = self._one_split_per_text(rows)
+        rows = [row for split in ("train", "dev", "test") for row in self._within_maximum(rows, split)]
+        rows.sort(key=lambda row: identity.query_id(row.external_id))
+        self._kept = {row.external_id for row in rows}
+        return QUERY.table(
+            {
+                "query_id": identity.id_array(identity.query_id(row.external_id) for row in rows),
+                "external_id": [row.external_id for row in rows],
+                "text": [row.text for row in rows],
+                "text_hash": identity.id_array(identity.text_hash(row.text) for row in rows),
+                "split": [row.split for row in rows],
+            }
+        )
+
+    def qrels(self) -> pa.Table:
+        """Return the Qrel table of the queries that were kept; call after `queries()`. Raises DataError.
+
+        Grades below zero (TREC's spam is -2) are stored as 0, not relevant.
+        """
+        kept: dict[tuple[str, str], int] = {}
+        for row in self._judged:
+            key = f"{row.query} {row.document}"
+            split = self._split_of[row.query]
+            if row.query in self._beyond:
+                self._grades_beyond += 1
+            elif row.query not in self._kept:
+                self._refuse("qrels", row.place, key, "query was left out", malformed=False)
+            elif split != row.split:
+                self._refuse("qrels", row.place, key, "query belongs to another split", split, malformed=False)
+            elif (row.query, row.document) in kept:
+                self._refuse("qrels", row.place, key, "pair judged twice", str(row.grade))
+            else:
+                kept[row.query, row.document] = max(0, row.grade)
+        self._check_fraction("qrels")
+        return qrel_table(kept)
+
+    def hidden_qrels(self) -> pa.Table:
+        """Return the Qrel table of unlabelled queries in the splits that the settings hide; call after `qrels()`.
+
+        Only a simulated panel reads it: malformed rows are skipped, and of a pair judged twice the first grade counts.
+        """
+        unlabelled = self._kept - set(self._split_of)
+        kept: dict[tuple[str, str], int] = {}
+        for split in self.judged_splits:
+            for _, row in self._qrel_records(split) if split in self.config.hidden else ():
+                if isinstance(row, LineError) or row[0] not in unlabelled:
+                    continue
+                if identity.doc_id(row[1]) in self._documents:
+                    kept.setdefault(row[:2], max(0, row[2]))
+        return qrel_table(kept)
 
     def rejects(self) -> pa.Table:
-        """The Reject table; a place begins with the kind: "documents corpus.jsonl:17"."""
+        """Return the Reject table; a place begins with the kind: "documents corpus.jsonl:17"."""
         columns = zip(*self._rejects, strict=True) if self._rejects else ((), (), (), ())
         return REJECT.table(dict(zip(REJECT.schema.names, map(list, columns), strict=True)))
 
     def rows_in(self) -> dict[str, int]:
-        """Rows met so far: documents, queries and qrels, but for those that the settings leave out."""
-        passed = {"queries": self._left_out + len(self._beyond), "qrels": self._grades_beyond}
+        """Count the rows read so far by kind, without those that the settings leave out."""
+        passed = {"queries": self.left_out + len(self._beyond), "qrels": self._grades_beyond}
         return {kind: self._seen[kind] - passed.get(kind, 0) for kind in KINDS}
 
+    def _new_documents(self) -> Iterator[tuple[str, Document | LineError]]:
+        """Yield the documents, with an error instead of one whose id was seen before."""
+        records = self._document_records()
+        while block := list(itertools.islice(records, _BLOCK)):
+            ids = [identity.doc_id(row[0]) for _, row in block if not isinstance(row, LineError)]
+            new = iter(self._documents.add(ids))
+            for place, row in block:
+                if isinstance(row, LineError) or next(new):
+                    yield place, row
+                else:
+                    yield place, LineError("duplicate id", row[0])
+
+    def _read_queries(self) -> dict[str, tuple[str, str]]:
+        """Return (text, place) by id."""
+        texts: dict[str, tuple[str, str]] = {}
+        for place, row in self._query_records():
+            self._seen["queries"] += 1
+            if isinstance(row, LineError):
+                self._refuse_line("queries", place, row)
+            elif row[0] in texts:
+                self._refuse_line("queries", place, LineError("duplicate id", row[0]))
+            else:
+                self._count_trimmed("queries", row[0])
+                texts[row[0]] = (row[1], place)
+        self._check_fraction("queries")
+        return texts
+
+    def _read_qrels(self, splits: list[str], queries: Collection[str]) -> list[QrelRow]:
+        rows = []
+        for split in splits if queries else ():  # without queries every grade would be refused
+            for place, row in self._qrel_records(split):
+                self._seen["qrels"] += 1
+                if isinstance(row, LineError):
+                    self._refuse_line("qrels", place, row)
+                    continue
+                query, document, grade = row
+                self._count_trimmed("qrels", query, document)
+                if query not in queries:
+                    self._refuse("qrels", place, f"{query} {document}", "unknown query", malformed=False)
+                    self._unknown["queries"].append(query)
+                elif identity.doc_id(document) not in self._documents:
+                    self._refuse("qrels", place, f"{query} {document}", "unknown document", malformed=False)
+                    self._unknown["documents"].append(document)
+                else:
+                    rows.append(QrelRow(query, document, grade, split, place))
+        self._check_fraction("qrels")
+        self._check_unknown()
+        return rows
+
+    def _check_unknown(self) -> None:
+        """Raise DataError if at least half of the grades, and more than max_reject_fraction, are about unknown ids."""
+        usable = self._seen["qrels"] - self._malformed["qrels"]
+        if self._seen["documents"] == self._malformed["documents"]:
+            return  # `counted` reports that there are no documents
+        for kind, unknown in self._unknown.items():
+            if 2 * len(unknown) >= usable and len(unknown) > self.config.max_reject_fraction * usable:
+                what = f"grades are about {kind} that"
+                report_unknown(set(unknown), len(unknown), usable, what, self._place(), partial(self._ids, kind))
+
+    def _ids(self, kind: str) -> Iterator[str]:
+        records = self._query_records() if kind == "queries" else self._document_records()
+        return (row[0] for _, row in records if not isinstance(row, LineError))
+
     def _refuse_line(self, kind: str, where: str, error: LineError) -> None:
-        """Record a record that cannot be used."""
         self._sample += error.sample[: max(0, _SAMPLE - len(self._sample))]
-        self._refuse(kind, where, error.key, error.reason, error.detail)
+        self._refuse(kind, where, error.key, error.reason, error.detail, error.malformed)
 
     def _count_trimmed(self, kind: str, *ids: str) -> None:
-        """Count ids that were written with white space or invisible characters around them."""
-        self._trimmed[kind] += sum(isinstance(one, TrimmedId) for one in ids)
+        if count := sum(isinstance(one, TrimmedId) for one in ids):
+            self.trimmed[kind] += count
 
     def _refuse(self, kind: str, where: str, key: str, reason: str, detail: str = "", malformed: bool = True) -> None:
         """Record a reject; only `malformed` ones count towards max_reject_fraction."""
@@ -150,13 +292,13 @@ class Reader(ABC):
         if len(self._examples[kind]) < _SHOWN:
             shown = f": {_valid(detail)[:_DETAIL]}" if detail else ""
             self._examples[kind].append(f"{where} ({reason}{shown})")
-        if self._malformed[kind] % _TOO_MANY == 0:  # rather than to remember each line of a file that is none of ours
+        if self._malformed[kind] % _TOO_MANY == 0:  # do not collect every line of a file in another format
             self._check_fraction(kind, "the first ")
 
-    def _check_fraction(self, kind: str, of: str = "") -> None:
-        """Raise DataError where more than max_reject_fraction of the rows of `kind`, all or so far, were malformed."""
+    def _check_fraction(self, kind: str, part: str = "") -> None:
+        """Raise DataError if more than max_reject_fraction of the rows of `kind` read so far were malformed."""
         if kind == "qrels" and self._seen["documents"] == self._malformed["documents"]:
-            return  # they grade documents that are not there: `counted` tells of these
+            return  # `counted` reports that there are no documents
         bad = self._malformed[kind]
         seen = self._seen[kind]
         limit = self.config.max_reject_fraction
@@ -164,19 +306,22 @@ class Reader(ABC):
             share = bad / seen
             examples = "; ".join(self._examples[kind])
             guess = guessed_encoding(self._sample) if NOT_TEXT in examples else ""
-            others = f", or set corpus.max_reject_fraction to {_round_up(share)} to leave them out"
-            remedy = f"correct these rows{others if of or bad < seen else '; no others are left'}"
+            allowed = min(1.0, float(np.ceil(share * 1000 + 1e-9) / 1000))
+            others = f", or set corpus.max_reject_fraction to {allowed} to leave them out"
+            remedy = f"correct these rows{others if part or bad < seen else '; no others are left'}"
             raise DataError(
-                f"{bad} of {of}{seen} {kind} are malformed ({share:.1%}, allowed {limit:.1%}): {examples}",
+                f"{bad} of {part}{seen} {kind} are malformed ({share:.1%}, allowed {limit:.1%}): {examples}",
                 self._place(),
                 f"set {ENCODING}: {guess}, the likely encoding" if guess else remedy,
             )
 
-    def _held_out(self, text_keys: Mapping[str, bytes], labelled: Container[str]) -> dict[str, str]:
-        """Unlabelled queries (text by id) that the settings hold out, with their split.
+    def _place(self) -> str:
+        return f"corpus {redaction.scrub(self.config.name)}"
 
-        By a salted hash of their texts, some become test, some others dev; a text that a labelled query has too does
-        not.
+    def _hold_out(self, text_keys: Mapping[str, bytes], labelled: Collection[str]) -> dict[str, str]:
+        """Return the split (test, dev) of the unlabelled queries that the settings hold out, given text keys by id.
+
+        They are chosen by a salted hash; texts of labelled queries are not held out.
         """
         taken = {key for name, key in text_keys.items() if name in labelled}
         free = set(text_keys.values()) - taken
@@ -190,23 +335,21 @@ class Reader(ABC):
         self.held_out = dict(Counter(found.values()))
         return found
 
-    def _place(self) -> str:
-        return f"corpus {redaction.scrub(self.config.name)}"
+    def _carve_dev(self, rows: list[QueryRow]) -> list[QueryRow]:
+        """Move a share of the judged train queries, chosen by hash, to dev, since the collection has no dev split.
 
-    def _query_table(self, rows: list[QueryRow]) -> pa.Table:
-        """Keep each text in one split, the others become rejects, and each split within its maximum."""
-        rows = self._one_split_per_text(rows)
-        rows = [row for split in ("train", "dev", "test") for row in self._within_maximum(rows, split)]
-        rows.sort(key=lambda row: identity.query_id(row.external_id))
-        return QUERY.table(
-            {
-                "query_id": identity.id_array(identity.query_id(row.external_id) for row in rows),
-                "external_id": [row.external_id for row in rows],
-                "text": [row.text for row in rows],
-                "text_hash": identity.id_array(identity.text_hash(row.text) for row in rows),
-                "split": [row.split for row in rows],
-            }
-        )
+        Queries that share a relevant document stay together: a reranker remembers documents, and a dev set whose
+        documents it was trained on would be too optimistic.
+        """
+        train = [row for row in rows if row.split == "train" and row.external_id in self._split_of]
+        relevant: dict[str, list[str]] = {}
+        for judged in self._judged:
+            if judged.grade > 0:
+                relevant.setdefault(judged.query, []).append(judged.document)
+        groups = [[row.text_key, *map(identity.doc_id, relevant.get(row.external_id, []))] for row in train]
+        dev = dev_by_group([row.text_key for row in train], groups, self.config.dev_share, self.config.split_seed)
+        chosen = {row.external_id for row, is_dev in zip(train, dev, strict=True) if is_dev}
+        return [replace(row, split="dev") if row.external_id in chosen else row for row in rows]
 
     def _one_split_per_text(self, rows: list[QueryRow]) -> list[QueryRow]:
         best: dict[bytes, str] = {}
@@ -226,14 +369,14 @@ class Reader(ABC):
         limit = self.config.max_queries(split)
         if limit is None or len(mine) <= limit:
             return mine
-        # Salted: the splits and buckets are chosen by this hash too, and its smallest values would not be a sample.
+        # Salted: splits and buckets are chosen by this hash too, and its smallest values would not be a sample.
         mine.sort(key=lambda row: (identity.digest("sample", "max_queries", row.text_key), row.external_id))
         self._beyond |= dict.fromkeys((row.external_id for row in mine[limit:]), split)
         return mine[:limit]
 
 
 def qrel_table(grades: Mapping[tuple[str, str], int]) -> pa.Table:
-    """The Qrel table of grades by (query, document), in their order; both are the collection's own ids."""
+    """Return the Qrel table of grades by external (query, document) ids, in their order."""
     return QREL.table(
         {
             "query_id": identity.id_array(identity.query_id(query) for query, _ in grades),
@@ -243,46 +386,11 @@ def qrel_table(grades: Mapping[tuple[str, str], int]) -> pa.Table:
     )
 
 
-def split_of(text_keys: list[bytes], dev: float, test: float, seed: int = 0) -> list[str]:
-    """Split of each query by a hash of its text, salted with `seed`: shares `dev` and `test`, the rest train."""
-    if not text_keys:
-        return []
-    ids = np.frombuffer(b"".join(text_keys), dtype=np.uint8).reshape(-1, identity.ID_BYTES)
-    u = identity.uniforms(ids, "split", *([seed] if seed else []))
-    return np.where(u < test, "test", np.where(u < test + dev, "dev", "train")).tolist()
-
-
-def dev_by_group(text_keys: list[bytes], members: list[list[bytes]], share: float, seed: int = 0) -> list[bool]:
-    """Which queries become dev: about `share` of them, in whole groups of queries with a member in common.
-
-    `members[i]` are ids that query i holds on to: its text, its relevant documents. Groups come in the order of a hash
-    of their texts, salted with `seed`, and one that would make dev too large is passed over. Where that leaves nothing,
-    because almost all queries hang together, every query is on its own.
-    """
-    if not text_keys or not share:
-        return [False] * len(text_keys)
-    row = np.repeat(np.arange(len(members)), [len(ids) for ids in members])
-    column = np.unique(np.array([key for ids in members for key in ids]), return_inverse=True)[1] + len(members)
-    size = len(members) + len(row)
-    graph = sparse.coo_array((np.ones(len(row)), (row, column)), shape=(size, size))
-    group = np.unique(csgraph.connected_components(graph, directed=False)[1][: len(members)], return_inverse=True)[1]
-    ids = np.frombuffer(b"".join(text_keys), dtype=np.uint8).reshape(-1, identity.ID_BYTES)
-    u = identity.uniforms(ids, "split", *([seed] if seed else []))
-    first = np.full(int(group.max()) + 1, np.inf)
-    count = np.bincount(group)
-    np.minimum.at(first, group, u)
-    dev = np.zeros(len(first), dtype=bool)
-    left = round(share * len(text_keys))
-    for g in np.argsort(first, kind="stable"):
-        if count[g] <= left:
-            dev[g] = True
-            left -= int(count[g])
-    return (dev[group] if dev.any() else u < share).tolist()
+def _document_table(rows: list[Document]) -> pa.Table:
+    keys, titles, texts = (list(column) for column in zip(*rows, strict=True))
+    ids = identity.id_array(identity.doc_id(key) for key in keys)
+    return DOCUMENT.table({"doc_id": ids, "external_id": keys, "title": titles, "text": texts})
 
 
 def _valid(text: str) -> str:
     return visible(text[:500].replace("\n", " "))
-
-
-def _round_up(share: float) -> float:
-    return min(1.0, float(np.ceil(share * 1000 + 1e-9) / 1000))

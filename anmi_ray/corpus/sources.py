@@ -1,4 +1,4 @@
-"""The files of a collection on any filesystem that pyarrow knows: local paths, file://, s3://, gs://."""
+"""Files of a collection on any filesystem that pyarrow supports: local paths, file://, s3://, gs://."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import codecs
 import hashlib
 import io
 import os
+import re
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyarrow import fs
 
+from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.config.paths import as_written
 from anmi_ray.core import redaction
 from anmi_ray.core.errors import DataError, from_os_error
-from anmi_ray.corpus.parsing import ENCODING, LineError, too_large
-from anmi_ray.tables.streams import COMPRESSIONS, bounded_lines, check_head, json_records
+from anmi_ray.corpus.parsing import ENCODING, LineError
+from anmi_ray.corpus.reader import Reader
+from anmi_ray.tables.streams import COMPRESSIONS, TOO_LARGE, bounded_lines, check_head, json_records
 
 _BLOCK = 1 << 22
 _JSON = (".jsonl", ".json")
-_UNREADABLE = "\udcff"  # in place of bytes that are not text; it becomes a byte 0xff, which UTF-8 never holds
+_NAMED = 3  # files in a message
+_UNREADABLE = "\udcff"  # replaces bytes that are not text; it becomes a byte 0xff, which UTF-8 never holds
 codecs.register_error("anmi_unreadable", lambda error: (_UNREADABLE, error.end))  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -49,7 +53,12 @@ class _AsUtf8(io.RawIOBase):
 
 @dataclass(frozen=True)
 class File:
-    """One file. `name` is short, for rejects; `place` is whole, for errors; `encoding` is that of its text."""
+    """One file.
+
+    name: a short path, for rejects.
+    place: the full path, for errors.
+    encoding: of its text.
+    """
 
     filesystem: fs.FileSystem = field(repr=False)
     path: str
@@ -59,29 +68,24 @@ class File:
 
     @property
     def kind(self) -> str:
-        """The suffix without what only says how the file is compressed: ".jsonl" of corpus.jsonl.gz."""
-        return PurePosixPath(_unpacked(self.path)).suffix.lower()
+        """The suffix without that of a compression: ".jsonl" for corpus.jsonl.gz."""
+        return _kind(self.path)
 
-    def open(self, compression: str | None = None) -> pa.NativeFile:
-        """A stream of the file's bytes, unpacked by `compression`. Raises StoreError."""
+    def open(self, compression: str | None = None, seekable: bool = False) -> pa.NativeFile:
+        """Open the file's bytes, unpacked by `compression`, or at any offset. Raises StoreError."""
         try:
+            if seekable:
+                return self.filesystem.open_input_file(self.path)
             return self.filesystem.open_input_stream(self.path, compression=compression)
         except OSError as error:
             raise from_os_error(error, self.place) from error
 
-    def open_seekable(self) -> pa.NativeFile:
-        """The file for reading at any offset. Raises StoreError."""
-        try:
-            return self.filesystem.open_input_file(self.path)
-        except OSError as error:
-            raise from_os_error(error, self.place) from error
-
     def lines(self, blank: bool = False) -> Generator[tuple[str, bytes | LineError]]:
-        """("corpus.jsonl:17", line as UTF-8) of every line, with `blank` also of blank ones; .gz and .zst are unpacked.
+        """Yield ("corpus.jsonl:17", line as UTF-8), with `blank` also of blank lines; .gz and .zst are unpacked.
 
-        The elements of a JSON array count as lines. A line larger than MAX_LINE, or that cannot be decoded by
-        `encoding`, is a LineError: the former is never in memory. Raises DataError if the file ends too early or cannot
-        be unpacked, StoreError if it cannot be opened.
+        Elements of a JSON array count as lines. A line larger than MAX_LINE, which is never in memory, or not in
+        `encoding` is a LineError. Raises DataError if the file ends too early or cannot be unpacked, StoreError if it
+        cannot be opened.
         """
         compression = COMPRESSIONS.get(PurePosixPath(self.path).suffix.lower())
         is_utf8 = self.encoding == "utf-8"
@@ -94,7 +98,7 @@ class File:
                 records = json_records(file, self.place) if self.kind in _JSON else bounded_lines(file)
                 for number, line in records:
                     if isinstance(line, int):
-                        yield f"{self.name}:{number}", too_large(line)
+                        yield f"{self.name}:{number}", LineError(TOO_LARGE, detail=f"{line:,} bytes")
                         continue
                     if not is_utf8 and b"\xff" in line:
                         yield f"{self.name}:{number}", LineError(f"not {self.encoding}, see {ENCODING}")
@@ -106,7 +110,7 @@ class File:
                 raise DataError(f"cannot be read to its end: {error}", self.place, "fetch the file again") from error
 
     def chunks(self) -> Iterator[bytes]:
-        """The file's bytes as stored. Raises StoreError."""
+        """Yield the file's bytes as stored. Raises StoreError."""
         with self.open() as stream:
             try:
                 while chunk := stream.read(_BLOCK):
@@ -116,7 +120,7 @@ class File:
 
 
 def opened(place: str, setting: str) -> tuple[fs.FileSystem, str, fs.FileType]:
-    """The filesystem of a local path or URI, the path in it and what is there. DataError where it cannot be reached."""
+    """Return the filesystem of a local path or URI, the path in it, and its type. DataError if it cannot be reached."""
     try:
         if "://" in place:
             filesystem, path = fs.FileSystem.from_uri(place)
@@ -133,11 +137,11 @@ def opened(place: str, setting: str) -> tuple[fs.FileSystem, str, fs.FileType]:
 def files_of(
     places: Iterable[str], setting: str, kinds: tuple[str, ...] = (), encoding: str = "utf-8", any_file: bool = False
 ) -> list[File]:
-    """The files that `places` (files and folders) stand for, sorted by path, whatever the order of the places.
+    """Return the files in `places` (files and folders), sorted by path.
 
-    A folder stands for the files below it whose suffix is among `kinds` (all without `kinds`), those with a leading
-    dot or underscore left out; a file must be of these kinds too, unless `any_file`. Names are relative to the folder
-    that holds everything. Raises DataError where a place is missing, empty, of another kind or named twice.
+    Of a folder, files with a suffix in `kinds` (any if empty), except those with a leading dot or underscore; a file
+    must have one of these suffixes too, unless `any_file`. Names are relative to the common folder.
+    Raises DataError if a place is missing, empty, of another kind or named twice.
     """
     found: dict[tuple[str, str], tuple[fs.FileSystem, str]] = {}
     bases = []
@@ -150,7 +154,12 @@ def files_of(
         elif type_ == fs.FileType.File:
             below = [path]
             folder = str(PurePosixPath(path).parent)
-            _check_kind(path, shown, setting, () if any_file else kinds)
+            if kinds and not any_file and _kind(path) not in kinds:
+                raise DataError(
+                    f"unknown file format; expected {', '.join(kinds)} (text also .gz or .zst)",
+                    f"corpus {shown}",
+                    f"name the file by its format, or name another with corpus.{setting}",
+                )
         else:
             raise DataError("no such file or folder", f"corpus {shown}", f"check corpus.{setting}")
         bases.append(folder)
@@ -160,16 +169,17 @@ def files_of(
                 raise DataError("is read twice", f"corpus {shown}", f"name it once among corpus.{setting}")
             relative = one.removeprefix(path.rstrip("/"))
             found[key] = filesystem, f"corpus {shown}{relative}"
-    common = _common(bases)
-    named = [File(one[0], key[1], _relative(key[1], common), one[1], encoding) for key, one in found.items()]
-    return sorted(named, key=lambda file: file.path)
+    try:
+        common = os.path.commonpath(bases)
+    except ValueError:  # places on two filesystems
+        common = ""
+    names = {key: key[1].removeprefix(common).lstrip("/") if common else key[1] for key in found}
+    files = [File(one[0], key[1], names[key], one[1], encoding) for key, one in found.items()]
+    return sorted(files, key=lambda file: file.path)
 
 
 def content_hash(files: Iterable[tuple[str, File]]) -> str:
-    """Hash of labels and bytes as stored. Every byte is read once: an object store has no other hash to be trusted.
-
-    So a run that has to ingest reads its collection twice, once for this and once to parse it.
-    """
+    """Hash labels and bytes as stored, since object stores have no reliable hash: ingest reads every file twice."""
     h = hashlib.blake2b(digest_size=16)
     for label, file in files:
         h.update(f"\0{label}\0".encode())
@@ -184,7 +194,8 @@ def _below(filesystem: fs.FileSystem, path: str, shown: str, kinds: tuple[str, .
     except OSError as error:
         raise from_os_error(error, f"corpus {shown}") from error
     inside = [info.path for info in infos if info.type == fs.FileType.File]
-    below = [one for one in inside if not _hidden(one[len(path) :]) and (not kinds or _kind(one) in kinds)]
+    seen = [one for one in inside if not re.search(r"(^|/)[._]", one[len(path) :])]
+    below = [one for one in seen if not kinds or _kind(one) in kinds]
     if not below:
         there = ", ".join(sorted(PurePosixPath(one).name for one in inside)[:12]) or "nothing"
         wanted = f"no {', '.join(kinds)} file" if kinds else "no file"
@@ -192,34 +203,44 @@ def _below(filesystem: fs.FileSystem, path: str, shown: str, kinds: tuple[str, .
     return below
 
 
-def _hidden(relative: str) -> bool:
-    return any(part.startswith((".", "_")) for part in PurePosixPath(relative).parts)
-
-
-def _unpacked(path: str) -> str:
-    pure = PurePosixPath(path)
-    return str(pure.with_suffix("")) if pure.suffix.lower() in COMPRESSIONS else path
-
-
 def _kind(path: str) -> str:
-    return PurePosixPath(_unpacked(path)).suffix.lower()
+    pure = PurePosixPath(path)
+    return (pure.with_suffix("") if pure.suffix.lower() in COMPRESSIONS else pure).suffix.lower()
 
 
-def _check_kind(path: str, shown: str, setting: str, kinds: tuple[str, ...]) -> None:
-    if kinds and _kind(path) not in kinds:
-        raise DataError(
-            f"its format cannot be told from its name; allowed: {', '.join(kinds)} (text also .gz or .zst)",
-            f"corpus {shown}",
-            f"name the file by its format, or name another with corpus.{setting}",
-        )
+class FilesReader(Reader):
+    """A collection in the files that `documents`, `queries` and `qrels` name, each list sorted by path.
 
+    kinds: suffixes of files; any if empty. Qrels may have any.
+    query_kinds: additional suffixes of queries.
+    Raises DataError if a file is missing or of another kind.
+    """
 
-def _common(bases: list[str]) -> str:
-    try:
-        return os.path.commonpath(bases)
-    except ValueError:  # places on two filesystems
-        return ""
+    kinds: ClassVar[tuple[str, ...]] = ()
+    query_kinds: ClassVar[tuple[str, ...]] = ()
 
+    def __init__(self, config: CorpusConfig, documents_alone: bool = False) -> None:
+        super().__init__(config)
+        encoding = config.encoding
+        self._document_files = files_of(config.documents, "documents", self.kinds, encoding)
+        if documents_alone:
+            return
+        self._query_files = files_of(config.queries, "queries", self.kinds + self.query_kinds, encoding)
+        places = config.qrels.named if config.qrels is not None else {}
+        self._qrel_files = {
+            split: files_of(names, f"qrels.{split}", self.kinds, encoding, any_file=True)
+            for split, names in places.items()
+            if split in (*config.labels, *config.hidden)
+        }
+        self.judged_splits = tuple(self._qrel_files)
+        self.unread = tuple(f"corpus.qrels.{split}" for split in places if split not in self._qrel_files)
 
-def _relative(path: str, common: str) -> str:
-    return path.removeprefix(common).lstrip("/") if common else path
+    def content_fingerprint(self) -> str:
+        """Hash of roles, names and bytes as stored, which does not depend on where the files are."""
+        judged = ((f"qrels {split}", files) for split, files in self._qrel_files.items())
+        roles = (("documents", self._document_files), ("queries", self._query_files), *judged)
+        return content_hash((f"{role} {file.name}", file) for role, files in roles for file in files)
+
+    def place_of(self, kind: str) -> str:
+        files = self._document_files if kind == "documents" else self._query_files
+        return ", ".join(file.place for file in files[:_NAMED]) + (", ..." if len(files) > _NAMED else "")

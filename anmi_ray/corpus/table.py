@@ -1,6 +1,6 @@
-"""Collections as tables: Parquet, JSON (lines or one array), csv or tsv with a header, the text ones also .gz or .zst.
+"""Collections as tables: Parquet, JSON (lines or one array), csv or tsv with a header, text also as .gz or .zst.
 
-Documents, queries and qrels are files or folders on any filesystem that pyarrow knows. Files are read one after the
+Documents, queries and qrels are files or folders on any filesystem that pyarrow supports. Files are read one after the
 other, sorted by path, and a Parquet file page by page, so memory is that of a shard of documents. Rows that cannot be
 used become rejects with file and row; too many of them are an error. Queries may lack ids, as in a log, and be lines of
 a .txt file; qrels may also be lines in TREC's or BEIR's form.
@@ -10,25 +10,22 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import closing
 from itertools import chain, islice
 
 import pyarrow as pa
 
-from anmi_ray.config.corpus import Columns
 from anmi_ray.core.errors import DataError, visible
 from anmi_ray.corpus import parsing
-from anmi_ray.corpus.judged import FilesReader
-from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
-from anmi_ray.corpus.qrels import holds_grades, judged_lines
-from anmi_ray.corpus.reader import text_key
-from anmi_ray.corpus.sources import File
+from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, holds_grades, judged_lines, parsed
+from anmi_ray.corpus.sources import File, FilesReader
+from anmi_ray.corpus.splits import text_key
 from anmi_ray.tables import parquet_rows
 from anmi_ray.tables.rows import DELIMITERS, delimiter_of, is_text
 from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE, separator_of
 
-# By role, a setting of corpus.columns, the names that a column usually has.
+# By role, a setting of corpus.columns, the usual names of a column.
 _USUAL = {
     "doc_id": ("_id", "id", "doc_id", "docid", "docno"),
     "title": ("title",),
@@ -43,44 +40,44 @@ _OPTIONAL = frozenset({"title"})
 _DOCUMENT = ("doc_id", "title", "text")
 _QUERY = ("query_id", "query")
 _QREL = ("qrels_query_id", "qrels_doc_id", "grade")
-_ROWS = 256  # of Parquet that are read at once
-_LOOKED_AT = 100  # lines of JSON that say which columns there are
+_ROWS = 256  # rows of Parquet read at once
+_LOOKED_AT = 100  # lines of JSON that decide which columns exist
 _TEXT_ID = 16  # hexadecimal digits of an id that is a hash of the query's text
 
 Record = dict[str, object]  # values by role
-Choose = Callable[[tuple[str, ...]], dict[str, str]]  # of the columns that there are, those to read, by role
+Choose = Callable[[tuple[str, ...]], dict[str, str]]  # maps all columns to those to read, by role
+Records = Iterator[tuple[str, Record | LineError]]
+Cells = Iterator[tuple[str, list[str] | list[bytes] | LineError]]
 
 
 class TableReader(FilesReader):
-    """Reads tables. Raises DataError where a file or column is missing, or a file is broken, naming what is there."""
+    """Reads tables. Raises DataError if a file or column is missing or a file is broken, naming what is there."""
 
     kinds = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
     query_kinds = (".txt",)
 
     def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
-        return parsed(self._titled(self._records(self._document_files, _DOCUMENT)), _document)
+        return parsed(self._titled(), _document)
 
-    def _titled(self, records: Iterable[tuple[str, Record | LineError]]) -> Iterator[tuple[str, Record | LineError]]:
-        """The records; in the end DataError where none has the title that was named, for JSON lines may lack it."""
-        title = self.config.columns.title
-        met = False
-        lacks = False
-        for place, row in records:
+    def _titled(self) -> Records:
+        """Yield documents; DataError at the end if none has the title column that was named, since JSON may lack it."""
+        titled = set[bool]()
+        for place, row in self._records(self._document_files, _DOCUMENT):
             yield place, row
             if not isinstance(row, LineError):
-                met = met or row.get("title") is not None
-                lacks = lacks or row.get("title") is None
-        if title and lacks and not met:
-            raise DataError(f"no document has a {title}", self._place(), "mend corpus.columns.title, or leave it out")
+                titled.add(row.get("title") is not None)
+        if self.config.columns.title and titled == {False}:
+            message = f"no document has a {self.config.columns.title}"
+            raise DataError(message, self._place(), "correct corpus.columns.title, or leave it out")
 
     def _query_records(self) -> Iterator[tuple[str, Query | LineError]]:
-        """A query without an id is one with its text's hash as id, however often it occurs."""
+        """Yield queries; one without an id has its text's hash as id, and is read once however often it occurs."""
         optional = {"query_id"} if not self._qrel_files else set[str]()
         seen: set[str] = set()
         for place, row in parsed(self._records(self._query_files, _QUERY, optional), _query):
             if not isinstance(row, LineError) and row[0] == _id_of_text(row[1]):
                 if row[0] in seen:
-                    self._repeated += 1
+                    self.repeated += 1
                     continue
                 seen.add(row[0])
             yield place, row
@@ -93,63 +90,58 @@ class TableReader(FilesReader):
             else:
                 yield from parsed(self._records([file], _QREL), _judged)
 
-    def _records(
-        self, files: Iterable[File], roles: tuple[str, ...], optional: Set[str] = frozenset()
-    ) -> Iterator[tuple[str, Record | LineError]]:
+    def _records(self, files: Iterable[File], roles: tuple[str, ...], optional: Set[str] = frozenset()) -> Records:
+        readers = {".parquet": _parquet, ".csv": _delimited, ".tsv": _delimited, ".txt": _text_lines}
         for file in files:
-            readers = {".parquet": _parquet, ".csv": _delimited, ".tsv": _delimited, ".txt": _text_lines}
-            yield from readers.get(file.kind, _json)(file, _chooser(file, self.config.columns, roles, optional))
+            yield from readers.get(file.kind, _json)(file, self._chooser(file, roles, optional))
+
+    def _chooser(self, file: File, roles: tuple[str, ...], optional: Set[str]) -> Choose:
+        """Return a function that chooses a file's columns: those that the settings name, else the only usual one.
+
+        It raises DataError if a column is missing, repeated or ambiguous. `optional` ones and the title may be missing
+        unless the settings name them; in JSON some lines may have a title, so every line is searched for it.
+        """
+        lacking = file.kind in (".jsonl", ".json")
+
+        def choose(names: tuple[str, ...]) -> dict[str, str]:
+            chosen: dict[str, str] = {}
+            for role in roles:
+                given: str | None = getattr(self.config.columns, role)
+                found = [name for name in ((given,) if given is not None else _USUAL[role]) if name in names]
+                if len(found) == 1 and names.count(found[0]) == 1:
+                    chosen[role] = found[0]
+                elif not found and role in _OPTIONAL and lacking:
+                    chosen[role] = given or _USUAL[role][0]
+                elif found or given is not None or role not in _OPTIONAL | optional:
+                    place = f"{file.place}, columns {visible(', '.join(names))[:200]}"
+                    raise DataError(_wrong(role, given, found), place, f"set corpus.columns.{role}")
+            return chosen
+
+        return choose
 
 
-def _text_lines(file: File, _: Choose) -> Iterator[tuple[str, Record | LineError]]:
-    """Every line is a query."""
+def _text_lines(file: File, _: Choose) -> Records:
+    """Yield every line as a query."""
     for place, line in file.lines():
         yield place, line if isinstance(line, LineError) else {"query": line}
-
-
-def _chooser(file: File, columns: Columns, roles: tuple[str, ...], optional: Set[str]) -> Choose:
-    """What picks the columns of a file: the one that the settings name, else the only usual one.
-
-    It raises DataError where one is missing, stands twice, or several may be meant. `optional` ones may be missing if
-    the settings do not name them, and so may the title; in JSON some lines may lack it, so every line is searched.
-    """
-    lacking = file.kind in (".jsonl", ".json")
-
-    def choose(names: tuple[str, ...]) -> dict[str, str]:
-        chosen: dict[str, str] = {}
-        for role in roles:
-            given: str | None = getattr(columns, role)
-            found = [name for name in ((given,) if given is not None else _USUAL[role]) if name in names]
-            if len(found) == 1 and names.count(found[0]) == 1:
-                chosen[role] = found[0]
-            elif not found and role in _OPTIONAL and lacking:
-                chosen[role] = given or _USUAL[role][0]
-            elif found or given is not None or role not in _OPTIONAL | optional:
-                raise DataError(
-                    _wrong(role, given, found),
-                    f"{file.place}, columns {visible(', '.join(names))[:200]}",
-                    f"set corpus.columns.{role}",
-                )
-        return chosen
-
-    return choose
 
 
 def _wrong(role: str, given: str | None, found: list[str]) -> str:
     if len(found) > 1:
         return f"{' and '.join(found)} may each be the {role}"
     if found:
-        return f"column {found[0]} stands twice"
+        return f"column {found[0]} is repeated"
     return f"no column {given}" if given is not None else f"no column for the {role} (usual: {', '.join(_USUAL[role])})"
 
 
-def _parquet(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]:
+def _parquet(file: File, choose: Choose) -> Records:
     number = 0
-    with file.open_seekable() as stream:
+    with file.open(seekable=True) as stream:
         try:
             with parquet_rows.opened(stream, file.place) as table:
                 chosen = choose(tuple(table.schema_arrow.names))
-                _check_types(table.schema_arrow, chosen, file.place)
+                for role, name in chosen.items():
+                    _check_type(table.schema_arrow.field(name), role, file.place)
                 for batch in parquet_rows.batches(table, list(dict.fromkeys(chosen.values())), _ROWS):
                     columns = {role: _values(batch.column(name)) for role, name in chosen.items()}
                     for i in range(batch.num_rows):
@@ -161,51 +153,55 @@ def _parquet(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineErr
             raise DataError(f"cannot be read {where}: {error}", file.place, remedy) from error
 
 
-def _check_types(schema: pa.Schema, chosen: Mapping[str, str], place: str) -> None:
-    for role, name in chosen.items():
-        type_ = _plain(schema.field(name).type)
-        if pa.types.is_null(type_) or is_text(type_):
-            continue
-        number = pa.types.is_integer(type_) or (role == "grade" and pa.types.is_floating(type_))
-        if number and role in ("doc_id", "query_id", "qrels_query_id", "qrels_doc_id", "grade"):
-            continue
-        raise DataError(
-            f"column {name} ({role}) is {type_}, must be text"
-            + (" or a whole number" if number or "id" in role else ""),
-            place,
-            f"write it so, or name another with corpus.columns.{role}",
-        )
-
-
-def _plain(type_: pa.DataType) -> pa.DataType:
-    return type_.value_type if pa.types.is_dictionary(type_) else type_
+def _check_type(field: pa.Field, role: str, place: str) -> None:
+    """Raise DataError unless a column holds text, or whole numbers as ids, or numbers as grades."""
+    type_ = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    number = pa.types.is_integer(type_) or (role == "grade" and pa.types.is_floating(type_))
+    if pa.types.is_null(type_) or is_text(type_) or (number and (role == "grade" or role.endswith("_id"))):
+        return
+    wanted = "text or a whole number" if number or "id" in role else "text"
+    remedy = f"convert it, or name another with corpus.columns.{role}"
+    raise DataError(f"column {field.name} ({role}) is {type_}, must be {wanted}", place, remedy)
 
 
 def _values(column: pa.Array) -> list[object]:
-    """The values of a column; texts as bytes, for Parquet promises UTF-8 and keeps no one from writing other bytes."""
-    if is_text(column.type):
-        column = column.cast(pa.large_binary())
-    return column.to_pylist()
+    """Return a column's values; texts as bytes, since writers of Parquet need not have checked that they are UTF-8."""
+    return (column.cast(pa.large_binary()) if is_text(column.type) else column).to_pylist()
 
 
-def _json(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]:
-    """Which columns there are is what the first lines have; a line may lack some."""
+def _json(file: File, choose: Choose) -> Records:
+    """Yield the records of JSON lines; the first ones decide which columns exist, and any line may lack some."""
     records = parsed(file.lines(), parsing.json_object)
     first = list(islice(records, _LOOKED_AT))
-    names: dict[str, None] = {}
-    for _, row in first:
-        names |= {} if isinstance(row, LineError) else dict.fromkeys(row)
+    names = dict.fromkeys(name for _, row in first if not isinstance(row, LineError) for name in row)
     chosen = choose(tuple(names)) if names else {}
     for place, row in chain(first, records):
         yield place, row if isinstance(row, LineError) else {role: row.get(name) for role, name in chosen.items()}
 
 
-def _delimited(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]:
-    """A file whose header holds but one sign that separates cells is read by it, whatever the file is called."""
-    usual = "\t" if file.kind == ".tsv" else ","
+def _delimited(file: File, choose: Choose) -> Records:
+    """Yield the records of csv or tsv; the header, not the file's name, decides what separates cells."""
     header = _first_line(file)
-    delimiter = separator_of(header.encode()) or delimiter_of(header, usual)
-    return _tsv(file, choose) if delimiter == "\t" else _csv(file, choose, delimiter)
+    delimiter = separator_of(header.encode()) or delimiter_of(header, "\t" if file.kind == ".tsv" else ",")
+    names: tuple[str, ...] = ()
+    places: dict[str, int] = {}
+    for place, cells in _tsv_cells(file) if delimiter == "\t" else _csv_cells(file, delimiter):
+        if isinstance(cells, LineError):
+            if not names:
+                why = f"{cells.reason}: {cells.detail}"
+                raise DataError(f"its header is invalid: {why}", file.place, "write the columns' names there")
+            yield place, cells
+        elif not names:
+            names = tuple(
+                (cell if isinstance(cell, str) else cell.decode("utf-8", "replace")).strip() for cell in cells
+            )
+            places = {role: names.index(name) for role, name in choose(names).items()}
+        elif len(cells) != len(names):
+            separated = DELIMITERS.get(delimiter, delimiter)
+            detail = f"{len(cells)} columns, must be {len(names)}, separated by {separated}"
+            yield place, LineError("not as many columns as the header", detail=detail)
+        else:
+            yield place, {role: cells[at] for role, at in places.items()}
 
 
 def _first_line(file: File) -> str:
@@ -213,109 +209,74 @@ def _first_line(file: File) -> str:
         return next((line for _, line in lines if isinstance(line, bytes)), b"").decode("utf-8", "replace")
 
 
-def _below_separator(
-    lines: Iterable[tuple[str, bytes | LineError]],
-) -> Iterator[tuple[str, bytes | LineError]]:
-    """The lines without a first one `sep=;`."""
-    rest = iter(lines)
-    first = list(islice(rest, 1))
-    return chain((row for row in first if isinstance(row[1], LineError) or not separator_of(row[1])), rest)
+def _below_separator(file: File, blank: bool) -> Iterator[tuple[str, bytes | LineError]]:
+    """Yield the lines without a first one `sep=;`."""
+    lines = file.lines(blank)
+    first = [row for row in islice(lines, 1) if isinstance(row[1], LineError) or not separator_of(row[1])]
+    return chain(first, lines)
 
 
-def _tsv(file: File, choose: Choose) -> Iterator[tuple[str, Record | LineError]]:
-    names: tuple[str, ...] = ()
-    chosen: dict[str, str] = {}
-    for place, line in _below_separator(file.lines()):
-        if isinstance(line, LineError):
-            if not names:
-                raise DataError(f"its header is {line.reason}", file.place, "write the columns' names there")
-            yield place, line
-            continue
-        cells = line.split(b"\t")
-        if not names:
-            names = tuple(cell.decode("utf-8", "replace").strip() for cell in cells)
-            chosen = choose(names)
-        elif len(cells) != len(names):
-            detail = f"{len(cells)} columns, must be {len(names)}, separated by tabs"
-            yield place, LineError("not as many columns as the header", detail=detail)
-        else:
-            yield place, {role: cells[names.index(name)] for role, name in chosen.items()}
+def _tsv_cells(file: File) -> Cells:
+    for place, line in _below_separator(file, blank=False):
+        yield place, line if isinstance(line, LineError) else line.split(b"\t")
 
 
-def _csv(file: File, choose: Choose, delimiter: str) -> Iterator[tuple[str, Record | LineError]]:
-    """Rows count from 1 below the header, as Parquet's do: a quoted cell may run over several lines."""
-    names: tuple[str, ...] = ()
-    chosen: dict[str, str] = {}
-    for number, cells in enumerate(_csv_rows(file, delimiter)):
-        place = f"{file.name} row {number}"
-        if isinstance(cells, LineError):
-            if not names:
-                what = f"its header is no CSV: {cells.reason}, {cells.detail}"
-                raise DataError(what, file.place, "write the columns' names there")
-            yield place, cells
-        elif not names:
-            names = tuple(cell.strip() for cell in cells)
-            chosen = choose(names)
-        elif len(cells) != len(names):
-            detail = f"{len(cells)} columns, must be {len(names)}, separated by {DELIMITERS.get(delimiter, delimiter)}"
-            yield place, LineError("not as many columns as the header", detail=detail)
-        else:
-            # Back to bytes: those that are no UTF-8 went through the parser as lone surrogates.
-            raw = {role: cells[names.index(name)] for role, name in chosen.items()}
-            yield place, {role: cell.encode("utf-8", "surrogateescape") for role, cell in raw.items()}
+def _csv_cells(file: File, delimiter: str) -> Cells:
+    """Yield the cells of every row that is not blank; the header is row 0, as quoted cells may run over several lines.
 
-
-def _csv_rows(file: File, delimiter: str) -> Iterator[list[str] | LineError]:
-    """The cells of every row that is not blank, the header among them.
-
-    Raises DataError where a quotation mark is never closed: the rows below it are in that cell.
+    A row that is not UTF-8 comes as bytes. Raises DataError if a quotation mark is never closed, since the rows below
+    it are in that cell.
     """
     csv.field_size_limit(sys.maxsize)  # of the whole process: the default refuses documents of 128 KiB
-    number = 0
-    start = 1
-    size = 0
+    number = size = 0
     refused: LineError | None = None
+    is_text = True
 
     def lines() -> Iterator[str]:
-        nonlocal size, refused
-        for _, line in _below_separator(file.lines(blank=True)):
+        nonlocal size, refused, is_text
+        for _, line in _below_separator(file, blank=True):
             if isinstance(line, LineError):
                 refused = line
                 line = b""
             size += len(line)
             if size > MAX_LINE:
-                raise _open_quote(file, start, f"row {number} is {TOO_LARGE}; a quotation mark in it may not be closed")
-            yield f"{line.decode('utf-8', 'surrogateescape')}\n"
+                raise open_quote(f"row {number} is {TOO_LARGE}; a quotation mark in it may not be closed")
+            try:
+                text = line.decode()
+            except UnicodeDecodeError:
+                is_text = False
+                text = line.decode("utf-8", "surrogateescape")
+            yield f"{text}\n"
+
+    def open_quote(message: str) -> DataError:
+        remedy = 'close it, and write a quotation mark inside of a quoted cell twice ("")'
+        return DataError(message, f"{file.place}:{start}", remedy)
 
     rows = csv.reader(lines(), delimiter=delimiter, strict=True)
     while True:
         start = rows.line_num + 1
         size = 0
         refused = None
+        is_text = True
+        place = f"{file.name} row {number}"
         try:
             cells = next(rows)
         except StopIteration:
             return
         except csv.Error as error:
             if "unexpected end" in str(error):
-                raise _open_quote(file, start, f"a quotation mark in row {number} is never closed") from None
-            yield LineError("broken CSV", detail=str(error))
+                raise open_quote(f"a quotation mark in row {number} is never closed") from None
+            yield place, LineError("broken CSV", detail=str(error))
         else:
             if refused is None and not cells:
                 continue
-            yield refused or cells
+            raw = cells if is_text else [cell.encode("utf-8", "surrogateescape") for cell in cells]
+            yield place, refused or raw
         number += 1
 
 
-def _open_quote(file: File, line: int, message: str) -> DataError:
-    remedy = 'close it, and write a quotation mark inside of a quoted cell twice ("")'
-    return DataError(message, f"{file.place}:{line}", remedy)
-
-
 def _document(row: Record) -> Document:
-    value = _decoded(row)
-    key = parsing.key_of(value, "doc_id")
-    return parsing.document_of(key, parsing.text_of(value, "title", key, ""), parsing.text_of(value, "text", key))
+    return parsing.document_in(_decoded(row), "doc_id")
 
 
 def _query(row: Record) -> Query:
@@ -326,7 +287,7 @@ def _query(row: Record) -> Query:
 
 
 def _id_of_text(text: str) -> str:
-    """The id of a query that has none: the same text has the same id in any file."""
+    """Return an id for a query without one: the same text has the same id in any file."""
     return text_key(text).hex()[:_TEXT_ID]
 
 

@@ -104,7 +104,9 @@ def best_offers(
     for offer in offers:
         if offer.kind in _FOUND_ONCE and offer.times < 2 and frequency.of(offer.key) < 2:
             continue  # a phrase that occurs once in the collection is a fragment, not a term
-        reason = _unfit(offer, frequency, stop_words)
+        reason = unfit(offer.kind, offer.text, stop_words)
+        if not reason and offer.kind in ("title", "sentence", "heading") and frequency.of(offer.key) > _SHARED:
+            reason = EMPTY
         if not reason and length - len(words(offer.passage)) < LEAST_LEFT:
             reason = BARE
         value = offer.times * frequency.idf(offer.key) if offer.kind in ("phrase", "identifier") else 0.0
@@ -129,15 +131,6 @@ def unfit(kind: str, text: str, stop_words: frozenset[str]) -> str:
     return ""
 
 
-def _unfit(offer: Offer, frequency: DocumentFrequency, stop_words: frozenset[str]) -> str:
-    """Return why an offer is rejected, or ""."""
-    if reason := unfit(offer.kind, offer.text, stop_words):
-        return reason
-    if offer.kind in ("title", "sentence", "heading") and frequency.of(offer.key) > _SHARED:
-        return EMPTY
-    return ""
-
-
 def near_duplicates(candidates: Sequence[QueryCandidate]) -> set[QueryCandidate]:
     """Near-duplicates: Jaccard similarity of at least .8 with an earlier candidate that was kept.
 
@@ -151,17 +144,13 @@ def near_duplicates(candidates: Sequence[QueryCandidate]) -> set[QueryCandidate]
     for candidate, own in zip(candidates, sets, strict=True):
         rarest = sorted(own, key=lambda word: (occurrences[word], word))
         prefix = rarest[: len(own) - math.ceil(_ALIKE * len(own)) + 1]
-        if any(_jaccard(own, other) >= _ALIKE for word in prefix for other in by_word[word]):
+        others = (other for word in prefix for other in by_word[word])
+        if any(len(own & other) / len(own | other) >= _ALIKE for other in others):
             duplicates.add(candidate)
             continue
         for word in prefix:
             by_word[word].append(own)
     return duplicates
-
-
-def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
-    common = len(a & b)
-    return common / (len(a) + len(b) - common)
 
 
 def balanced(candidates: Iterable[QueryCandidate], number: int) -> tuple[list[QueryCandidate], list[LeftOutQuery]]:

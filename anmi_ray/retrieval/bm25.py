@@ -1,10 +1,8 @@
-"""BM25 retrieval: bm25s' tokeniser and Snowball stems, Lucene's formula, exact and reproducible.
+"""BM25 retrieval: bm25s' tokenizer and Snowball stems, Lucene's formula, exact and reproducible.
 
-Scripts without spaces between words, such as Chinese, Japanese and Thai, are indexed by pairs of characters.
-
-The weights are one sparse matrix, and searching is a sparse product, so that the collection's statistics can be
-given from outside: those of a shard are its own unless `Statistics` of the whole collection are passed.
-Q queries, N documents, V words.
+Scripts without spaces between words, such as Chinese, Japanese and Thai, are indexed by pairs of characters. The
+weights are a sparse matrix and searching is a sparse product, so that `Statistics` of the whole collection can replace
+those of a shard. Q queries, N documents, V words.
 """
 
 from __future__ import annotations
@@ -23,10 +21,10 @@ from scipy import sparse
 from anmi_ray.config.retrieve import Bm25Config
 from anmi_ray.core import environment, scripts
 from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.retrieval.fusion import Hits, empty, top
 from anmi_ray.retrieval.statistics import Statistics
-from anmi_ray.retrieval.top import Hits, empty, top
 
-with environment.without("jax"):  # bm25s would start it, and it takes three quarters of a GPU's memory for itself
+with environment.without("jax"):  # bm25s would start it, and it reserves three quarters of a GPU's memory
     import bm25s
     from bm25s.tokenization import Tokenized, Tokenizer
 
@@ -37,7 +35,7 @@ _BATCH_SCORES = 1 << 20  # scores held at once (8 MB: within the cache)
 
 @dataclass(frozen=True)
 class Counts:
-    """How often each word stands in each text: `count_NV`, `vocabulary` in order. All that follows from texts alone."""
+    """Occurrences of each word of `vocabulary` in each text: all that depends on texts only."""
 
     count_NV: sparse.csr_matrix
     vocabulary: list[str]
@@ -55,13 +53,13 @@ class Counts:
         return Counts(count_NV, [vocabulary[i] for i in order])
 
     def save(self, folder: Path) -> None:
-        """Write them into two files of `folder`."""
+        """Write the counts into two files of `folder`."""
         sparse.save_npz(folder / _COUNTS, self.count_NV)  # a fifth of its size in memory
         (folder / _WORDS).write_bytes("\n".join(self.vocabulary).encode())
 
     @staticmethod
     def load(folder: Path) -> Counts:
-        """Read what `save` wrote. Raises DataError where it is damaged."""
+        """Read what `save` wrote. Raises DataError if it is damaged."""
         try:
             count_NV = sparse.csr_matrix(sparse.load_npz(folder / _COUNTS))
             vocabulary = (folder / _WORDS).read_bytes().decode().split("\n")
@@ -71,7 +69,7 @@ class Counts:
         return Counts(count_NV, vocabulary if count_NV.get_shape()[1] else [])
 
     def statistics(self, words: Collection[str] | None = None) -> Statistics:
-        """Statistics of these texts alone, of `words` (None: of all); their sum over shards is the collection's."""
+        """Return the statistics of these texts for `words` (None: all); shards add up to the collection."""
         documents, width = self.count_NV.get_shape()
         frequency_V = np.bincount(self.count_NV.indices, minlength=width).tolist()
         of_word = zip(self.vocabulary, frequency_V, strict=True)
@@ -80,7 +78,7 @@ class Counts:
 
 
 class Bm25Index:
-    """An index over counted texts: k1, b and the collection's statistics come in here."""
+    """An index over counted texts, given k1, b and the collection's statistics."""
 
     def __init__(self, counts: Counts, config: Bm25Config, statistics: Statistics | None = None) -> None:
         self._config = config
@@ -92,7 +90,7 @@ class Bm25Index:
         self._weight_VN = self._weights()
 
     def search(self, queries: Sequence[str], depth: int) -> Hits:
-        """The `depth` best documents per query that share a word with it; -1 where there are fewer."""
+        """Return the `depth` best documents per query that share a word with it, padded by -1."""
         if not len(queries) or not self._documents:
             return empty(len(queries), depth)
         count_QV = self._count_known(queries)
@@ -104,7 +102,7 @@ class Bm25Index:
         return np.concatenate([index for index, _ in parts]), np.concatenate([score for _, score in parts])
 
     def _weights(self) -> sparse.csr_matrix:
-        """Lucene's weight idf·f / (f + k1 (1 − b + b·|d|/avgdl)), idf = ln(1 + (N − n + ½)/(n + ½)).
+        """Return Lucene's weights idf·f / (f + k1 (1 − b + b·|d|/avgdl)), idf = ln(1 + (N − n + ½)/(n + ½)).
 
         Robertson & Zaragoza 2009, section 3, with Lucene's idf and without the constant factor k1 + 1.
         """
@@ -130,14 +128,14 @@ class Bm25Index:
 
 
 def words(queries: Sequence[str], config: Bm25Config) -> set[str]:
-    """The words that queries ask for."""
+    """Return the words of queries."""
     return set(_tokenise(queries, config, _stemmer(config))[2])
 
 
 def _tokenise(
     texts: Sequence[str], config: Bm25Config, stem: Stemmer.Stemmer | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
-    """(text of each token, word of each token, words)."""
+    """Return (text of each token, word of each token, words)."""
     tokens = tokenize(texts, config.stopwords, stem)
     lengths = [len(ids) for ids in tokens.ids]
     words = np.concatenate([np.asarray(ids, dtype=np.int64) for ids in tokens.ids]) if lengths else np.zeros(0, int)
@@ -146,7 +144,7 @@ def _tokenise(
 
 
 def tokenize(texts: Sequence[str], stopwords: str | None, stemmer: Any) -> Tokenized:
-    """Lower-case words of two letters or more, without stop words, stemmed; `scripts.other_words` beside them."""
+    """Return lower-case words of two or more letters, without stop words, stemmed, and `scripts.other_words`."""
     words: Any = stopwords or []
     split = [scripts.other_words(text) for text in texts]
     tokens = bm25s.tokenize([text for text, _ in split], stopwords=words, stemmer=stemmer, show_progress=False)
@@ -160,7 +158,7 @@ def tokenize(texts: Sequence[str], stopwords: str | None, stemmer: Any) -> Token
 
 
 def stop_words(config: Bm25Config) -> frozenset[str]:
-    """The words of the settings' language that say nothing by themselves; of English more than those not indexed."""
+    """Return the stop words of the settings' language; for English more than those that are not indexed."""
     listed = "en_plus" if config.stopwords in ("en", "english") else config.stopwords
     return frozenset(Tokenizer(stopwords=listed or []).stopwords)
 
@@ -170,13 +168,11 @@ def _stemmer(config: Bm25Config) -> Stemmer.Stemmer | None:
         try:
             tokenize([""], config.stopwords, None)
         except ValueError as error:
-            raise ConfigError(
-                str(error), "retrieve.bm25.stopwords", "give a language code such as en, or null"
-            ) from None
+            remedy = "give a language code such as en, or null"
+            raise ConfigError(str(error), "retrieve.bm25.stopwords", remedy) from None
     if config.stemmer is None:
         return None
     if config.stemmer not in Stemmer.algorithms():
-        raise ConfigError(
-            f"no stemmer {config.stemmer!r}", "retrieve.bm25.stemmer", f"use one of {', '.join(Stemmer.algorithms())}"
-        )
+        remedy = f"use one of {', '.join(Stemmer.algorithms())}"
+        raise ConfigError(f"no stemmer {config.stemmer!r}", "retrieve.bm25.stemmer", remedy)
     return Stemmer.Stemmer(config.stemmer)

@@ -1,7 +1,6 @@
-"""Which documents of a query are compared: the top of the hybrid run, its known positives, random documents.
+"""Choose the documents of a query to compare: the top of the hybrid run, known positives, random documents.
 
-Works on `MergedHits`, the hits of a bucket as aligned arrays. Known positives join the candidates here and nowhere
-else: they enter a Run only where a retriever found them.
+Known positives are added here only: a Run has them only if a retriever found them.
 N rows (a query and a document), Q queries of the bucket, R retrievers.
 """
 
@@ -26,26 +25,30 @@ SOURCES = ("retrieved", "added", "random")
 
 @dataclass(frozen=True)
 class MergedHits:
-    """Merged hits, a row for every query and document: ranks count from 1, 0 says not within `depth`."""
+    """Merged hits, a row per query and document; ranks count from 1, 0 is not within `depth`.
+
+    query: the query's index in the bucket.
+    rank: by retriever.
+    is_random: whether the document may be drawn as a random negative.
+    """
 
     query_id: NDArray[np.uint8]
     doc_id: NDArray[np.uint8]
-    query: NDArray[np.int64]  # the query's place in the bucket
-    rank: Mapping[str, NDArray[np.int64]]  # per retriever
+    query: NDArray[np.int64]
+    rank: Mapping[str, NDArray[np.int64]]
     hybrid: NDArray[np.int64]
     fused: NDArray[np.float64]
     similarity: NDArray[np.float64]
     is_positive: NDArray[np.bool_]
-    is_random: NDArray[np.bool_]  # may be drawn
+    is_random: NDArray[np.bool_]
 
 
 def candidates(ranked: MergedHits, compared_Q: NDArray[np.bool_], config: RetrieveConfig, seed: int) -> pa.Table:
-    """The Candidate table of `compared_Q`, sorted by query_id, source (retrieved, added, random), rank, doc_id.
+    """Return the Candidate table of `compared_Q`, sorted by query_id, source (retrieved, added, random), rank, doc_id.
 
     A document is `retrieved` in the top `config.candidates` of the hybrid run, `added` if it is a known positive
-    (grade 1 or more) below that, `random` if it was drawn; each is there once. With `config.pseudo_labels` the first
-    of a query without a known positive is taken for one. A query without a retrieved document gets no candidates at
-    all.
+    (grade 1 or more) below that, `random` if it was drawn; each occurs once. With `config.pseudo_labels` the first
+    document of a query without a known positive counts as one. A query without a retrieved document has no candidates.
     """
     if config.pseudo_labels:
         labelled_Q = np.bincount(ranked.query[ranked.is_positive], minlength=len(compared_Q)) > 0
@@ -80,7 +83,7 @@ def candidates(ranked: MergedHits, compared_Q: NDArray[np.bool_], config: Retrie
 
 
 def _drawn(ranked: MergedHits, usable: NDArray[np.bool_], count: int, seed: int) -> NDArray[np.bool_]:
-    """The random negatives of each query, among the documents that no retriever found."""
+    """Return the random negatives of each query, among the documents that no retriever found."""
     free = usable & ranked.is_random & ~ranked.is_positive & (ranked.hybrid == 0)
     for rank_N in ranked.rank.values():
         free &= rank_N == 0
@@ -95,7 +98,7 @@ def smallest_draws(
     count: int,
     seed: int,
 ) -> NDArray[np.bool_]:
-    """Of the rows that are free the `count` of smallest pair hash of each query (`query_N`: its place)."""
+    """Choose for each query (`query_N`: its index) the `count` free rows with the smallest pair hash."""
     drawn = np.zeros(len(free_N), dtype=bool)
     rows = np.flatnonzero(free_N)
     if len(rows) and count:
@@ -105,7 +108,7 @@ def smallest_draws(
 
 
 def _rank_maps(rank_N: Mapping[str, NDArray[np.int64]], shown_N: NDArray[np.bool_]) -> pa.MapArray:
-    """{retriever: rank} of every row, holding the retrievers that found it; empty where not shown."""
+    """Return {retriever: rank} of every row, with the retrievers that found it; empty if not shown."""
     names = sorted(rank_N)
     rank_NR = np.stack([rank_N[name] for name in names], axis=1)
     present = (rank_NR > 0) & shown_N[:, None]

@@ -1,7 +1,7 @@
-"""Dense retrieval: inner products of unit vectors, exact, or proposed by an approximate index and then made exact.
+"""Dense retrieval: inner products of unit vectors, exact, or of documents that an approximate index proposes.
 
-FAISS proposes a few more documents than asked for; their scores are computed again in a fixed order and double
-precision, so a similarity is one number wherever it is used, and does not depend on FAISS' blocking.
+FAISS proposes a few more documents than wanted; their scores are computed again in a fixed order and double precision,
+so a similarity is the same number everywhere and does not depend on FAISS' blocking.
 Q queries, N documents, d dimensions.
 """
 
@@ -17,23 +17,23 @@ from numpy.typing import NDArray
 from anmi_ray.config.retrieve import HnswIndex, IvfPqIndex
 from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.retrieval.top import Hits, empty, top
+from anmi_ray.retrieval.fusion import Hits, empty, top
 
-_MARGIN = 32  # more documents than asked for, among which ties and rounding are settled
-_ROUNDING = 1e-5  # what single precision may be wrong by in a sum of d products of unit vectors
+_MARGIN = 32  # additional documents proposed, to resolve ties and rounding
+_ROUNDING = 1e-5  # error of a single-precision inner product of unit vectors
 _BLOCK = 1024  # queries searched at once
 _ROWS = 1024  # pairs rescored at once: within the cache
-_PROPOSED = 4  # documents that an approximate index proposes for each one wanted
-_SAMPLE = 65_536  # vectors of a shard that lists and codes are learnt from
-_BUILD_EFFORT = 200  # candidates weighed for a vector's neighbours
+_PROPOSED = 4  # documents that an approximate index proposes per wanted one
+_SAMPLE = 65_536  # vectors of a shard from which lists and codes are learned
+_BUILD_EFFORT = 200  # candidates considered for a vector's neighbors
 _CODES = 256  # values of a byte of a code
-_POINTS = 39  # vectors that k-means wants for each of its centres: FAISS warns below that
+_POINTS = 39  # vectors that k-means needs per center: FAISS warns below that
 FEWEST = _CODES * _POINTS
-"""Documents below which codes cannot be learnt well, and comparing with every vector is fast."""
+"""Documents below which codes cannot be learned well, and comparing with every vector is fast."""
 
 
 class ExactIndex:
-    """Every vector is compared: exact, with exact ties."""
+    """Exact search over every vector, with exact ties."""
 
     def __init__(self, doc_Nd: NDArray[np.float32], threads: int = 1) -> None:
         self._doc_Nd = np.ascontiguousarray(doc_Nd)
@@ -42,7 +42,7 @@ class ExactIndex:
         self._index.add(self._doc_Nd)  # pyright: ignore[reportCallIssue]
 
     def search(self, query_Qd: NDArray[np.float32], depth: int) -> Hits:
-        """The `depth` documents of largest inner product: (index int64[Q, depth], -1 padded; score float64)."""
+        """Return the `depth` documents of largest inner product: (index int64[Q, depth], -1 padded; score float64)."""
         queries = len(query_Qd)
         documents = len(self._doc_Nd)
         index, score = empty(queries, depth)
@@ -56,7 +56,7 @@ class ExactIndex:
             rows = slice(start, start + len(block))
             index[rows], score[rows], exact = _rescored(block, self._doc_Nd, found, depth)
             if proposed < documents:
-                # Where the last document proposed might tie with the last one wanted, others might too: look at all.
+                # If the last proposed document might tie with the last wanted one, others might too: compare all.
                 worst = exact.min(axis=1)
                 for row in np.flatnonzero(worst >= score[rows][:, depth - 1] - _ROUNDING):
                     every = similarity(block, self._doc_Nd, np.full(documents, row), np.arange(documents))
@@ -65,9 +65,9 @@ class ExactIndex:
 
 
 class Approximate:
-    """What an approximate index proposes, rescored. `path` is a file written by `build`, mapped into memory.
+    """Search with an approximate index, rescored; `path`: a file written by `build`, mapped into memory.
 
-    Raises DataError where the index is damaged or of other vectors.
+    Raises DataError if the index is damaged or of other vectors.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Approximate:
         self._index = index
 
     def search(self, query_Qd: NDArray[np.float32], depth: int) -> Hits:
-        """The `depth` best of the documents proposed, as `ExactIndex.search`; fewer where fewer were proposed."""
+        """Return the `depth` best proposed documents, as `ExactIndex.search`."""
         queries = len(query_Qd)
         documents = len(self._doc_Nd)
         index, score = empty(queries, depth)
@@ -108,22 +108,27 @@ class Approximate:
 
 
 def built_by(config: IvfPqIndex | HnswIndex) -> dict[str, Any]:
-    """What an index is built by; the other settings say how it is searched."""
+    """Return the settings that determine an index; the others only affect searching."""
     if isinstance(config, IvfPqIndex):
         return {"kind": config.kind, "lists": None, "code_bytes": config.code_bytes, "sample": _SAMPLE}
     return {"kind": config.kind, "links": config.links, "build_effort": _BUILD_EFFORT}
 
 
 def build(path: Path, doc_Nd: NDArray[np.float32], config: IvfPqIndex | HnswIndex, seed: int) -> None:
-    """Write an approximate index of the vectors. One thread: with more, a graph's links follow from their race.
+    """Write an approximate index of the vectors, with one thread, since a graph's links depend on the threads' order.
 
-    Raises ConfigError where the codes do not divide a vector.
+    Raises ConfigError if the codes do not divide a vector.
     """
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     try:
         doc_Nd = np.ascontiguousarray(doc_Nd)
-        index: Any = _ivfpq(doc_Nd, config, seed) if isinstance(config, IvfPqIndex) else _hnsw(doc_Nd, config)
+        index: Any
+        if isinstance(config, IvfPqIndex):
+            index = _ivfpq(doc_Nd, config, seed)
+        else:
+            index = faiss.IndexHNSWFlat(doc_Nd.shape[1], config.links, faiss.METRIC_INNER_PRODUCT)
+            index.hnsw.efConstruction = _BUILD_EFFORT
         index.add(doc_Nd)
         faiss.write_index(index, str(path))
     finally:
@@ -148,16 +153,10 @@ def _ivfpq(doc_Nd: NDArray[np.float32], config: IvfPqIndex, seed: int) -> Any:
     return index
 
 
-def _hnsw(doc_Nd: NDArray[np.float32], config: HnswIndex) -> Any:
-    index: Any = faiss.IndexHNSWFlat(doc_Nd.shape[1], config.links, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction = _BUILD_EFFORT
-    return index
-
-
 def similarity(
     query_Qd: NDArray[np.float32], doc_Nd: NDArray[np.float32], row: NDArray[np.int64], column: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Inner products of query `row[i]` with document `column[i]`, float64, each summed on its own."""
+    """Return the inner products of query `row[i]` with document `column[i]`, float64, each summed separately."""
     result = np.empty(len(row))
     for start in range(0, len(row), _ROWS):
         part = slice(start, start + _ROWS)
@@ -168,7 +167,7 @@ def similarity(
 def _rescored(
     query_Bd: NDArray[np.float32], doc_Nd: NDArray[np.float32], found_BP: NDArray[np.int64], depth: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """The best `depth` of the documents proposed to each query (-1: none), their scores, and the scores of all.
+    """Return the best `depth` of each query's proposed documents (-1: none), their scores, and the scores of all.
 
     The score of a place without a document is -inf.
     """

@@ -1,6 +1,7 @@
-"""Fusion of rankings, by ranks or by scores, and ranking with ties broken by document id so that a rerun is byte-equal.
+"""Top documents of score matrices and fusion of rankings, with ties broken by document so that a rerun is byte-equal.
 
-N rows (a query and a document), R retrievers.
+Q queries, N documents or rows (a query and a document), K places, R retrievers. Where ties go to the smaller document
+index, callers sort documents by id.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.identity import ID_BYTES
 
+Hits = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""(index int64[Q, K], score float64[Q, K]), best first; padded by index -1 and score 0 if a query has fewer hits."""
+
 
 def rrf(rank_RN: NDArray[np.int64], k: int = 60, weight_R: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
     """Σ_r w_r/(k + rank_r), equation (33) where all weights are 1 (Cormack, Clarke and Büttcher 2009).
 
-    Ranks count from 1, and 0 says that retriever r did not find the document.
+    Ranks count from 1; 0: retriever r did not find the document.
 
     >>> rrf(np.array([[1, 2], [0, 1]])).round(6).tolist()
     [0.016393, 0.032522]
@@ -32,10 +36,10 @@ def weighted_scores(
     score_RN: NDArray[np.float64],
     weight_R: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Σ_r w_r s̃_r with each retriever's scores on one scale over the documents that it found for the query.
+    """Σ_r w_r s̃_r with each retriever's scores scaled to [0, 1] over the documents that it found for the query.
 
-    From 0 to 1, where all are equal 1 (CombSUM of Fox and Shaw 1994, as Lee 1997 scales it). A document that a
-    retriever did not find (rank 0) has 0, so being found never counts less than not.
+    If all are equal, they are 1 (CombSUM of Fox and Shaw 1994, scaled as in Lee 1997). A document that a retriever did
+    not find (rank 0) has 0.
 
     >>> query, rank = np.zeros(3, dtype=int), np.array([[1, 2, 0], [0, 1, 2]])
     >>> score = np.array([[9.0, 5.0, 0.0], [0.0, 0.8, 0.4]])
@@ -52,7 +56,7 @@ def weighted_scores(
         high_Q = np.full(queries, -np.inf)
         np.minimum.at(low_Q, of, score)
         np.maximum.at(high_Q, of, score)
-        flat_Q = ~(high_Q > low_Q)  # all are equal, or nothing was found
+        flat_Q = ~(high_Q > low_Q)  # equal scores, or no documents
         low_Q = np.where(flat_Q, 0.0, low_Q)
         high_Q = np.where(flat_Q, 1.0, high_Q)
         width_Q = np.where(flat_Q, 1.0, high_Q - low_Q)
@@ -63,10 +67,43 @@ def weighted_scores(
 
 
 def ranks(query_N: NDArray[np.int64], score_N: NDArray[np.float64], doc_N16: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Rank of every row within its query, from 1, by falling score; equal scores by rising doc_id bytes."""
+    """Return the rank of every row within its query, from 1, by descending score, ties by ascending doc_id bytes."""
     words = np.ascontiguousarray(doc_N16).reshape(-1, ID_BYTES).view(">u8")
     order = np.lexsort((words[:, 1], words[:, 0], -score_N, query_N))
     ordered = query_N[order]
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered, side="left") + 1
     return rank
+
+
+def empty(queries: int, depth: int) -> Hits:
+    """Return empty hits."""
+    return np.full((queries, depth), -1, dtype=np.int64), np.zeros((queries, depth))
+
+
+def top(score_QN: NDArray[np.float64], depth: int, above: float = -np.inf) -> Hits:
+    """Return the `depth` largest scores of each row that exceed `above`; ties go to the smaller index.
+
+    >>> top(np.array([[1.0, 3.0, 1.0]]), 2)[0].tolist()
+    [[1, 0]]
+    """
+    queries, documents = score_QN.shape
+    index, score = empty(queries, depth)
+    if not queries or not documents:
+        return index, score
+    keep = score_QN > above
+    if depth < documents:
+        # Keep all ties with the last place; they are broken by index below.
+        floor_Q = np.partition(score_QN, documents - depth, axis=1)[:, documents - depth]
+        keep &= score_QN >= floor_Q[:, None]
+    row, column = np.nonzero(keep)
+    value = score_QN[row, column]
+    order = np.lexsort((column, -value, row))
+    row = row[order]
+    column = column[order]
+    value = value[order]
+    place = np.arange(len(row)) - np.searchsorted(row, row, side="left")
+    inside = place < depth
+    index[row[inside], place[inside]] = column[inside]
+    score[row[inside], place[inside]] = value[inside]
+    return index, score

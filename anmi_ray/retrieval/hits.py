@@ -1,9 +1,8 @@
-"""What searching a shard gives and merging takes: hits, who is drawn at random, texts. Loads no index and no model.
-
-A merging worker needs no more than this, and starts in a second.
-"""
+"""Hits of a shard, random draws, texts and runs, without loading an index or a model, so that workers start quickly."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +11,14 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.retrieve import RETRIEVERS
 from anmi_ray.core import identity
-from anmi_ray.core.records import TEXT_OF
+from anmi_ray.core.records import RUN, TEXT_OF
 from anmi_ray.core.schema import Record
 
-# <retriever>_score is null where the document is not among that retriever's best `depth` of the shard.
-# is_positive and is_random are said of train queries only; is_random marks who may become a random negative.
+System = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""(rank int64[N], score float64[N]) over the same N rows; rank 0: not in the ranking."""
+
+# <retriever>_score is null if the document is not among that retriever's best `depth` of the shard.
+# is_positive and is_random are set for train queries only; is_random marks possible random negatives.
 HITS = Record(
     "Hits",
     1,
@@ -35,13 +37,13 @@ HITS = Record(
 
 
 def full_texts(documents: pa.Table) -> list[str]:
-    """What is indexed of a document: title and text."""
+    """Return the texts to index: title and text of each document."""
     columns = zip(documents["title"].to_pylist(), documents["text"].to_pylist(), strict=True)
     return [f"{title} {text}".strip() for title, text in columns]
 
 
 def texts_of(documents: pa.Table, wanted: pa.Array) -> pa.Table:
-    """The Text table of those documents of a shard (Document table) whose doc_id is wanted, in order of doc_id."""
+    """Return the Text table of the wanted documents of a shard (Document table), in order of doc_id."""
     table = documents.filter(pc.is_in(documents["doc_id"], value_set=wanted)).sort_by("doc_id")
     titles = table["title"].to_pylist()
     texts = table["text"].to_pylist()
@@ -58,9 +60,9 @@ def texts_of(documents: pa.Table, wanted: pa.Array) -> pa.Table:
 
 
 def pair_hash(query_16: NDArray[np.uint8], doc_16: NDArray[np.uint8], seed: int) -> NDArray[np.float64]:
-    """A uniform in [0, 1) for every pair of ids (uint8[..., 16], broadcast): who is drawn as a random negative.
+    """Return a uniform in [0, 1) for every pair of ids (uint8[..., 16], broadcast), for drawing random negatives.
 
-    Each side is hashed once, and a pair costs one multiply-shift mix (the finaliser of MurmurHash3).
+    Each side is hashed once; a pair costs one multiply-shift mix (the finalizer of MurmurHash3).
     """
     query, doc = (_word(ids, seed, side) for ids, side in ((query_16, "query"), (doc_16, "doc")))
     with np.errstate(over="ignore"):
@@ -76,3 +78,23 @@ def pair_hash(query_16: NDArray[np.uint8], doc_16: NDArray[np.uint8], seed: int)
 def _word(ids: NDArray[np.uint8], seed: int, side: str) -> NDArray[np.uint64]:
     flat = np.ascontiguousarray(ids).reshape(-1, identity.ID_BYTES)
     return (identity.uniforms(flat, "random negative", seed, side) * 2.0**64).astype(np.uint64).reshape(ids.shape[:-1])
+
+
+def to_run(query_N16: NDArray[np.uint8], doc_N16: NDArray[np.uint8], systems: Mapping[str, System]) -> pa.Table:
+    """Return the Run table of `systems`, sorted by query_id, system and rank, without rows of rank 0."""
+    parts = []
+    for name, (rank_N, score_N) in systems.items():
+        inside = rank_N > 0
+        parts.append(
+            RUN.table(
+                {
+                    "query_id": query_N16[inside],
+                    "doc_id": doc_N16[inside],
+                    "system": pa.array([name] * int(inside.sum()), type=pa.string()),
+                    "rank": rank_N[inside],
+                    "score": score_N[inside],
+                }
+            )
+        )
+    table = pa.concat_tables(parts) if parts else RUN.empty()
+    return table.sort_by([("query_id", "ascending"), ("system", "ascending"), ("rank", "ascending")])

@@ -1,14 +1,17 @@
-"""The Java that runs Lucene inside this process: started once, on Anserini's classes, which pyserini brings.
+"""Run Lucene in a JVM inside this process: the JDK in JAVA_HOME, with Anserini's classes, which pyserini contains.
 
-Of pyserini only the file with those classes is used. Importing its searcher would load torch and a server's client,
-take seconds, and want an API key; pyjnius, which it rests on as well, gives the same classes directly.
+Only pyserini's file of classes is used, through pyjnius: importing its searcher would load torch and an API client,
+take seconds, and require an API key.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,14 +20,15 @@ from typing import Any
 
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, StoreError
-from anmi_ray.retrieval import jdk
 
-# A bound, not what is taken (a process with a small index takes .3 GB in all). An index is mapped from its files,
-# outside the heap; on it lie the buffer of one that is being written and one document at a time, of 10 MB at most.
+OLDEST = 21  # the Java version for which Anserini is compiled
+_LIBRARY = Path("lib", "server", "libjvm.dylib" if sys.platform == "darwin" else "libjvm.so")
+# An upper bound (a process with a small index uses .3 GB in all). Indexes are mapped from files, outside the heap,
+# which holds the write buffer and one document at a time, of 10 MB at most.
 HEAP = "1g"
 _OPTIONS = (
     f"-Xmx{HEAP}",
-    # else Java fences the main thread's stack off after its first MB, and whatever goes deeper later ends the process
+    # else Java limits the main thread's stack to 1 MB, and deeper calls later end the process
     "-Xss8m",
     "-Xrs",  # Ctrl-C and SIGTERM stay Python's
     "-XX:+UseSerialGC",  # no threads per core: processes, not threads, share the cores
@@ -32,48 +36,99 @@ _OPTIONS = (
     "-Djava.util.logging.config.file=/dev/null",  # Lucene's advice to update it, on stderr
     "-Dlog4j2.level=OFF",  # Anserini's
 )
-_UNSAFE_WARNS = 23  # from here on a warning on stderr about a call of Lucene's is silenced by an option
+_UNSAFE_WARNS = 23  # Java version that warns about a call of Lucene's, unless an option silences it
 _STORAGE = ("java.io.", "java.nio.file.", "org.apache.lucene.index.", "org.apache.lucene.store.")
+
+
+@dataclass(frozen=True)
+class Jdk:
+    """An installation of Java.
+
+    major: the version in its file `release`; 0 if there is none.
+    home: its folder.
+    """
+
+    major: int
+    home: Path
+
+    @property
+    def fault(self) -> str | None:
+        """Why Lucene cannot run in it, or None."""
+        if self.major < OLDEST:
+            return "too old" if self.major else "no file release with its version"
+        return None if (self.home / _LIBRARY).is_file() else f"has no {_LIBRARY}"
+
+    def __str__(self) -> str:
+        return f"JDK {self.major or 'unknown'} in {self.home}" + (f" ({self.fault})" if self.fault else "")
+
+
+def installed() -> list[Jdk]:
+    """Return the installation that JAVA_HOME names, if it names one."""
+    if not (place := os.environ.get("JAVA_HOME")):
+        return []
+    home = Path(place).resolve()
+    release = home / "release"
+    about = release.read_text(encoding="utf-8", errors="replace") if release.is_file() else ""
+    version = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', about, re.MULTILINE)
+    return [Jdk(int(version.group(1)) if version else 0, home)]
+
+
+def usable() -> Jdk:
+    """Return the installation in JAVA_HOME. Raises ConfigError if Lucene cannot run in it."""
+    found = installed()
+    if found and found[0].fault is None:
+        return found[0]
+    raise ConfigError(
+        f"the lucene retriever: expected a JDK of {OLDEST} or newer in JAVA_HOME, got "
+        f"{found[0] if found else 'no JAVA_HOME'}",
+        "retrieve.retrievers",
+        f"install one (Debian: apt-get install openjdk-{OLDEST}-jre-headless) and set JAVA_HOME to its folder (as "
+        f"/usr/lib/jvm/java-{OLDEST}-openjdk-amd64), or leave lucene out",
+    )
 
 
 def check() -> None:
     """Raise ConfigError unless pyserini is installed and JAVA_HOME is a JDK; imports neither, starts nothing."""
     _classes()
-    jdk.usable()
+    usable()
 
 
 @lru_cache(maxsize=1)
 def start() -> Any:
-    """The module `jnius`, with a running JVM behind it, for the rest of this process's life.
+    """Return the module `jnius` with a JVM that runs until this process ends.
 
-    Raises ConfigError as `check` does, and where the JVM does not start.
+    Raises ConfigError as `check` does, and if the JVM does not start.
     """
     classes = _classes()
-    chosen = jdk.usable()
+    chosen = usable()
     jnius_config = import_module("jnius_config")
     jnius_config.set_classpath(str(classes))
     options = [*_OPTIONS, "--sun-misc-unsafe-memory-access=allow"] if chosen.major >= _UNSAFE_WARNS else _OPTIONS
     jnius_config.set_options(*options)
+    os.environ["JAVA_HOME"] = str(chosen.home)
+    library = os.environ.pop("JVM_PATH", None)  # which pyjnius would prefer
     try:
-        with _environment(JAVA_HOME=str(chosen.home), JVM_PATH=None):
-            return import_module("jnius")
+        return import_module("jnius")
     except SystemError as error:
         raise ConfigError(
             f"{chosen} does not start: {error}",
             "retrieve.retrievers",
             f"see what {chosen.home}/bin/java -Xmx{HEAP} -version says, set JAVA_HOME to another, or leave lucene out",
         ) from None
+    finally:
+        if library is not None:
+            os.environ["JVM_PATH"] = library
 
 
 @lru_cache(maxsize=64)
 def java(name: str) -> Any:
-    """A Java class by its name; its public members alone, which is quicker."""
+    """Return a Java class by name, with public members only, which is faster."""
     return start().autoclass(name, include_protected=False, include_private=False)
 
 
 @contextmanager
 def storage_errors(folder: Path, remedy: str) -> Iterator[None]:
-    """What Java says about the files in `folder` becomes a StoreError with this remedy."""
+    """Convert Java's errors about the files in `folder` into a StoreError with this remedy."""
     exception: type[Exception] = start().JavaException
     try:
         yield
@@ -86,7 +141,7 @@ def storage_errors(folder: Path, remedy: str) -> Iterator[None]:
 
 
 def _classes() -> Path:
-    """Anserini's classes, in the package that brings them."""
+    """Return the file of Anserini's classes in pyserini. Raises ConfigError."""
     place = "retrieve.retrievers"
     remedy = f"{environment.install('lucene')}, or leave lucene out"
     for package in ("pyserini", "jnius_config"):
@@ -98,22 +153,3 @@ def _classes() -> Path:
     if not found:
         raise ConfigError(f"pyserini in {', '.join(map(str, homes))} has no anserini-*-fatjar.jar", place, remedy)
     return found[-1]
-
-
-@contextmanager
-def _environment(**variables: str | None) -> Iterator[None]:
-    """Environment variables set, or unset by None, for a while."""
-    before = {name: os.environ.get(name) for name in variables}
-    try:
-        _set(variables)
-        yield
-    finally:
-        _set(before)
-
-
-def _set(variables: dict[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value

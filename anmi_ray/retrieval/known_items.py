@@ -1,7 +1,7 @@
-"""Known-item search: at which rank does BM25 find the one document that a query was made of?
+"""Known-item search: the rank at which BM25 finds the document that a query was made from.
 
-A document may be searched in several variants (with these or those passages masked). Words are counted once, by shard,
-and kept on disk; which variant counts is said with every search. Memory is that of a shard, and eight bytes a document.
+A document may be searched in several variants (with different passages masked). Words are counted once per shard and
+kept on disk; every search chooses the variants. Memory is that of a shard, and eight bytes per document.
 Q queries, N documents of a shard, K depth.
 """
 
@@ -30,12 +30,12 @@ class KnownItems:
         self._config = config
         self._folder = folder
         self._keys: list[NDArray[np.uint64]] = []
-        self._rows: list[dict[bytes, tuple[int, int]]] = []  # of documents with variants: row as it is, first variant
+        self._rows: list[dict[bytes, tuple[int, int]]] = []  # of documents with variants: original row, first variant
         self._last: tuple[int, bm25.Counts] | None = None
 
     def add(self, documents: pa.Table, variants: Mapping[bytes, Sequence[str]]) -> None:
-        """Count a shard (Document table), and of some of its documents other texts, by doc_id."""
-        documents = documents.sort_by("doc_id")  # ties go to the smaller id, whatever order the collection has
+        """Count a shard (Document table), and other texts of some of its documents, by doc_id."""
+        documents = documents.sort_by("doc_id")  # ties go to the smaller id
         texts = full_texts(documents)
         rows: dict[bytes, tuple[int, int]] = {}
         for row, doc_id in enumerate(documents["doc_id"].to_pylist()):
@@ -53,9 +53,9 @@ class KnownItems:
     def ranks(
         self, queries: Sequence[str], sources: Sequence[bytes], chosen: Mapping[bytes, int], depth: int
     ) -> NDArray[np.int64]:
-        """Rank[Q] of each query's source (a doc_id) among all documents, 0 where it is not among the best `depth`.
+        """Return the rank int64[Q] of each query's source (a doc_id) among all documents, 0 if not in the top `depth`.
 
-        `chosen`: which variant of a document is searched; those that it does not name are searched as they are.
+        `chosen`: the variant of a document to search; other documents are searched unchanged.
         """
         wanted = bm25.words(queries, self._config)
         shards = range(len(self._keys))
@@ -77,7 +77,7 @@ class KnownItems:
 
     def _counts(self, shard: int, chosen: Mapping[bytes, int]) -> bm25.Counts:
         if self._last is None or self._last[0] != shard:
-            self._last = None  # before the next is read: one shard at a time
+            self._last = None  # free memory before the next shard is read
             self._last = shard, bm25.Counts.load(self._folder / str(shard))
         counts = self._last[1]
         rows = np.arange(len(self._keys[shard]))
@@ -88,5 +88,5 @@ class KnownItems:
 
 
 def _keys(doc_N16: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """The first half of each id, which orders as ids do: ids are digests, and half of one tells them apart."""
+    """Return the first half of each id, which is unique, since ids are digests, and sorts like it."""
     return np.ascontiguousarray(doc_N16[:, :8]).view(">u8").ravel().astype(np.uint64)

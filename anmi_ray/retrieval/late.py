@@ -1,9 +1,8 @@
-"""Late interaction: MaxSim over token vectors ranks, for every query, what the other retrievers found.
+"""Late interaction: rank what the other retrievers found by MaxSim over token vectors.
 
-score(q, d) = Σ_i max_j q_i · d_j over unit vectors of tokens (Khattab and Zaharia 2020). Three steps: `pool` says for a
-bucket of queries which of every shard's hits are to be scored, `rescore` scores those of a shard, each of its documents
-encoded once, and `with_scores` puts the scores into the hits before they are merged.
-Nothing here depends on how pairs are spread over shards or buckets: a score is computed by itself.
+score(q, d) = Σ_i max_j q_i · d_j over unit vectors of tokens (Khattab and Zaharia 2020). `pool` chooses the hits to
+score for a bucket of queries, `rescore` scores those of a shard, encoding each document once, and `with_scores` adds
+the scores to the hits before merging. Scores do not depend on how pairs are distributed over shards or buckets.
 T tokens of a query, U of a document, d dimensions, N pairs.
 """
 
@@ -28,15 +27,15 @@ from anmi_ray.retrieval.merge import by_shard, gather, rank_retrievers
 _KEY = ["query_id", "doc_id"]
 PAIRS = pa.schema([pa.field(name, identity.ID, nullable=False) for name in _KEY])
 SCORED = PAIRS.append(pa.field("late_score", pa.float64(), nullable=False))
-_TOKENS = 32_768  # whose vectors are in memory at once, at most: 50 MB of 384 dimensions
+_TOKENS = 32_768  # tokens with vectors in memory at once: 50 MB with 384 dimensions
 
 
 class TokenVectors(Protocol):
-    """What late interaction needs of an encoder: `models.token_vectors.TokenEncoder`."""
+    """The interface of `models.token_vectors.TokenEncoder` that late interaction uses."""
 
     @property
     def limits(self) -> Mapping[str, int]:
-        """Vectors that a query and a document have, at most."""
+        """Maximum number of vectors of a query and of a document."""
         ...
 
     @property
@@ -59,10 +58,9 @@ def maxsim(query_Td: NDArray[np.float32], doc_Ud: NDArray[np.float32]) -> float:
 
 
 def pool(shards: Iterable[pa.Table], queries: pa.Table, config: RetrieveConfig) -> list[pa.Table]:
-    """Of every shard's hits (HITS) the pairs (PAIRS) to score: within `config.depth` of a retriever over all shards.
+    """Return for every shard the pairs (PAIRS) to score: hits within `config.depth` of a retriever over all shards.
 
-    The retrievers are those that search (`config.searchers`); `queries` is the Query table of a bucket. Shards are
-    taken one by one.
+    The retrievers are `config.searchers`; `queries` is the Query table of a bucket.
     """
     before = config.model_copy(update={"retrievers": config.searchers, "random_negatives": 0})
     hits, count = gather(shards, queries, before, 0)
@@ -72,10 +70,10 @@ def pool(shards: Iterable[pa.Table], queries: pa.Table, config: RetrieveConfig) 
 
 
 def rescore(documents: pa.Table, queries: pa.Table, pairs: pa.Table, encoder: TokenVectors) -> pa.Table:
-    """MaxSim of `pairs` (PAIRS) as SCORED; `documents` (Document) and `queries` (Query) hold at least theirs.
+    """Return MaxSim of `pairs` (PAIRS) as SCORED; `documents` (Document) and `queries` (Query) contain at least theirs.
 
-    Every document and query of a pair is encoded once. Query vectors wait on disk in half precision (32 of 384
-    dimensions: 25 kB); of documents those of a block are in memory.
+    Every document and query is encoded once. Query vectors are kept on disk in half precision (32 of 384 dimensions:
+    25 kB); documents are in memory block by block.
     """
     query_N = _rows(pairs["query_id"], queries["query_id"])
     doc_N = _rows(pairs["doc_id"], documents["doc_id"])
@@ -95,27 +93,27 @@ def rescore(documents: pa.Table, queries: pa.Table, pairs: pa.Table, encoder: To
 
 
 def with_scores(hits: pa.Table, scored: pa.Table) -> pa.Table:
-    """Hits (HITS) of a shard with the scores (SCORED) of those that have one; the others' stay null."""
+    """Add scores (SCORED) to the hits (HITS) of a shard; hits without one keep null."""
     joined = (
         hits.drop_columns("late_score")
         .join(scored, _KEY, join_type="left outer")
         .sort_by([(name, "ascending") for name in _KEY])
     )
     if joined.num_rows != hits.num_rows or joined["late_score"].null_count != hits.num_rows - scored.num_rows:
-        raise AssertionError("scores of pairs that are no hits, or of a pair twice")
+        raise AssertionError("scores of pairs that are not hits, or repeated pairs")
     return HITS.table({name: joined[name] for name in HITS.schema.names})
 
 
 def _rows(ids: pa.ChunkedArray, table_ids: pa.ChunkedArray) -> NDArray[np.int64]:
-    """Where each id stands in a table."""
+    """Return the row of each id in a table."""
     row = pc.index_in(ids, value_set=table_ids.combine_chunks())
     if row.null_count:
-        raise AssertionError("pairs of queries or documents that are not given")
+        raise AssertionError("pairs of unknown queries or documents")
     return row.to_numpy().astype(np.int64)
 
 
 class _Scratch:
-    """Token vectors of texts, by row, read from a file as they are needed."""
+    """Token vectors of texts, by row, read from a file on demand."""
 
     def __init__(self, file: IO[bytes], rows: NDArray[np.int64], lengths: Sequence[int], dimension: int) -> None:
         self._rows = rows
@@ -130,24 +128,18 @@ class _Scratch:
 
 @contextmanager
 def _on_disk(texts: pa.ChunkedArray, rows: NDArray[np.int64], encoder: TokenVectors) -> Iterator[_Scratch]:
-    """Vectors of the queries `rows` (rising), in an unnamed file that is gone after the block, however it is left."""
+    """Keep vectors of the queries `rows` (ascending) in a temporary file during the block."""
     lengths = list[int]()
     size = max(1, _TOKENS // encoder.limits["query"])
     with tempfile.TemporaryFile() as file:
         for start in range(0, len(rows), size):
             for vectors in encoder.encode(texts.take(rows[start : start + size]).to_pylist(), "query"):
                 lengths.append(len(vectors))
-                _write(file, vectors.astype(np.float16).tobytes())
+                try:
+                    file.write(vectors.astype(np.float16).tobytes())
+                    file.flush()  # so that a full disk fails here, not as a signal when the mapped file is read
+                except OSError as error:
+                    message = f"token vectors of queries cannot be kept: {error.strerror}"
+                    remedy = "free space there, or set TMPDIR to a folder with more"
+                    raise StoreError(message, tempfile.gettempdir(), remedy) from error
         yield _Scratch(file, rows, lengths, encoder.dimension)
-
-
-def _write(file: IO[bytes], content: bytes) -> None:
-    try:
-        file.write(content)
-        file.flush()  # to a full disk: here, not as a signal to whoever reads the mapped file
-    except OSError as error:
-        raise StoreError(
-            f"token vectors of queries cannot be kept: {error.strerror}",
-            tempfile.gettempdir(),
-            "free space there, or set TMPDIR to a folder with more",
-        ) from error

@@ -1,11 +1,9 @@
-"""BM25 by Lucene itself: its analyzers of many languages, and its index on disk.
+"""BM25 by Lucene: its analyzers of many languages, and its index on disk.
 
-The same interface as `bm25`, with the index built once into a folder and then mapped, not held. A document is known by
-its place: one thread writes one segment whose merges keep the order, so that Lucene's own number of a document is its
-place, ties go to the smaller one, and the same texts give the same rankings and scores. Nothing is stored beside the
-inverted index. Statistics of a larger collection come in with the query: a word's
-boost makes its idf in this index the one given, and k1 and b are chosen such that lengths count as they do there.
-Q queries.
+The index is built once into a folder and then mapped. One thread writes one segment whose merges keep the order, so
+Lucene's number of a document is its index, ties go to the smaller one, and equal texts give equal rankings and scores.
+Statistics of a larger collection are applied to the query: boosts replace each word's idf, and k1 and b are chosen so
+that lengths count as in the whole collection. Q queries.
 """
 
 from __future__ import annotations
@@ -22,15 +20,15 @@ import numpy as np
 from anmi_ray.config.retrieve import LuceneConfig
 from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.retrieval import jvm
+from anmi_ray.retrieval.fusion import Hits, empty
 from anmi_ray.retrieval.jvm import java
 from anmi_ray.retrieval.statistics import Statistics
-from anmi_ray.retrieval.top import Hits, empty
 
 _FIELD = "contents"
-_BUFFER_MB = 64.0  # of postings, before they are written out
-_BLOCK = 64  # queries that a thread takes at once
-_WORDS = 2**31 - 1  # different words of a query: a whole document may be asked
-_REBUILD = "remove it: running again builds it anew"
+_BUFFER_MB = 64.0  # postings in memory before they are written
+_BLOCK = 64  # queries per task of a thread
+_WORDS = 2**31 - 1  # distinct words of a query, which may be a whole document
+_REBUILD = "remove it and run again"
 
 check = jvm.check
 
@@ -41,11 +39,16 @@ def build(texts: Iterable[str], folder: Path, config: LuceneConfig) -> None:
     Raises ConfigError for an unknown language and as `check` does, and StoreError when the folder cannot be written.
     """
     analyzer = _analyzer(config)
-    with jvm.storage_errors(folder, "check that the folder can be written and has room; running again builds it anew"):
+    with jvm.storage_errors(folder, "check that the folder can be written and has room, and run again"):
         directory = _directory(folder)
         writer = java("org.apache.lucene.index.IndexWriter")(directory, _writing(analyzer))
         try:
-            field = _field()
+            # A field that counts words: no positions, nothing stored.
+            kind = java("org.apache.lucene.document.FieldType")()
+            kind.setIndexOptions(java("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS)
+            # One of six constructors with three arguments: the cast decides which.
+            empty_text = jvm.start().cast("java.lang.CharSequence", java("java.lang.String")(""))
+            field = java("org.apache.lucene.document.Field")(_FIELD, empty_text, kind)
             document = java("org.apache.lucene.document.Document")()
             document.add(field)
             for text in texts:
@@ -55,26 +58,25 @@ def build(texts: Iterable[str], folder: Path, config: LuceneConfig) -> None:
             writer.setLiveCommitData(_described(config).entrySet())
             writer.commit()
         finally:
-            writer.rollback()  # closes it; what was committed stays
+            writer.rollback()  # closes it; commits stay
             directory.close()
     (folder / "write.lock").unlink(missing_ok=True)
 
 
 def words(queries: Sequence[str], config: LuceneConfig) -> set[str]:
-    """The words that queries ask for. Raises ConfigError as `build`."""
+    """Return the words of queries. Raises ConfigError as `build`."""
     analyzer = _analyzer(config)
     mapper = _mapper()
     return {word for query in queries for word in _analysed(analyzer, mapper, _text(query))}
 
 
 class LuceneIndex:
-    """An index that `build` wrote, of `documents` documents, open for searching; k1 and b may differ from then.
+    """An index of `documents` documents that `build` wrote, open for searching; k1 and b may differ.
 
-    `whole`: what is known of the collection that these documents are a part of; without it they are all.
-
-    Raises ConfigError for an unknown language and as `check` does, and StoreError for an index that is absent or
-    damaged, of another number of documents, or made by other analysis than `config` asks for.
-    One Python thread at a time may use the indexes of a process; `search` brings its own threads.
+    `whole`: statistics of the collection that contains these documents; by default their own.
+    Raises ConfigError for an unknown language and as `check` does, and StoreError for an index that is missing,
+    damaged, of another number of documents, or made by another analyzer.
+    One Python thread at a time may use the indexes of a process; `search` starts its own threads.
     """
 
     def __init__(self, folder: Path, config: LuceneConfig, documents: int, whole: Statistics | None = None) -> None:
@@ -104,10 +106,7 @@ class LuceneIndex:
         self._json = _mapper()
 
     def statistics(self, words: Collection[str]) -> Statistics:
-        """Statistics of these documents alone, of `words`, to be merged into those of the whole collection.
-
-        Lucene counts the documents that have any word.
-        """
+        """Return these documents' own statistics of `words`; Lucene counts documents with at least one word."""
         term = java("org.apache.lucene.index.Term")
         held = ((word, int(self._reader.docFreq(term(_FIELD, word)))) for word in words)
         documents = self._reader.getDocCount(_FIELD)
@@ -115,10 +114,10 @@ class LuceneIndex:
         return Statistics(int(documents), int(length), {word: count for word, count in held if count})
 
     def search(self, queries: Sequence[str], depth: int, threads: int = 1) -> Hits:
-        """The `depth` best documents per query that share a word with it.
+        """Return the `depth` best documents per query that share a word with it.
 
-        (index int64[Q, depth], -1 where there are fewer; score float64[Q, depth]); ties by the smaller index. A query
-        is words: Lucene's query syntax means nothing in it. The number of threads changes nothing but the time.
+        (index int64[Q, depth], -1 padded; score float64[Q, depth]); ties go to the smaller index. A query is plain
+        words, without Lucene's query syntax. The number of threads does not affect the result.
         """
         index, score = empty(len(queries), depth)
         if not len(queries) or not self._documents:
@@ -138,7 +137,7 @@ class LuceneIndex:
                     score[row, :found] = scores[:found]
             finally:
                 if threads > 1:
-                    jvm.start().detach()  # a thread that Java knows must not end before
+                    jvm.start().detach()  # required before a thread known to Java ends
 
         starts = range(0, len(queries), _BLOCK)
         if threads == 1:
@@ -150,15 +149,15 @@ class LuceneIndex:
         return index, score
 
     def close(self) -> None:
-        """Let go of the files; the index cannot be searched afterwards."""
+        """Close the files; the index cannot be searched afterwards."""
         self._reader.close()
         self._directory.close()
 
     def _boosted_query(self, query: str) -> Any:
-        """The query whose words weigh what they do in the whole collection; None where no document here has any.
+        """Return the query with the word weights of the whole collection; None if no document here has any word.
 
-        A word's boost is how often it is asked times the ratio of its idf there and here. Not for many threads, as it
-        makes objects; a parser, as one call of it does what four calls per word would.
+        A word's boost is its count in the query times the ratio of its idf there and here. Not thread-safe. One call of
+        a parser replaces four calls per word.
         """
         assert self._whole is not None
         assert self._boosted is not None
@@ -172,16 +171,16 @@ class LuceneIndex:
         return self._boosted.parse(" ".join(parts)) if parts else None
 
     def _search(self, asked: Any, depth: int) -> tuple[list[int], np.ndarray[tuple[int], np.dtype[np.float32]]]:
-        """Documents and float32 scores of one query, best first; `asked` is what Lucene makes of it.
+        """Return documents and float32 scores of one of Lucene's queries, best first.
 
-        Every method called here belongs to an object that all threads share: pyjnius binds a method to its object
-        in a place of the class, so that two threads calling it on two objects would get in each other's way.
+        All threads share the objects whose methods are called here: pyjnius stores a method's object in the class, so
+        two threads calling it on two objects would interfere.
         """
         hits = json.loads(self._json.writeValueAsString(self._searcher.search(asked, depth)))["scoreDocs"]
         return [hit["doc"] for hit in hits], np.array([hit["score"] for hit in hits], dtype=np.float32)
 
     def _verify(self, folder: Path) -> None:
-        """That it is whole (checksums of all that will be read), of these documents, and of this analysis."""
+        """Raise StoreError unless checksums, number of documents and analyzer are right."""
         leaves = self._reader.leaves()
         for place in range(leaves.size()):
             leaves.get(place).reader().checkIntegrity()
@@ -199,7 +198,7 @@ def _directory(folder: Path) -> Any:
 
 
 def _writing(analyzer: Any) -> Any:
-    """One segment of one file in the end, and only neighbours merged on the way: document i keeps number i."""
+    """Return settings for one segment in one file, merging only neighbors, so that document i keeps number i."""
     settings = java("org.apache.lucene.index.IndexWriterConfig")(analyzer)
     settings.setOpenMode(java("org.apache.lucene.index.IndexWriterConfig$OpenMode").CREATE)
     merges = java("org.apache.lucene.index.LogDocMergePolicy")()
@@ -210,21 +209,12 @@ def _writing(analyzer: Any) -> Any:
     return settings
 
 
-def _field() -> Any:
-    """A field that counts words: no positions, nothing stored."""
-    kind = java("org.apache.lucene.document.FieldType")()
-    kind.setIndexOptions(java("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS)
-    # one of six constructors that take three arguments: the cast says which
-    empty_text = jvm.start().cast("java.lang.CharSequence", java("java.lang.String")(""))
-    return java("org.apache.lucene.document.Field")(_FIELD, empty_text, kind)
-
-
 def _described(config: LuceneConfig) -> Any:
-    """The metadata that identifies an index: its analysis."""
+    """Return the metadata that identifies an index: its analyzer."""
     english = f", stemmer {config.stemmer}, stop words {'left out' if config.stopwords else 'kept'}"
-    said = java("java.util.HashMap")()
-    said.put("analyzer", config.language + (english if config.language == "en" else ""))
-    return said
+    metadata = java("java.util.HashMap")()
+    metadata.put("analyzer", config.language + (english if config.language == "en" else ""))
+    return metadata
 
 
 def _analyzer(config: LuceneConfig) -> Any:
@@ -243,19 +233,19 @@ def _analyzer(config: LuceneConfig) -> Any:
 
 
 def _mapper() -> Any:
-    """Writes a Java object as JSON: one call, where reading it from here takes one per value."""
+    """Return a writer of Java objects as JSON: one call instead of one per value."""
     return java("com.fasterxml.jackson.databind.ObjectMapper")()
 
 
 def _analysed(analyzer: Any, mapper: Any, text: str) -> list[str]:
-    """The words of a text, in order, with repetitions."""
+    """Return the words of a text, in order, with repetitions."""
     analysed = java("io.anserini.analysis.AnalyzerUtils").analyze(analyzer, text)
     words: list[str] = json.loads(mapper.writeValueAsString(analysed))
     return words
 
 
 def _parser() -> Any:
-    """Of queries that are words with boosts, between blanks: the words are not analysed again."""
+    """Return a parser of words with boosts between blanks, which does not analyze the words again."""
     keyword = java("org.apache.lucene.analysis.core.KeywordAnalyzer")()
     parser = java("org.apache.lucene.queryparser.classic.QueryParser")(_FIELD, keyword)
     parser.setSplitOnWhitespace(True)
@@ -263,7 +253,7 @@ def _parser() -> Any:
 
 
 def _lengths(config: LuceneConfig, own: Statistics, whole: Statistics) -> tuple[float, float]:
-    """k1 and b with which Lucene, which knows the mean length here, computes k1 (1 − b + b·|d|/avgdl) of the whole."""
+    """Return k1 and b for which Lucene, with the mean length here, computes k1 (1 − b + b·|d|/avgdl) of the whole."""
     constant = config.k1 * (1 - config.b)
     rising = config.k1 * config.b * own.mean_length / max(whole.mean_length, 1e-9)
     k1 = constant + rising
@@ -271,7 +261,7 @@ def _lengths(config: LuceneConfig, own: Statistics, whole: Statistics) -> tuple[
 
 
 def _escaped(word: str) -> str:
-    """A word as Lucene's query parser reads it back, whatever it is made of."""
+    """Escape any word for Lucene's query parser."""
     if word.isascii() and word.isalnum() and word.islower():  # not AND, OR, NOT
         return word
     units = word.encode("utf-16-be")
@@ -279,5 +269,5 @@ def _escaped(word: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Without halves of surrogate pairs, which no encoding carries over."""
+    """Replace halves of surrogate pairs, which cannot be encoded."""
     return text.encode("utf-8", "replace").decode("utf-8")

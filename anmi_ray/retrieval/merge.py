@@ -1,7 +1,6 @@
-"""The hits of all shards for one bucket of queries -> runs, candidates, and whose texts are wanted of which shard.
+"""Merge the hits of all shards for one bucket of queries into runs, candidates, and the documents needed of each shard.
 
-Nothing here depends on the order of shards or of rows. Runs are for the splits that are evaluated; train queries go
-on as candidates.
+Nothing depends on the order of shards or rows. Runs are for the evaluated splits, candidates for train queries.
 """
 
 from __future__ import annotations
@@ -20,21 +19,20 @@ from anmi_ray.core import identity
 from anmi_ray.core.records import REJECT
 from anmi_ray.retrieval.candidates import MergedHits, candidates, smallest_draws
 from anmi_ray.retrieval.fusion import ranks, rrf, weighted_scores
-from anmi_ray.retrieval.hits import HITS
-from anmi_ray.retrieval.runs import System, to_run
+from anmi_ray.retrieval.hits import HITS, System, to_run
 
 HYBRID = "hybrid"
-STUDENT = "student"  # a trained model that searches all documents; no run holds it
+STUDENT = "student"  # a trained model that searches all documents; not part of runs
 WANTED = pa.schema([pa.field("doc_id", identity.ID, nullable=False)])
 SHARD = pa.field("shard", pa.int32(), nullable=False)
-_MANY = 1 << 17  # hits that are held before it is asked which of them can still matter
+_MANY = 1 << 17  # hits held before those that can no longer matter are dropped
 
 
 @dataclass(frozen=True)
 class Merged:
     """A bucket's Run, Candidate and Reject tables.
 
-    wanted: for each shard, the documents in them, a column doc_id.
+    wanted: for each shard, its documents in the runs and candidates, a column doc_id.
     answered: by retriever, the number of queries for which it found a document.
     """
 
@@ -47,9 +45,9 @@ class Merged:
 
 @dataclass(frozen=True)
 class Places:
-    """Where each retriever put every hit; rank 0: not within the depth."""
+    """Every hit's ranks and scores by retriever; rank 0: not within the depth; `query`: its index in the bucket."""
 
-    query: NDArray[np.int64]  # the query's place in the bucket
+    query: NDArray[np.int64]
     doc_id: NDArray[np.uint8]
     rank: dict[str, NDArray[np.int64]]
     score: dict[str, NDArray[np.float64]]
@@ -64,12 +62,11 @@ def merge_bucket(
     run_splits: Sequence[str] = ("dev", "test"),
     rates_dev: bool = False,
 ) -> Merged:
-    """Merge the hits (HITS) of every shard for `queries` (the Query table of a bucket); shards are taken one by one.
+    """Merge the hits (HITS) of every shard for `queries` (the Query table of a bucket).
 
-    Systems of the Run: the retrievers and hybrid, their fusion, each at most `config.depth` deep, for the queries of
-    `run_splits`. Candidates are those of train queries, with `rates_dev` also of dev queries without a known positive.
-    Wanted: every document of a run or among the candidates. A query that should have candidates and for which nothing
-    was retrieved, and a known positive of it that no shard holds, are rejects.
+    The systems of the Run are the retrievers and hybrid, their fusion, each at most `config.depth` deep, for queries of
+    `run_splits`. Train queries have candidates, with `rates_dev` also dev queries without a known positive. Such a
+    query without a retrieved document, and its known positives that no shard has, are rejects.
     """
     queries = queries.sort_by("query_id")
     hits, count = gather(shards, queries, config, seed)
@@ -91,7 +88,7 @@ def merge_bucket(
 
 
 def compared(queries: pa.Table, qrels: pa.Table, rates_dev: bool) -> NDArray[np.bool_]:
-    """Which of `queries` get candidates."""
+    """Return which of `queries` get candidates."""
     train = pc.equal(queries["split"], "train")
     if not rates_dev:
         return train.to_numpy(zero_copy_only=False)
@@ -102,9 +99,9 @@ def compared(queries: pa.Table, qrels: pa.Table, rates_dev: bool) -> NDArray[np.
 
 
 def gather(shards: Iterable[pa.Table], queries: pa.Table, config: RetrieveConfig, seed: int) -> tuple[pa.Table, int]:
-    """The hits of all shards that can matter, HITS with the number of their shard besides; and how many shards.
+    """Return the hits of all shards that can matter, as HITS with the shard's number, and the number of shards.
 
-    What is held is bounded by what survives of a bucket, twice, and does not grow with the shards.
+    Memory is bounded by twice the surviving hits of a bucket, regardless of the number of shards.
     """
     kept = [pa.schema([*HITS.schema, SHARD]).empty_table()]
     limit = _MANY
@@ -119,11 +116,10 @@ def gather(shards: Iterable[pa.Table], queries: pa.Table, config: RetrieveConfig
 
 
 def surviving(hits: pa.Table, queries: pa.Table, config: RetrieveConfig, seed: int) -> pa.Table:
-    """Of the hits of some shards those that can matter after merging with any others.
+    """Return those hits of some shards that can matter after merging with any others.
 
-    They are those within the depth of a retriever, known positives, and of the rest the `config.random_negatives` of
-    smallest draw: who is not among the best of some shards is not among those of more, and then stays behind the same
-    draws.
+    These are the hits within the depth of a retriever, known positives, and of the rest the `config.random_negatives`
+    of smallest draw: what is not among the best of some shards is not among the best of more shards.
     """
     places = rank_retrievers(hits, queries, config.retrievers, config.depth)
     kept = np.logical_or.reduce([rank > 0 for rank in places.rank.values()]) | hits["is_positive"].to_numpy()
@@ -134,7 +130,7 @@ def surviving(hits: pa.Table, queries: pa.Table, config: RetrieveConfig, seed: i
 
 
 def by_shard(table: pa.Table, count: int) -> list[pa.Table]:
-    """The rows of each of `count` shards, of a table that is in order of its column `shard`."""
+    """Split a table that is sorted by its column `shard` into the rows of `count` shards."""
     bounds = np.searchsorted(table["shard"].to_numpy(), np.arange(count + 1)).tolist()
     return [table.slice(begin, end - begin) for begin, end in itertools.pairwise(bounds)]
 
@@ -142,7 +138,7 @@ def by_shard(table: pa.Table, count: int) -> list[pa.Table]:
 def rank_hits(
     hits: pa.Table, queries: pa.Table, config: RetrieveConfig
 ) -> tuple[MergedHits, dict[str, NDArray[np.float64]]]:
-    """Ranks of every retriever over all shards, and of their fusion; and each system's scores."""
+    """Return the ranks of every retriever over all shards and of their fusion, and each system's scores."""
     found = rank_retrievers(hits, queries, config.retrievers, config.depth)
     row_N = found.query
     doc_N16 = found.doc_id
@@ -170,7 +166,7 @@ def rank_hits(
 
 
 def rank_retrievers(hits: pa.Table, queries: pa.Table, retrievers: Sequence[str], depth: int) -> Places:
-    """Ranks of `retrievers` over all shards, of hits (HITS) for `queries` in any order."""
+    """Rank the hits (HITS, in any order) of all shards for `queries` by each of `retrievers`."""
     query_N = pc.index_in(hits["query_id"], value_set=queries["query_id"].combine_chunks())
     if query_N.null_count:
         raise AssertionError("hits of queries that are not in this bucket")
@@ -191,7 +187,7 @@ def rank_retrievers(hits: pa.Table, queries: pa.Table, retrievers: Sequence[str]
 def fuse(
     query_N: NDArray[np.int64], rank_RN: NDArray[np.int64], score_RN: NDArray[np.float64], config: RetrieveConfig
 ) -> NDArray[np.float64]:
-    """The hybrid's scores, as `config.fusion` says, of the retrievers in the order of `config.retrievers`."""
+    """Return the hybrid's scores by `config.fusion`, given those of `config.retrievers` in order."""
     rule = config.fusion
     weight_R = np.array([rule.weights.get(name, 1.0) for name in config.retrievers])
     if rule.rule == "rrf":
@@ -200,7 +196,7 @@ def fuse(
 
 
 def _wanted(doc_id: pa.ChunkedArray, shard: pa.ChunkedArray, count: int, needed: pa.Array) -> list[pa.Table]:
-    """Of each of `count` shards its documents that are needed, each once, in order."""
+    """Return the needed documents of each of `count` shards, without repetition, in order."""
     rows = pa.table({"shard": shard, "doc_id": doc_id}).filter(pc.is_in(doc_id, value_set=needed))
     rows = rows.group_by(["shard", "doc_id"]).aggregate([]).sort_by([("shard", "ascending"), ("doc_id", "ascending")])
     return [ids.select(["doc_id"]).cast(WANTED) for ids in by_shard(rows, count)]
@@ -209,7 +205,7 @@ def _wanted(doc_id: pa.ChunkedArray, shard: pa.ChunkedArray, count: int, needed:
 def _rejects(
     hits: pa.Table, queries: pa.Table, qrels: pa.Table, compared_Q: NDArray[np.bool_], chosen: pa.Table
 ) -> pa.Table:
-    """Compared queries without candidates, and positives of theirs that no shard holds."""
+    """Return Rejects of compared queries without candidates, and of their positives that no shard has."""
     names = queries["external_id"].to_pylist()
     ids = queries["query_id"].combine_chunks()
     with_candidates = pc.is_in(ids, value_set=pc.unique(chosen["query_id"])).to_numpy(zero_copy_only=False)

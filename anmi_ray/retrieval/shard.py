@@ -1,10 +1,9 @@
-"""One corpus shard: index its documents, and give every query's hits in it, to be merged over shards.
+"""Index one corpus shard and search it: the hits of every query, to be merged over shards.
 
-A hit is a (query, document) pair with what each retriever said of it, without the text: most hits of a shard do not
-survive the merge, and `hits.texts_of` gives the texts of those that do. Besides the best `depth` of each retriever, a
-train query's hits hold its known positives and the documents that may become its random negatives. Merging the hits
-of all shards (`merge.merge_bucket`) gives what one shard over all documents would give, if the statistics of words are
-those of the whole collection: `statistics` gives a shard's, whose sum is passed to each.
+A hit is a (query, document) pair with the scores of the retrievers, without the text, since most hits do not survive
+the merge. Besides the best `depth` of each retriever, a train query's hits contain its known positives and possible
+random negatives. Merging the hits of all shards (`merge.merge_bucket`) gives the result of one shard over all
+documents, provided that each shard gets the sum of all shards' `statistics`.
 Q queries, N documents of the shard, H hits.
 """
 
@@ -24,24 +23,24 @@ from anmi_ray.config.retrieve import RETRIEVERS, Bm25Config, DenseConfig, FlatIn
 from anmi_ray.core import identity, scripts
 from anmi_ray.core.errors import DataError
 from anmi_ray.retrieval import bm25, dense, lucene, vectors
+from anmi_ray.retrieval.fusion import Hits
 from anmi_ray.retrieval.hits import HITS, full_texts, pair_hash
 from anmi_ray.retrieval.statistics import Statistics
-from anmi_ray.retrieval.top import Hits
 from anmi_ray.store.index_cache import Shelf, scratch
 
 COUNT_WORDS = frozenset({"bm25", "lucene"})  # retrievers whose scores need statistics of words
-# of what stands on a shelf: raised when the same texts and settings would give other files
+# Versions of stored files: raised when the same texts and settings would give other files.
 _VERSION = {"counts": 1, "vectors": 2, "lucene": 1, "approximate": 2}
 _APPROXIMATE = "index.faiss"
 _BLOCK_PAIRS = 1 << 20  # (query, document) pairs hashed at once
 
 
 class DocumentEncoder(Protocol):
-    """What dense retrieval needs of an encoder: `models.encoder.Encoder`."""
+    """The interface of `models.encoder.Encoder` that dense retrieval uses."""
 
     @property
     def revision(self) -> str:
-        """Which weights these are."""
+        """Identifies the weights."""
         ...
 
     def encode(self, texts: Sequence[str], prompt: str | None = None) -> NDArray[np.float32]:
@@ -50,13 +49,14 @@ class DocumentEncoder(Protocol):
 
 
 class ShardRetrievers:
-    """The documents of a shard, indexed for the retrievers that search: each one's best documents of any queries.
+    """The documents of a shard, indexed for the retrievers.
 
-    `documents` stand in rising order of doc_id, so that "the smaller index" breaks ties by doc_id.
-    What is made of the documents alone (counts of words, vectors, Lucene's and approximate indexes) stands on `shelf`;
-    without one it is made for this object alone, and gone with `close`. `known`: the statistics of the whole collection
-    for bm25 and lucene; a retriever without takes those of the shard. `doc_N16` are the ids uint8[N, 16]; `vectors`
-    float32[N, d], None where dense is no retriever.
+    documents: sorted by doc_id, so that the smaller index breaks ties by doc_id.
+    shelf: keeps everything that depends on documents only (counts of words, vectors, indexes); without one it is built
+    for this object and deleted by `close`.
+    known: statistics of the whole collection for bm25 and lucene; by default the shard's own.
+    doc_N16: ids uint8[N, 16].
+    vectors: float32[N, d]; None without the dense retriever.
     """
 
     def __init__(
@@ -85,11 +85,12 @@ class ShardRetrievers:
             opened = _lucene_index(texts, config.lucene, shelf, (known or {}).get("lucene"))
             self._lucene = self._open.enter_context(closing(opened))
         if "dense" in config.retrievers:
-            self.vectors = _document_vectors(documents, texts, config, encoder, shelf)
+            prompt = config.dense.document_prompt
+            self.vectors = _vectors(shelf, documents["doc_id"], texts, config, prompt, encoder)
             self._dense = self._dense_index(self.vectors, encoder, shelf)
 
     def close(self) -> None:
-        """Let go of the indexes."""
+        """Release the indexes."""
         self._open.close()
 
     def _dense_index(
@@ -111,20 +112,25 @@ class ShardRetrievers:
     def best(
         self, texts: Sequence[str], query_Qd: NDArray[np.float32], names: Collection[str], depth: int
     ) -> Iterator[tuple[str, Hits]]:
-        """By retriever of `names`, its `depth` best documents of Q queries; vectors are of the same, for dense alone.
+        """Yield each retriever of `names` with its `depth` best documents per query; only dense uses vectors.
 
-        Raises DataError where the vectors have another dimension than the documents'.
+        Raises DataError if the dimensions of query and document vectors differ.
         """
         if self._bm25 is not None and "bm25" in names:
             yield "bm25", self._bm25.search(texts, depth)
         if self._lucene is not None and "lucene" in names:
             yield "lucene", self._lucene.search(texts, depth, self._threads)
         if self._dense is not None and "dense" in names:
-            self._check_dimension(query_Qd)
+            if self.vectors is not None and len(self.vectors) and self.vectors.shape[1] != query_Qd.shape[1]:
+                raise DataError(
+                    f"documents have vectors of {self.vectors.shape[1]} dimensions, queries of {query_Qd.shape[1]}",
+                    f"model {self._config.dense.model}",
+                    "the model's files changed under its revision: delete the vectors under artifacts/vectors",
+                )
             yield "dense", self._dense.search(query_Qd, depth)
 
     def hits(self, queries: pa.Table, query_Qd: NDArray[np.float32], names: Collection[str]) -> pa.Table:
-        """What `best` finds for `queries` (columns query_id, text) as HITS: no positives, none random, similarity 0."""
+        """Return the result of `best` for `queries` (query_id, text) as HITS: none positive or random, similarity 0."""
         found = self.best(queries["text"].to_pylist(), query_Qd, names, self._config.depth)
         by_retriever = {name: _pairs(hits, len(self.doc_N16)) for name, hits in found}
         pairs = np.unique(np.concatenate([pairs for pairs, _ in by_retriever.values()]))
@@ -132,23 +138,14 @@ class ShardRetrievers:
         return _hits(queries, self.doc_N16, pairs, by_retriever, np.zeros(len(pairs)), none, none)
 
     def lucene_statistics(self, words: Collection[str]) -> Mapping[str, int]:
-        """How many documents of the shard hold each of `words` of Lucene's; nothing where lucene is no retriever."""
+        """Return the number of documents of the shard with each of `words`; empty without the lucene retriever."""
         return {} if self._lucene is None else self._lucene.statistics(words).document_frequency
 
-    def _check_dimension(self, query_Qd: NDArray[np.float32]) -> None:
-        if self.vectors is not None and len(self.vectors) and self.vectors.shape[1] != query_Qd.shape[1]:
-            raise DataError(
-                f"documents have vectors of {self.vectors.shape[1]} dimensions, queries of {query_Qd.shape[1]}",
-                f"model {self._config.dense.model}",
-                "the model's files changed under its revision: delete the vectors under artifacts/vectors",
-            )
 
+class ShardIndex(ShardRetrievers):
+    """A shard for training, with documents in any order: `search` adds positives and random documents.
 
-class ShardIndex:
-    """A shard's `ShardRetrievers` with what training needs besides: `search` gives positives and random documents too.
-
-    The documents may stand in any order.
-    Where dense is no retriever, only documents that are hits are encoded, for their similarity.
+    Without the dense retriever only documents that are hits are encoded, for their similarity.
     """
 
     def __init__(
@@ -161,72 +158,66 @@ class ShardIndex:
         known: Mapping[str, Statistics] | None = None,
     ) -> None:
         self._documents = documents.sort_by("doc_id")
-        self._config = config
         self._encoder = encoder
-        self._retrievers = ShardRetrievers(self._documents, config, encoder, threads, shelf, known)
-        self._doc_N16 = self._retrievers.doc_N16
-
-    def close(self) -> None:
-        """Let go of the indexes."""
-        self._retrievers.close()
+        super().__init__(self._documents, config, encoder, threads, shelf, known)
 
     def search(
         self, queries: pa.Table, qrels: pa.Table, query_Qd: NDArray[np.float32], seed: int, own: pa.Table | None = None
     ) -> pa.Table:
-        """The hits (HITS) of `queries` (Query table; vectors in its order); `qrels` may hold other queries too.
+        """Return the hits (HITS) of `queries` (Query table, with vectors in its order).
 
-        own: pairs (query_id, doc_id) that are never hits. Raises DataError where the vectors have another dimension
-        than the documents'.
+        own: pairs (query_id, doc_id) that are never hits.
+        Raises DataError if the dimensions of query and document vectors differ.
         """
         left_out = np.zeros(0, dtype=np.int64) if own is None else self._flat(queries, own)
         depth = self._config.depth + bool(len(left_out))
-        found = self._retrievers.best(queries["text"].to_pylist(), query_Qd, self._config.retrievers, depth)
-        by_retriever = {name: _pairs(hits, len(self._doc_N16), left_out) for name, hits in found}
+        found = self.best(queries["text"].to_pylist(), query_Qd, self._config.retrievers, depth)
+        by_retriever = {name: _pairs(hits, len(self.doc_N16), left_out) for name, hits in found}
         positive = self._positives(queries, qrels)
         known = np.unique(np.concatenate([positive, *(pairs for pairs, _ in by_retriever.values())]))
         random = self._random(queries, np.union1d(known, left_out), np.union1d(positive, left_out), seed)
         pairs = np.unique(np.concatenate([known, random]))
-        similarity = self._similarity(query_Qd, *np.divmod(pairs, max(1, len(self._doc_N16))))
+        similarity = self._similarity(query_Qd, *np.divmod(pairs, max(1, len(self.doc_N16))))
         marks = np.isin(pairs, positive), np.isin(pairs, random)
-        return _hits(queries, self._doc_N16, pairs, by_retriever, similarity, *marks)
+        return _hits(queries, self.doc_N16, pairs, by_retriever, similarity, *marks)
 
     def _similarity(
         self, query_Qd: NDArray[np.float32], row: NDArray[np.int64], column: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        if self._retrievers.vectors is not None:
-            return dense.similarity(query_Qd, self._retrievers.vectors, row, column)
+        if self.vectors is not None:
+            return dense.similarity(query_Qd, self.vectors, row, column)
         which = np.unique(column)
         texts = full_texts(self._documents.take(which))
         vectors = self._encoder.encode(texts, self._config.dense.document_prompt)
         return dense.similarity(query_Qd, vectors, row, np.searchsorted(which, column))
 
     def _positives(self, queries: pa.Table, qrels: pa.Table) -> NDArray[np.int64]:
-        """Pairs of a train query with a document of this shard that is graded 1 or more, as flat indices."""
+        """Return the pairs of train queries and relevant documents (grade 1 or more) of this shard, as flat indices."""
         train = queries.filter(pc.equal(queries["split"], "train"))
         relevant = qrels.filter(pc.greater_equal(qrels["grade"], 1))
         relevant = relevant.filter(pc.is_in(relevant["query_id"], value_set=train["query_id"].combine_chunks()))
         return self._flat(queries, relevant)
 
     def _flat(self, queries: pa.Table, pairs: pa.Table) -> NDArray[np.int64]:
-        """Those of `pairs` (query_id, doc_id) whose document is in this shard, as flat indices, rising."""
+        """Return the `pairs` (query_id, doc_id) with documents of this shard as ascending flat indices."""
         row = pc.index_in(pairs["query_id"], value_set=queries["query_id"].combine_chunks())
         column = pc.index_in(pairs["doc_id"], value_set=self._documents["doc_id"].combine_chunks())
         here = pc.is_valid(column).to_numpy(zero_copy_only=False)
         row_R = row.to_numpy()[here].astype(np.int64)
         column_R = pc.fill_null(column, 0).to_numpy()[here].astype(np.int64)
-        return np.unique(row_R * len(self._doc_N16) + column_R)
+        return np.unique(row_R * len(self.doc_N16) + column_R)
 
     def _random(
         self, queries: pa.Table, known: NDArray[np.int64], excluded: NDArray[np.int64], seed: int
     ) -> NDArray[np.int64]:
-        """Pairs that may become random negatives after merging, as flat indices.
+        """Return the pairs that may become random negatives after merging, as flat indices.
 
-        Globally a query's random negatives are the `random_negatives` of smallest pair hash among documents that are
-        neither hits nor `excluded` (positives, own documents). A hit of this shard may drop out of the merged hits, so
-        those whose hash is small enough are marked too: with that, merging is exact.
+        A query's random negatives are the `random_negatives` documents of smallest pair hash, over all shards, that are
+        neither hits nor `excluded` (positives, own documents). Since a hit of this shard may drop out of the merged
+        hits, hits with a small enough hash are included, which makes merging exact.
         """
         count = self._config.random_negatives
-        documents = len(self._doc_N16)
+        documents = len(self.doc_N16)
         train = np.flatnonzero(pc.equal(queries["split"], "train").to_numpy(zero_copy_only=False))
         if not count or not documents or not len(train):
             return np.zeros(0, dtype=np.int64)
@@ -235,7 +226,7 @@ class ShardIndex:
         size = max(1, _BLOCK_PAIRS // documents)
         for start in range(0, len(train), size):
             rows = train[start : start + size]
-            hash_BN = pair_hash(query_Q16[rows][:, None], self._doc_N16[None, :], seed)
+            hash_BN = pair_hash(query_Q16[rows][:, None], self.doc_N16[None, :], seed)
             free_BN = hash_BN.copy()
             taken = known[slice(*np.searchsorted(known, [rows[0] * documents, (rows[-1] + 1) * documents]))]
             row, column = np.divmod(taken, documents)
@@ -250,7 +241,7 @@ class ShardIndex:
 
 
 def asked_words(queries: pa.Table, config: RetrieveConfig) -> dict[str, set[str]]:
-    """By retriever that counts words, those of a Query table."""
+    """Return the words of a Query table, by retriever that counts words."""
     texts = queries["text"].to_pylist()
     found = dict[str, set[str]]()
     if "bm25" in config.retrievers:
@@ -263,10 +254,7 @@ def asked_words(queries: pa.Table, config: RetrieveConfig) -> dict[str, set[str]
 def statistics(
     documents: pa.Table, config: RetrieveConfig, words: Mapping[str, Collection[str]], shelf: Shelf
 ) -> dict[str, Statistics]:
-    """By retriever that counts words, the statistics of a shard (Document table) alone, of its `words`.
-
-    bm25 without a list of words gives those of all words.
-    """
+    """Return a shard's own statistics of `words` (bm25: all words if not given), by retriever that counts words."""
     texts = full_texts(documents.sort_by("doc_id"))
     found = dict[str, Statistics]()
     if "bm25" in config.retrievers:
@@ -306,7 +294,7 @@ def _lucene_index(
 def query_vectors(
     queries: pa.Table, config: RetrieveConfig, encoder: DocumentEncoder, shelf: Shelf
 ) -> NDArray[np.float32]:
-    """Vectors float32[Q, d] of a Query table, in its order: computed once, and used for every shard."""
+    """Return the vectors float32[Q, d] of a Query table, in its order, for use with every shard."""
     texts = queries["text"].to_pylist()
     return _vectors(shelf, queries["query_id"], texts, config, config.dense.query_prompt, encoder)
 
@@ -314,15 +302,9 @@ def query_vectors(
 def document_vectors(
     documents: pa.Table, config: RetrieveConfig, encoder: DocumentEncoder, shelf: Shelf
 ) -> NDArray[np.float32]:
-    """Vectors float32[N, d] of a Document table, in order of doc_id."""
+    """Return the vectors float32[N, d] of a Document table, in order of doc_id."""
     documents = documents.sort_by("doc_id")
-    return _document_vectors(documents, full_texts(documents), config, encoder, shelf)
-
-
-def _document_vectors(
-    documents: pa.Table, texts: Sequence[str], config: RetrieveConfig, encoder: DocumentEncoder, shelf: Shelf
-) -> NDArray[np.float32]:
-    return _vectors(shelf, documents["doc_id"], texts, config, config.dense.document_prompt, encoder)
+    return _vectors(shelf, documents["doc_id"], full_texts(documents), config, config.dense.document_prompt, encoder)
 
 
 def _vectors(
@@ -333,7 +315,7 @@ def _vectors(
     prompt: str | None,
     encoder: DocumentEncoder,
 ) -> NDArray[np.float32]:
-    """Vectors float32[N, d] of texts, as they stand on the shelf."""
+    """Return the vectors float32[N, d] of texts, as stored on the shelf."""
     id_N16 = identity.id_matrix(ids)
 
     def make(folder: Path) -> None:
@@ -344,7 +326,7 @@ def _vectors(
 
 
 def _vector_settings(config: DenseConfig, prompt: str | None, encoder: DocumentEncoder) -> dict[str, Any]:
-    """All that a text's vector follows from besides the text."""
+    """Return everything besides the text that determines its vector."""
     return {
         "model": encoder.revision,
         "max_tokens": config.max_tokens,
@@ -355,7 +337,7 @@ def _vector_settings(config: DenseConfig, prompt: str | None, encoder: DocumentE
 
 
 def _pairs(hits: Hits, documents: int, left_out: ArrayLike = ()) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Hits as (flat index query · N + document, score), rising, without padding and the pairs `left_out`."""
+    """Return hits as (ascending flat index query · N + document, score), without padding and the pairs `left_out`."""
     index_QK, score_QK = hits
     row, place = np.nonzero(index_QK >= 0)
     pairs = row * documents + index_QK[row, place]
@@ -373,7 +355,7 @@ def _hits(
     positive_H: NDArray[np.bool_],
     random_H: NDArray[np.bool_],
 ) -> pa.Table:
-    """HITS of `pairs_H` (flat, rising), with the scores of those that each retriever found."""
+    """Return HITS of the ascending flat indices `pairs_H`, with the retrievers' scores."""
     row, column = np.divmod(pairs_H, max(1, len(doc_N16)))
     none = (np.zeros(0, dtype=np.int64), np.zeros(0))
     scores = {f"{name}_score": _aligned(pairs_H, *by_retriever.get(name, none)) for name in RETRIEVERS}
@@ -390,7 +372,7 @@ def _hits(
 
 
 def _aligned(pairs_H: NDArray[np.int64], pairs: NDArray[np.int64], scores: NDArray[np.float64]) -> pa.Array:
-    """`scores` of `pairs` at their places in `pairs_H` (both rising); null elsewhere."""
+    """Return the `scores` of `pairs` at their positions in `pairs_H` (both ascending); null elsewhere."""
     result = np.zeros(len(pairs_H))
     null = np.ones(len(pairs_H), dtype=bool)
     at = np.searchsorted(pairs_H, pairs)

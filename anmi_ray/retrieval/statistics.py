@@ -1,11 +1,11 @@
-"""What BM25 knows of a collection besides a document: how many there are, how long, and how many hold each word.
+"""Statistics of a collection for BM25: number and length of documents, and document frequencies of the queries' words.
 
-Shards that know themselves alone give a word another weight each, and their scores cannot be compared. Of words that
-no query has, nothing needs to be known: what is kept is bounded by the words of the queries.
+With statistics of its own, each shard would weigh words differently, and scores could not be compared.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 Longs = NDArray[np.int64]
-# One row a retriever; document_frequency is in the order of a list of words that stands elsewhere, or in `words`.
+# One row per retriever; document_frequency is in the order of a list of words stored elsewhere, or in `words`.
 COUNTED = pa.schema(
     [
         pa.field("retriever", pa.string(), nullable=False),
@@ -28,7 +28,7 @@ WORDS = pa.field("words", pa.list_(pa.string()), nullable=False)
 
 @dataclass(frozen=True)
 class Statistics:
-    """Documents, the sum of their lengths in words, and how many documents hold a word. Of shards they add up."""
+    """Number of documents, sum of their lengths in words, and documents per word; shards add up."""
 
     documents: int
     length: int
@@ -40,32 +40,30 @@ class Statistics:
         return self.length / self.documents if self.documents else 0.0
 
     def idf(self, words: Sequence[str]) -> NDArray[np.float64]:
-        """ln(1 + (N − n + ½)/(n + ½)) of each word, as Lucene has it; one that is not known counts as held once."""
+        """Return ln(1 + (N − n + ½)/(n + ½)) of each word, as in Lucene; unknown words count as occurring once."""
         held = np.array([max(1, self.document_frequency.get(word, 0)) for word in words], dtype=np.float64)
         return np.log1p((np.maximum(self.documents, held) - held + 0.5) / (held + 0.5))
 
     @staticmethod
     def merged(parts: Iterable[Statistics]) -> Statistics:
-        """Statistics of the union of disjoint shards."""
-        documents = 0
-        length = 0
-        frequency = dict[str, int]()
+        """Return the statistics of the union of disjoint shards."""
+        documents = length = 0
+        frequency = Counter[str]()
         for part in parts:
-            documents = documents + part.documents
-            length = length + part.length
-            for word, count in part.document_frequency.items():
-                frequency[word] = frequency.get(word, 0) + count
+            documents += part.documents
+            length += part.length
+            frequency.update(part.document_frequency)
         return Statistics(documents, length, frequency)
 
 
 def counted(found: Mapping[str, Statistics], words: Mapping[str, Sequence[str]]) -> pa.Table:
-    """The Statistics of each retriever as COUNTED, of its `words` and in their order."""
+    """Return the Statistics of each retriever as COUNTED, for its `words` in their order."""
     frequency = [[one.document_frequency.get(word, 0) for word in words[name]] for name, one in found.items()]
     return _table(list(found), [(one.documents, one.length) for one in found.values()], frequency)
 
 
 def summed(parts: Iterable[pa.Table], words: Mapping[str, Sequence[str]]) -> pa.Table:
-    """COUNTED of the whole collection from that of each shard, taken one by one, and the `words` of its rows."""
+    """Sum COUNTED over shards, and add the column WORDS."""
     size = {name: [0, 0] for name in words}
     frequency = {name: np.zeros(len(of_name), dtype=np.int64) for name, of_name in words.items()}
     for part in parts:
@@ -88,7 +86,7 @@ def _table(names: list[str], size: list[tuple[int, int]], frequency: Sequence[Se
 
 
 def read(table: pa.Table) -> dict[str, Statistics]:
-    """The Statistics by retriever of what `summed` gave."""
+    """Return the Statistics by retriever from the table of `summed`."""
     return {
         row["retriever"]: Statistics(
             row["documents"], row["length"], dict(zip(row["words"], row["document_frequency"], strict=True))

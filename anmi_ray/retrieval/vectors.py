@@ -1,4 +1,4 @@
-"""Vectors of texts as a Parquet file: computed once, read by every later run over the same texts.
+"""Store vectors of texts in a Parquet file, for later runs over the same texts.
 
 N texts, d dimensions.
 """
@@ -23,11 +23,8 @@ def write(folder: Path, id_N16: NDArray[np.uint8], vector_Nd: NDArray[np.float32
     """Write the vectors (columns id, vector) as `stored`: float32 or float16."""
     rows, width = vector_Nd.shape
     flat = pa.array(np.ascontiguousarray(vector_Nd.astype(stored)).reshape(-1))
-    columns = {
-        "id": identity.id_column(id_N16),
-        "vector": pa.FixedSizeListArray.from_arrays(flat, width),
-    }
-    # numbers without repetition: neither a dictionary nor compression gains anything
+    columns = {"id": identity.id_column(id_N16), "vector": pa.FixedSizeListArray.from_arrays(flat, width)}
+    # Numbers rarely repeat, so neither a dictionary nor compression helps.
     pq.write_table(
         pa.table(columns),
         folder / FILE,
@@ -39,7 +36,7 @@ def write(folder: Path, id_N16: NDArray[np.uint8], vector_Nd: NDArray[np.float32
 
 
 def read(folder: Path, id_N16: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """The vectors float32[N, d] of these ids, in their order. Raises DataError where the file holds something else."""
+    """Return the vectors float32[N, d] of these ids. Raises DataError if the file is damaged or has other ids."""
     try:
         table = pq.read_table(folder / FILE, use_threads=False, page_checksum_verification=True)
     except (OSError, pa.ArrowInvalid) as error:

@@ -1,1 +1,1 @@
-"""Anyone's tables and files: formats, rows checked one by one, TREC's runs and qrels."""
+"""Users' tables and files: formats, checked rows, TREC's runs and qrels."""

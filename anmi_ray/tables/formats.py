@@ -1,11 +1,10 @@
-"""Tables from and to files that people have: CSV, TSV, JSONL (also .gz, .zst) and Parquet, chosen by the suffix.
+"""Read and write users' tables: CSV, TSV, JSONL (also .gz, .zst) and Parquet, chosen by the suffix.
 
-Reading keeps what a message needs: the number of every row's line, and the lines that make no row, as rejects.
+Every row keeps the number of its line, and lines that cannot be read are rejects.
 """
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import io
 import json
@@ -30,12 +29,12 @@ KNOWN = ".csv, .tsv, .jsonl (each also .gz or .zst) or .parquet"
 _ARRAY = ".json"  # read like .jsonl, not written
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _FORMATS = (*_SEPARATORS, ".jsonl", ".parquet")
-_WHOLE = 1 << 28  # bytes of a file that is no table of rows
-_BATCH = 1 << 17  # rows of Parquet that are read at once
+_WHOLE = 1 << 28  # bytes of a file that is read whole
+_BATCH = 1 << 17  # rows of Parquet read at once
 
 
 def format_of(path: Path, reading: bool = False) -> tuple[str, str | None]:
-    """(One of _FORMATS, compression or None) of a file by its name; ConfigError on any other."""
+    """Return (one of _FORMATS, compression or None) by a file's name. Raises ConfigError for another suffix."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compression = COMPRESSIONS.get(suffixes[-1]) if suffixes else None
     kind = (suffixes[:-1] if compression else suffixes)[-1:]
@@ -49,10 +48,10 @@ def format_of(path: Path, reading: bool = False) -> tuple[str, str | None]:
 def check_outputs(
     outputs: Mapping[str, Path | None], inputs: Iterable[Path], any_name: Collection[str] = ("json",)
 ) -> None:
-    """Refuse, before anything is computed, a name without a format, a folder that is missing, two names for one file.
+    """Check output names before anything is computed: known format, existing folder, not an input or another output.
 
-    `outputs` by option: a plot is .svg or .html, those of `any_name` have any, the others are tables. `-` is standard
-    output, or input: which holds one table. Raises ConfigError.
+    `outputs` by option: a plot is .svg or .html, those of `any_name` have any suffix, others are tables; `-` is
+    standard output or input. Raises ConfigError.
     """
     given = list(inputs)
     if given.count(STANDARD) > 1:
@@ -64,9 +63,8 @@ def check_outputs(
         if option not in any_name and path != STANDARD:
             format_of(path)
         if path.resolve() in seen:
-            raise ConfigError(
-                f"--{option} would overwrite it; it {seen[path.resolve()]}", str(path), "give another name"
-            )
+            message = f"--{option} would overwrite it; it {seen[path.resolve()]}"
+            raise ConfigError(message, str(path), "give another name")
         if path.is_dir():
             raise ConfigError(f"--{option}: is a folder", str(path), "name a file in it")
         if not path.parent.is_dir():
@@ -76,7 +74,7 @@ def check_outputs(
 
 
 def read_rows(path: Path, texts: Sequence[str], numbers: Sequence[str] = ()) -> Rows:
-    """All rows of a file, as `read_batches` reads them."""
+    """Return all rows of a file, as `read_batches` reads them."""
     return Rows.joined(read_batches(path, texts, numbers))
 
 
@@ -87,14 +85,14 @@ def read_batches(
     defaults: Mapping[str, str] | None = None,
     free: str | None = None,
 ) -> Iterator[Rows]:
-    """The rows of a file, some hundred thousand at a time, with those of the columns that it has.
+    """Yield a file's rows, some hundred thousand at a time, with the given columns that it has; `-` is standard input.
 
-    `texts` hold ids or words, `numbers` numbers; `defaults` is what a JSON object without a key means, where others
-    have it (null if not told). `free` is the one of `texts` that holds free text: its cells may be long and, in CSV,
-    run over several lines; elsewhere a quote that closes in another line counts as left open. In CSV a record whose
-    quoted cell runs over several lines counts as one line; records without content are skipped; elements of a file that
-    is one JSON array count as its lines. At least one batch, empty where the file is. `-` is standard input. Raises
-    DataError or StoreError if the file cannot be read.
+    texts, numbers: columns of ids or words, and of numbers.
+    defaults: value of a key that a JSON object lacks and others have; null if not given.
+    free: one of `texts` that holds free text: its cells may be long and, in CSV, run over several lines; in other
+    columns a quote that closes in another line counts as left open.
+    In CSV a record counts as one line even if a quoted cell runs over several; elements of a JSON array count as lines;
+    records without content are skipped. There is at least one batch. Raises DataError or StoreError.
     """
     if path == STANDARD:
         with streams.spooled() as file:
@@ -113,9 +111,9 @@ def read_batches(
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file of any name, unpacked where it ends with .gz or .zst; `-` is standard input.
+    """Yield the lines of a text file, unpacked if its name ends with .gz or .zst; `-` is standard input.
 
-    DataError where a line is not UTF-8, or larger than a record may be; StoreError where the file cannot be read.
+    Raises DataError if a line is not UTF-8 or too large, StoreError if the file cannot be read.
     """
     if path == STANDARD:
         yield from streams.decoded_lines(sys.stdin.buffer, streams.INPUT)
@@ -141,40 +139,38 @@ def identity_of(path: Path) -> str:
 
 
 def content_hash(path: Path) -> str:
-    """Hash of a file's bytes, whatever its name. StoreError or DataError where it cannot be read."""
+    """Hash a file's bytes. Raises StoreError or DataError if it cannot be read."""
     with _reading(path, None), path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()  # type: ignore[arg-type]
 
 
 @contextmanager
 def _reading(path: Path, compression: str | None) -> Iterator[None]:
-    """What goes wrong with the file itself, said to its owner."""
+    """Convert errors of the file itself."""
     if path.is_dir():
         raise DataError("is a folder, not a file", str(path), "give the file's path")
     try:
         yield
     except pa.ArrowException as error:
-        raise DataError(f"is no Parquet file: {error}", str(path), "mend the file, or name it as what it is") from None
+        remedy = "correct the file, or name it by its format"
+        raise DataError(f"is not a Parquet file: {error}", str(path), remedy) from None
     except OSError as error:
         if compression and error.errno is None:  # what a decompressor says
-            remedy = f"mend the file, or name it without {path.suffix}"
+            remedy = f"correct the file, or name it without {path.suffix}"
             raise DataError(f"cannot be unpacked: {error}", str(path), remedy) from None
         raise from_file_error(error, str(path)) from None
 
 
 @contextmanager
 def _unpacked(path: Path, compression: str | None) -> Iterator[io.BufferedReader]:
-    """A file that is read line by line."""
+    """Open a file for reading line by line."""
     with pa.input_stream(str(path), compression=compression) as raw, io.BufferedReader(raw, 1 << 20) as file:  # type: ignore[arg-type]
         yield file
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, which then takes the place of `path`: it is replaced whole or not at all.
-
-    StoreError where the storage refuses.
-    """
+    """Yield a path to write to, which then replaces `path`, completely or not at all. Raises StoreError."""
     temporary = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         try:
@@ -190,7 +186,7 @@ def write_text(text: str, path: Path) -> None:
     """Write a text file whole, as `replacing` does; `-` is standard output."""
     if path == STANDARD:
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(encoding="utf-8")  # a table is, whatever the terminal is
+            sys.stdout.reconfigure(encoding="utf-8")  # regardless of the terminal
         sys.stdout.write(text)
         return
     with replacing(path) as temporary:
@@ -198,7 +194,7 @@ def write_text(text: str, path: Path) -> None:
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write a table in the format of the file's name; to standard output, `-`, as CSV."""
+    """Write a table in the format of the file's name; `-` is standard output, as CSV."""
     if path == STANDARD:
         sink = pa.BufferOutputStream()
         _write_csv(table, sink, ".csv")
@@ -234,97 +230,71 @@ def _parquet_batches(path: Path, columns: Sequence[str]) -> Iterator[Rows]:
             yield Rows(none, str(path), numbers=np.zeros(0, np.int64), found=found)
 
 
-def _read_jsonl(
-    content: bytes,
-    path: Path,
-    texts: Sequence[str],
-    numeric: Sequence[str],
-    defaults: Mapping[str, str],
-    first: int,
-    broken: list[tuple[int, str]],
-    known: Sequence[str],
-) -> Rows:
-    """One object a line; values as text, so that all formats are checked alike.
-
-    `first` is the number of the first line, `broken` what is known to be wrong with some, `known` are columns that
-    there are even if these lines have none.
-    """
-    columns = (*texts, *numeric)
-    cells: dict[str, list[str | None]] = {name: [] for name in columns}
-    numbers: list[int] = []
-    found: dict[str, None] = dict.fromkeys(known)
-    for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), first):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError("expected an object of columns and values")
-            values = [_cell(name, row.get(name, defaults.get(name)), name in numeric) for name in columns]
-        except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
-            broken.append((number, str(error)))
-            continue
-        found.update(dict.fromkeys(row))
-        numbers.append(number)
-        for name, value in zip(columns, values, strict=True):
-            cells[name].append(value)
-    table = pa.table({name: pa.array(cells[name], pa.string()) for name in columns if name in found})
-    return Rows(table, str(path), ":", np.array(numbers, np.int64), refused_lines(path, sorted(broken)), tuple(found))
-
-
 def _jsonl_batches(
     path: Path, compression: str | None, texts: Sequence[str], numeric: Sequence[str], defaults: Mapping[str, str]
 ) -> Iterator[Rows]:
-    known: list[str] = []
-    for _, content, _ in _line_blocks(path, compression):  # what one line has and another lacks is missing in that one
-        known += [name for name in (*texts, *numeric) if name not in known and _has_key(content, name)]
-    empty = True
-    for first, content, broken in _line_blocks(path, compression):
-        empty = False
-        yield _read_jsonl(content, path, texts, numeric, defaults, first, broken, known)
-    if empty:
-        yield _read_jsonl(b"", path, texts, numeric, defaults, 1, [], known)
+    """Yield objects, one per line, with values as text, so that all formats are checked alike."""
+    columns = (*texts, *numeric)
+    known = _keys(path, compression, columns)
+    for block in _line_blocks(path, compression):
+        cells: dict[str, list[str | None]] = {name: [] for name in columns}
+        numbers: list[int] = []
+        broken: list[tuple[int, str]] = []
+        found: dict[str, None] = dict.fromkeys(known)
+        for number, line in block:
+            if isinstance(line, int):
+                broken.append((number, f"{streams.TOO_LARGE}: {line:,} bytes"))
+                continue
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise ValueError("expected an object of columns and values")
+                values = [_cell(name, row.get(name, defaults.get(name)), name in numeric) for name in columns]
+            except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+                broken.append((number, str(error)))
+                continue
+            found.update(dict.fromkeys(row))
+            numbers.append(number)
+            for name, value in zip(columns, values, strict=True):
+                cells[name].append(value)
+        table = pa.table({name: pa.array(cells[name], pa.string()) for name in columns if name in found})
+        yield Rows(table, str(path), ":", np.array(numbers, np.int64), refused_lines(path, broken), tuple(found))
 
 
-def _has_key(content: bytes, name: str) -> bool:
-    """Return whether some object in these lines has the key, parsing only lines that contain its name."""
-    quoted = f'"{name}"'.encode()
-    return quoted in content and any(quoted in line and name in _object(line) for line in content.split(b"\n"))
+def _keys(path: Path, compression: str | None, columns: Sequence[str]) -> list[str]:
+    """Return the columns that are keys of some object: the others lack a value, in any batch."""
+    absent = {name: f'"{name}"'.encode() for name in columns}
+    for block in _line_blocks(path, compression):
+        for _, line in block:
+            if isinstance(line, bytes) and (named := [name for name, quoted in absent.items() if quoted in line]):
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                keys = set(named) & row.keys() if isinstance(row, dict) else set[str]()
+                absent = {name: quoted for name, quoted in absent.items() if name not in keys}
+    return [name for name in columns if name not in absent]
 
 
-def _object(line: bytes) -> dict[str, Any]:
-    """Return the object in a line, or an empty one."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return row if isinstance(row, dict) else {}
-
-
-def _line_blocks(path: Path, compression: str | None) -> Iterator[tuple[int, bytes, list[tuple[int, str]]]]:
-    """(number of the first line, whole lines, which of them are blank here for they are too large) of a file."""
-    first = 1
-    lines: list[bytes] = []
-    broken: list[tuple[int, str]] = []
+def _line_blocks(path: Path, compression: str | None) -> Iterator[list[tuple[int, bytes | int]]]:
+    """Yield blocks of (number, line), with the size instead of a line that is too large; at least one block."""
+    block: list[tuple[int, bytes | int]] = []
     size = 0
     with _unpacked(path, compression) as file:
         streams.check_head(file.peek(64), str(path))
         for number, line in streams.json_records(file, str(path)):
-            if isinstance(line, int):
-                broken.append((number, f"{streams.TOO_LARGE}: {line:,} bytes"))
-                line = b"\n"
-            lines.append(line if line.endswith(b"\n") else line + b"\n")
-            size += len(line)
+            block.append((number, line))
+            size += len(line) if isinstance(line, bytes) else 0
             if size >= streams.BLOCK:
-                yield first, b"".join(lines).removesuffix(b"\n"), broken
-                first = number + 1
-                lines, broken, size = [], [], 0
-    if lines:
-        yield first, b"".join(lines).removesuffix(b"\n"), broken
+                yield block
+                block, size = [], 0
+    yield block
 
 
 def _cell(name: str, value: Any, numeric: bool) -> str | None:
-    """A value of a JSON object as text; ValueError where such a column cannot hold it."""
+    """Return a value of a JSON object as text. Raises ValueError if the column cannot hold it."""
     if isinstance(value, str):
         value.encode()  # UnicodeEncodeError is a ValueError: half a surrogate pair
         return value

@@ -1,18 +1,18 @@
-"""Preferences of anybody's: the one reader of files and tables that say which of two documents is the better.
+"""Read users' preferences: files and tables that say which of two documents is better.
 
-A row is one answer. Columns query_id, doc_a, doc_b (text or integers) and preference, in [0, 1] and of doc_a; besides
-these a caller reads some of
+A row is one answer. Columns are query_id, doc_a, doc_b (text or integers) and preference for doc_a, in [0, 1]; callers
+also read some of
 
-    judge               who answered; without a name where there is none
-    order               ab: doc_a was shown first, ba: doc_b was; also in capitals and in the words of _FIRST and
-                        _SECOND; without the column doc_a was
-    error               why the judge failed; such a row needs no preference, and has none
-    round               a whole number that tells apart what was asked again; 0 without the column
-    games               how many games the row counts for; 1 without the column
+    judge               who answered; empty without the column
+    order               ab: doc_a was shown first, ba: doc_b; also in capitals and in the words of _FIRST and _SECOND;
+                        ab without the column
+    error               why the judge failed; such a row has no preference
+    round               a whole number that distinguishes repeated questions; 0 without the column
+    games               number of games for which the row counts; 1 without the column
     length_a, length_b  of the texts, in any unit
 
-Ids, names and words are read without blanks around them. Rows that cannot be used are refused with reason and place.
-Letter: N rows that may be used.
+Blanks around ids, names and words are removed. Rows that cannot be used are rejects with reason and place.
+Letter: N usable rows.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from anmi_ray.core.records import REJECT
 from anmi_ray.tables import formats
 from anmi_ray.tables.rows import Flags, Longs, Refusals, Rows, rows_of, verdict
 
-ONE_QUERY = "all"  # the query's id where a table is read as one query
-# Values of `order` that say which document was shown first, in lower case and without what _JOINTS matches. Not 0, 1,
-# true and false: some tools mean one order by them, some the other.
+ONE_QUERY = "all"  # the query's id if a table is read as one query
+# Values of `order`, in lower case and without what _JOINTS matches. Not 0, 1, true and false, whose meaning differs
+# between tools.
 _FIRST = ("ab", "a", "doca", "afirst", "docafirst", "first", "original", "unswapped", "notswapped", "normal", "forward")
 _SECOND = (
     *("ba", "b", "docb", "bfirst", "docbfirst", "second", "swapped", "swap"),
@@ -41,20 +41,21 @@ _SECOND = (
 )
 _JOINTS = r"[\s\pZ,/_|()-]+"
 _LENGTHS = ("length_a", "length_b")
-_ERROR = 200  # characters of a failure's text that are kept: failures are counted by it
+_ERROR = 200  # characters kept of an error, by which failures are counted
 _RENAME = "rename the columns, or name them with --columns, which anmi rate and anmi audit take"
 _NAMES = ("query_id", "doc_a", "doc_b", "judge")
 _NEEDED = ("query_id", "doc_a", "doc_b", "preference")
-_DEFAULTS = {"games": "1"}  # what a JSON object without a key means, where others have it, if not nothing
-Checks = dict[str, Flags]  # by reason, the rows that it refuses
+_DEFAULTS = {"games": "1"}  # values of keys that a JSON object lacks and others have
+Checks = dict[str, Flags]  # rows to refuse, by reason
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The columns that a caller reads, of ids and words and of numbers.
+    """The columns that a caller reads.
 
-    orders_needed: a row without an order, where others have one, is refused; else its order is unknown. no_query: the
-    remedy where there is no query_id.
+    texts, numbers: columns of ids and words, and of numbers.
+    orders_needed: whether a row without an order is refused if others have one; else its order is unknown.
+    no_query: the remedy if query_id is missing.
     """
 
     texts: tuple[str, ...]
@@ -64,7 +65,7 @@ class Reading:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All of them."""
+        """All columns."""
         return self.texts + self.numbers
 
 
@@ -79,12 +80,15 @@ ANSWERS = Reading((*_NEEDED[:3], "judge", "order", "error"), (_NEEDED[3], "round
 
 @dataclass(frozen=True)
 class PreferenceRows(Refusals):
-    """Rows that may be used, and Reject rows of the others; rows = N + rejects.num_rows.
+    """Usable rows, and Reject rows of the others; rows = N + rejects.num_rows.
 
-    query, doc_a, doc_b, judge text[N]; error text[N], null where the judge answered; preference float64[N], NaN where
-    it did not; shown int8[N], 1 where doc_a was shown first, -1 where doc_b was, 0 unknown; round int64[N]; games
-    float64[N]; log_length float64[N] ln(length of doc_a / length of doc_b), NaN unknown.
-    number int64[N]: row i stands at place + joint + number[i].
+    query, doc_a, doc_b, judge: text[N].
+    error: text[N], null if the judge answered.
+    preference: float64[N], NaN if the judge failed.
+    shown: int8[N], 1 if doc_a was shown first, -1 if doc_b was, 0 unknown.
+    round: int64[N]; games: float64[N].
+    log_length: float64[N], ln(length of doc_a / length of doc_b), NaN unknown.
+    number: int64[N]; the place of row i is place + joint + number[i].
     """
 
     query: pa.Array
@@ -105,13 +109,13 @@ class PreferenceRows(Refusals):
         return pc.binary_join_element_wise(self.place, pa.array(self.number[rows]).cast(pa.string()), self.joint)
 
     def keys(self, rows: Longs | slice = slice(None)) -> pa.Array:
-        """What some of the rows are about: "query: doc_a, doc_b"."""
+        """Return the keys of some rows: "query: doc_a, doc_b"."""
         which = pa.array(np.arange(len(self.number))[rows])
         query, a, b = (column.take(which) for column in (self.query, self.doc_a, self.doc_b))
         return pc.binary_join_element_wise(pc.binary_join_element_wise(query, a, ": "), b, ", ")
 
     def refuse(self, rows: Longs, reason: str) -> pa.Table:
-        """Some of the rows as Rejects."""
+        """Return some rows as Rejects."""
         count = len(rows)
         columns = {"place": self.places(rows), "key": self.keys(rows)}
         return REJECT.table({**columns, "reason": [reason] * count, "detail": [""] * count})
@@ -120,10 +124,11 @@ class PreferenceRows(Refusals):
 def read_preferences(
     path: Path, reading: Reading, one_query: bool = False, columns: Mapping[str, str] | None = None
 ) -> PreferenceRows:
-    """All rows of a file of any format of `tables.formats`, read and checked by batches.
+    """Read and check all rows of a file in any format of `tables.formats`.
 
-    DataError: the file cannot be read, or a column is missing or cannot hold such values. `one_query`: query_id is not
-    needed, and not read. `columns` says by our name what a column is called otherwise.
+    one_query: query_id is neither needed nor read.
+    columns: other names of columns, by ours.
+    Raises DataError if the file cannot be read, or a column is missing or of an unsuitable type.
     """
     return _joined(read_preference_batches(path, reading, one_query, columns))
 
@@ -140,7 +145,7 @@ def read_preference_batches(
 
 
 def check_preferences(source: Any, reading: Reading, one_query: bool = False) -> PreferenceRows:
-    """Check what `rows_of` takes. DataError: a column is missing or of a type that cannot hold such values."""
+    """Check a table (see `rows_of`). Raises DataError if a column is missing or of an unsuitable type."""
     rows = rows_of(source)
     needed = [name for name in _NEEDED if not (one_query and name == "query_id")]
     if set(_LENGTHS) <= set(reading.numbers) and set(rows.columns) & set(_LENGTHS):
@@ -219,7 +224,7 @@ def _pair_checks(query: pa.Array, a: pa.Array, b: pa.Array) -> Checks:
 
 
 def _error(rows: Rows) -> pa.Array:
-    """What went wrong, on one line and cut to _ERROR characters; null where nothing did."""
+    """Return errors on one line, cut to _ERROR characters; null if there was none."""
     return pc.utf8_slice_codeunits(pc.replace_substring_regex(rows.text("error"), r"\s+", " "), 0, _ERROR)
 
 

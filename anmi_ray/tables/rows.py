@@ -1,7 +1,4 @@
-"""Tables of anybody's rows: ids and numbers are read, and what cannot be used is refused with place and reason.
-
-Letter: N rows of the table.
-"""
+"""Read ids and numbers from users' rows, and reject rows that cannot be used, with place and reason."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ from anmi_ray.core.identity import BLANKS
 from anmi_ray.core.records import REJECT
 from anmi_ray.tables.streams import TOO_LARGE
 
-# What a number may look like, to Python and to Arrow alike: ASCII digits, a point, no "1_0", "1,5", "0x10".
+# Numbers as Python and Arrow both read them: ASCII digits, a point, no "1_0", "1,5", "0x10".
 _DECIMAL = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 _REAL = re.compile(_DECIMAL)
 _LARGEST = 10**9  # whole numbers below it fit an int32
-_NUMBER = rf"^({_DECIMAL}|[+-]?(?i:nan|inf|infinity))$"  # of a column, whose checks name what is not finite
+_NUMBER = rf"^({_DECIMAL}|[+-]?(?i:nan|inf|infinity))$"  # in a column; later checks refuse what is not finite
 _DECIMAL_COMMA = r"^[+-]?[0-9]*,[0-9]+$"
 DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 _BLANKS = " \t\n\r\f\v"  # around a number
@@ -36,7 +33,7 @@ _VALUE = 40  # characters of a refused value in a message
 _COLUMNS = 200  # characters of a table's columns that a message names
 Flags = NDArray[np.bool_]
 Longs = NDArray[np.int64]
-Numbers = tuple[NDArray[np.float64], Mapping[str, Flags]]  # values, NaN where there is none; what is wrong with which
+Numbers = tuple[NDArray[np.float64], Mapping[str, Flags]]  # values, NaN if missing; rows by what is wrong
 
 
 def real_of(text: str) -> float | None:
@@ -51,7 +48,7 @@ def real_of(text: str) -> float | None:
 
 
 def whole_of(text: str) -> int | None:
-    """The whole number of at most nine digits in a text, also as a float (`2.0`); None if it is another text.
+    """Parse a whole number of at most nine digits, also as a float (`2.0`); None if it is not one.
 
     >>> whole_of("+2"), whole_of("2.0"), whole_of("1.5"), whole_of("1_0"), whole_of("10000000000")
     (2, 2, None, None, None)
@@ -61,12 +58,12 @@ def whole_of(text: str) -> int | None:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds texts."""
+    """Return whether a column of this type holds texts."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def delimiter_of(line: str, usual: str) -> str:
-    """What separates the cells of a file's first line: the usual, unless only one other of DELIMITERS stands there.
+    """Return what separates cells: `usual`, unless exactly one of DELIMITERS occurs in a file's first line.
 
     >>> delimiter_of("id;text", ","), delimiter_of("id;a,text", ","), delimiter_of("a;b|c", ",")
     (';', ',', ',')
@@ -76,9 +73,9 @@ def delimiter_of(line: str, usual: str) -> str:
 
 
 def misread(line: str, usual: str) -> str:
-    r"""What a message says more of a line without the sign that usually separates its columns: which does.
+    r"""Explain in a message why a line lacks its usual separator: it has another, or consists of several lines.
 
-    Or that it is several lines: old programs end theirs with a carriage return alone. Tabs count as spaces.
+    Old programs end lines with a carriage return alone. Tabs count as spaces.
 
     >>> misread("q,0,d,1", " "), misread("q 0 d,1", " "), misread("q 0 d 1\rq 0 e 1", " ")
     (', but columns separated by commas', '', ', but lines that end with carriage returns alone')
@@ -92,10 +89,11 @@ def misread(line: str, usual: str) -> str:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table as read and where it came from.
+    """A table as read, and where it came from.
 
-    `place` names the whole; row i of the table stands at `place` + `joint` + numbers[i] (None: 1, 2, ...); `refused`
-    are Reject rows of what made no row of the table; `found` are all columns that were there, if not just the table's.
+    place: of the whole; row i is at place + joint + numbers[i] (None: 1, 2, ...).
+    refused: Reject rows of lines that could not be read.
+    found: names of all columns of the source, if not just the table's.
     """
 
     table: pa.Table
@@ -112,7 +110,7 @@ class Rows:
 
     @classmethod
     def joined(cls, parts: Iterable[Rows]) -> Rows:
-        """The rows of a file's batches, at least one, as one."""
+        """Join the batches of a file, at least one."""
         batches = list(parts)
         numbers = [part.numbers for part in batches if part.numbers is not None]
         return replace(
@@ -123,9 +121,9 @@ class Rows:
         )
 
     def without_long(self, texts: Sequence[str]) -> Rows:
-        """The rows whose cells of these columns are short enough for an id or a word; the others are refused."""
+        """Refuse rows in which a cell of these columns is too long for an id or a word."""
         long = np.zeros(self.table.num_rows, dtype=bool)
-        for name, column in zip(self.table.column_names, self.table.columns, strict=True):  # one may stand twice
+        for name, column in zip(self.table.column_names, self.table.columns, strict=True):  # names may repeat
             if name in texts and is_text(column.type):
                 length = pc.fill_null(pc.binary_length(column), 0)
                 long |= length.to_numpy() > MAX_TEXT
@@ -145,22 +143,22 @@ class Rows:
         )
 
     def at(self, path: str, place: str) -> Rows:
-        """The same, whose place is another than the path that was read."""
+        """Return the same rows with `place` instead of the path that was read."""
         where = pc.replace_substring(self.refused["place"], path, place)
         columns = {name: self.refused[name] for name in self.refused.column_names}
         return replace(self, place=place, refused=REJECT.table({**columns, "place": where}))
 
     def renamed(self, columns: Mapping[str, str]) -> Rows:
-        """The same under our names, where `columns` says by our name what a column is called. DataError: it is missing.
+        """Rename columns to ours, given theirs by our name; a column that already has such a name is dropped.
 
-        A column that has our name, where another one is to take it, is left out.
+        Raises DataError if a column is missing.
         """
         if not columns:
             return self
         if missing := [theirs for theirs in columns.values() if theirs not in self.columns]:
             shown = ", ".join(repr(name) for name in self.columns) or "none"
-            what = f"has no column {', '.join(missing)}; its columns are {shown}"
-            raise DataError(what, self.place, "mend --columns NAME=COLUMN,...")
+            message = f"has no column {', '.join(missing)}; its columns are {shown}"
+            raise DataError(message, self.place, "correct --columns NAME=COLUMN,...")
         ours = {theirs: name for name, theirs in columns.items()}
         kept = [at for at, name in enumerate(self.table.column_names) if name in ours or name not in columns]
         table = self.table.select(kept)
@@ -183,7 +181,7 @@ class Rows:
                 raise DataError(
                     f"no line can be read; of the first: {row['detail']}",
                     row["place"],
-                    "mend it, or name the file as what it is",
+                    "correct it, or name the file by its format",
                 )
             raise DataError("is empty", self.place, f"give a table with columns {', '.join(needed)}")
         missing = [name for name in needed if name not in self.columns]
@@ -196,12 +194,12 @@ class Rows:
             )
 
     def text(self, name: str) -> pa.Array:
-        """A column of ids or words as text without blanks around it, null if empty; DataError for another type."""
+        """Return a column of ids or words as text, stripped, null if empty. Raises DataError for other types."""
         text = pc.utf8_trim(self._cells(name), characters=BLANKS)
         return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
 
     def stripped(self, names: Iterable[str]) -> int:
-        """How many cells of these columns have blanks around an id or a word, which `text` removes."""
+        """Count cells of these columns with blanks around an id or a word, which `text` removes."""
         cells = [self._cells(name) for name in names]
         kept = [pc.utf8_trim(column, characters=BLANKS) for column in cells]
         return sum(pc.sum(pc.not_equal(*pair)).as_py() or 0 for pair in zip(cells, kept, strict=True))
@@ -241,10 +239,10 @@ class Rows:
     def rejects(
         self, checks: Mapping[str, Flags], code: Longs, key: tuple[pa.Array, pa.Array, pa.Array], named: Sequence[str]
     ) -> pa.Table:
-        """Reject rows of what `code` (see `verdict`) refuses, after those of what made no row.
+        """Return Reject rows of unreadable lines, then of the rows that `code` (see `verdict`) refuses.
 
-        key is "query: doc_a, doc_b" of the three columns; a reason that starts with a column of `named` has the value
-        that stands there as its detail.
+        The key is "query: doc_a, doc_b" of the three columns; the detail of a reason that starts with a column of
+        `named` is the value in that column.
         """
         bad = np.flatnonzero(code)
         reason = np.array(["", *checks])[code[bad]]
@@ -261,7 +259,7 @@ class Rows:
 
 
 def rows_of(source: Any) -> Rows:
-    """The rows of an Arrow table, or of what Arrow makes one of: columns by name, a data frame. Raises DataError."""
+    """Return the rows of an Arrow table, a dict of columns, or a data frame. Raises DataError."""
     if isinstance(source, Rows):
         return source
     try:
@@ -272,7 +270,7 @@ def rows_of(source: Any) -> Rows:
 
 
 def verdict(checks: Mapping[str, Flags]) -> Longs:
-    """Which check refuses each row, the first that applies: its number from 1, or 0 for a row that may be used."""
+    """Return the number, from 1, of the first check that refuses each row; 0 for usable rows."""
     flags = list(checks.values())
     code = np.zeros(len(flags[0]), np.int64)
     for number, bad in reversed(list(enumerate(flags, 1))):
@@ -282,9 +280,9 @@ def verdict(checks: Mapping[str, Flags]) -> Longs:
 
 @dataclass(frozen=True)
 class Refusals:
-    """How many rows there were, which of them were refused (Reject rows), and where they stood.
+    """The number of rows of a source, and Reject rows of those that were refused.
 
-    stripped: number of ids and names that were read without the blanks around them.
+    stripped: number of ids and names from which blanks around them were removed.
     """
 
     place: str
@@ -305,7 +303,7 @@ class Refusals:
         return dict(sorted(found.items(), key=lambda item: (-item[1][0], item[0])))
 
     def refuse_rejects(self, max_fraction: float) -> None:
-        """Raise DataError where more than `max_fraction` of the rows were refused, saying why and where."""
+        """Raise DataError if more than `max_fraction` of the rows were refused, with reasons and places."""
         bad = self.rejects.num_rows
         if bad <= max_fraction * self.rows:
             return
@@ -316,11 +314,11 @@ class Refusals:
         raise DataError(
             f"{bad:,} of {self.rows:,} rows cannot be used ({bad / self.rows:.1%}, allowed {max_fraction:.1%}): {why}",
             self.place,
-            "mend these rows, or allow a larger share with --max-reject-fraction",
+            "correct these rows, or allow a larger share with --max-reject-fraction",
         )
 
     def said(self) -> list[str]:
-        """The counts in words, a line each: rows read, accepted and rejected, then the reasons with places."""
+        """Return lines of text: rows read, accepted and rejected, then the reasons with places."""
         bad = self.rejects.num_rows
         lines = [f"rows           {self.rows:,} read, {self.rows - bad:,} accepted, {bad:,} rejected"]
         for reason, (count, places) in self.reasons().items():
@@ -332,7 +330,7 @@ class Refusals:
 
 
 def refused_lines(path: Path, broken: Iterable[tuple[int, str]]) -> pa.Table:
-    """Reject rows of lines of a file that made no row, by number with what is wrong."""
+    """Return Reject rows of lines that could not be read, given (number, what is wrong)."""
     rows = list(broken)
     return REJECT.table(
         {

@@ -1,4 +1,4 @@
-"""Bytes that a command is given: lines that fit memory, files that are what their name says, `-` for standard input."""
+"""Read bytes from files and standard input (`-`): bounded lines, JSON records, checked encodings."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _PARQUET = b"PAR1"
 _PACKED = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
-MAX_LINE = 16 << 20  # bytes of a line, or of any other record, that are held in memory: longer ones are refused
+MAX_LINE = 16 << 20  # bytes of a line or other record; longer ones are refused
 TOO_LARGE = f"larger than {MAX_LINE >> 20} MiB"
-BLOCK = 1 << 23  # bytes of text that are read at once
-_PIECE = 1 << 20  # bytes of a JSON array that are read at once
+BLOCK = 1 << 23  # bytes of text read at once
+_PIECE = 1 << 20  # bytes of a JSON array read at once
 _SPACE = re.compile(r"[ \t\r\n]*")
 _SEPARATOR = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=(.)"?\r?\n?', re.IGNORECASE)
-# Encodings to guess among. Of those for Latin letters only the most common one: they differ in too few bytes.
+# Encodings to guess among; for Latin letters only the most common one, since others differ in too few bytes.
 _ENCODINGS = ["gb18030", "big5", "cp932", "euc_jp", "cp949", "cp1251", "koi8_r", "cp1253", "cp1255", "cp1256", "cp1252"]
 
 
 @contextmanager
 def spooled() -> Iterator[Path]:
-    """A file with the content of standard input, named by how it begins.
+    """Copy standard input to a file whose suffix follows from its first bytes.
 
     Parquet begins with PAR1, JSON with { or [; anything else is CSV. Errors name standard input.
     """
@@ -53,7 +53,7 @@ def spooled() -> Iterator[Path]:
 
 
 def _suffix(file: Path) -> str:
-    """.parquet, .jsonl or .csv, the last two with .gz or .zst where they are packed."""
+    """Return .parquet, .jsonl or .csv, the last two perhaps with .gz or .zst."""
     with file.open("rb") as source:
         head = source.read(4)
     if head == _PARQUET:
@@ -84,18 +84,22 @@ def bounded_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | int]]:
 
 
 def json_records(file: io.BufferedReader[Any], place: str) -> Iterator[tuple[int, bytes | int]]:
-    """(number, JSON) of every line, as `bounded_lines`; of a file that is one array, of every element."""
+    """Yield (number, JSON) of every line, as `bounded_lines`, or of every element of a file that is one array."""
     head = file.peek(64).removeprefix(codecs.BOM_UTF8).lstrip()
     return _elements(file, place) if head.startswith(b"[") else bounded_lines(file)
 
 
 def _elements(file: BinaryIO, place: str) -> Iterator[tuple[int, bytes]]:
-    """(number from 1, JSON on one line) of every element of an array; memory is that of the largest element.
+    """Yield (number from 1, JSON on one line) of every element of an array; memory is that of the largest element.
 
-    Raises DataError for an element that is broken or larger than MAX_LINE: where the next one begins is unknown.
+    Raises DataError for an element that is broken or larger than MAX_LINE, since the start of the next is unknown.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     scan = json.JSONDecoder().raw_decode
+
+    def after_space(text: str, at: int) -> int:
+        return found.end() if (found := _SPACE.match(text, at)) else at
+
     number = 0  # of complete elements
     text = ""
     at = -1  # where the next element begins; -1 before the array
@@ -109,9 +113,9 @@ def _elements(file: BinaryIO, place: str) -> Iterator[tuple[int, bytes]]:
         except UnicodeDecodeError as error:
             raise DataError(f"element {number + 1} is not UTF-8", place, recoding(error.object)) from None
         at = text.index("[") + 1 if at < 0 else 0
-        while (start := _space(text, at)) < len(text) and text[start] != "]":
+        while (start := after_space(text, at)) < len(text) and text[start] != "]":
             try:
-                end = _space(text, scan(text, start)[1])
+                end = after_space(text, scan(text, start)[1])
             except (ValueError, RecursionError) as error:
                 fault = getattr(error, "msg", str(error))  # without its position, which is that in `text`
                 break
@@ -130,15 +134,8 @@ def _elements(file: BinaryIO, place: str) -> Iterator[tuple[int, bytes]]:
     raise DataError(f"element {number + 1} of its JSON array cannot be read: {fault}", place, remedy)
 
 
-def _space(text: str, at: int) -> int:
-    """The end of the white space that begins at `at`."""
-    found = _SPACE.match(text, at)
-    assert found is not None
-    return found.end()
-
-
 def separator_of(line: bytes) -> str:
-    r"""The separator that a first line `sep=;`, as Excel reads and writes it, declares; "" for any other line.
+    r"""Return the separator that a first line `sep=;` (Excel's) declares; "" for any other line.
 
     >>> separator_of(b"sep=;\r\n"), separator_of(b"id;text\n")
     (';', '')
@@ -148,7 +145,7 @@ def separator_of(line: bytes) -> str:
 
 
 def guessed_encoding(sample: bytes) -> str:
-    """The likely encoding of text that is not UTF-8; "" if none fits."""
+    """Guess the encoding of text that is not UTF-8; "" if none fits."""
     import charset_normalizer
 
     best = charset_normalizer.from_bytes(sample, cp_isolation=_ENCODINGS).best()
@@ -162,7 +159,7 @@ def guessed_encoding(sample: bytes) -> str:
 
 
 def recoding(sample: bytes) -> str:
-    """The remedy for a file that is not UTF-8, with a guess at its encoding from a part of it."""
+    """Return the remedy for a file that is not UTF-8, with a guess at its encoding from a sample."""
     return f"convert it: iconv -f {guessed_encoding(sample[:BLOCK]) or 'ITS-ENCODING'} -t UTF-8"
 
 
@@ -172,14 +169,16 @@ def check_head(head: bytes, place: str, remedy: str = "convert it: iconv -f UTF-
         if head.startswith(magic):
             raise DataError("is compressed, and its name does not say so", place, f"end its name with {suffix}")
     if head.startswith(_WIDE) or b"\0" in head[:4]:
-        raise DataError("is UTF-16 or UTF-32 text, or no text", place, remedy)
+        raise DataError("is UTF-16 or UTF-32 text, or not text", place, remedy)
 
 
 def decoded_lines(file: BinaryIO, place: str) -> Iterator[str]:
     """Yield the lines of UTF-8 text, without byte-order mark. Raises DataError if one is invalid or too long."""
     for number, line in bounded_lines(file):
         if isinstance(line, int):
-            raise DataError(f"{TOO_LARGE}: {line:,} bytes", f"{place}:{number}", "mend the line, or name another file")
+            raise DataError(
+                f"{TOO_LARGE}: {line:,} bytes", f"{place}:{number}", "shorten the line, or name another file"
+            )
         if number == 1:
             check_head(line, place)
             line = line.removeprefix(codecs.BOM_UTF8)

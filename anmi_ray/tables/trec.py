@@ -1,4 +1,4 @@
-"""Runs in TREC's text format, which retrieval tools share; ids are the collection's own.
+"""Read and write runs in TREC's text format, with the collection's own ids.
 
 A line is `qid Q0 docid rank score tag`; the tag is the system.
 """
@@ -22,7 +22,7 @@ from anmi_ray.tables import formats, streams
 from anmi_ray.tables.rows import misread, real_of, whole_of
 
 FIELD = re.compile(r"[^ \t\r\n\f]+")  # not str.split: a no-break space may be part of an id
-# Names of columns, in lower case, by which a first line is recognised as a header.
+# Names of columns, in lower case, by which a header is recognized.
 QUERY_COLUMNS = frozenset({"query-id", "query_id", "queryid", "query", "qid", "q_id", "topic", "topic_id", "topic-id"})
 DOC_COLUMNS = frozenset(
     {"corpus-id", "corpus_id", "doc-id", "doc_id", "docid", "doc", "docno", "document", "document_id", "did", "pid"}
@@ -36,17 +36,17 @@ _RUN_HEADER = (
     frozenset({"score", "sim", "similarity"}),
     frozenset({"tag", "system", "run", "runid", "run_id", "run-id", "run_name", "runtag", "run_tag", "name"}),
 )
-# How equal scores go: by the written rank, then by document id; or as in trec_eval, which reads scores as 32 bits, by
-# document id, the last in the order of bytes first.
+# The order of equal scores: by written rank, then document id; or as in trec_eval, which reads scores as 32 bits, by
+# descending bytes of the document id.
 Ties = Literal["rank", "trec_eval"]
-_SHOWN = 40  # characters of a field that a message quotes
+_SHOWN = 40  # characters of a field in a message
 
 
 def format_run(run: pa.Table, queries: pa.Table, documents: pa.Table) -> str:
-    """The run as TREC text, sorted by (tag, external query id, rank); scores read back as the same numbers.
+    """Return the run as TREC text, sorted by (tag, external query id, rank), with exact scores.
 
     `queries` needs columns query_id and external_id, `documents` doc_id and external_id.
-    Raises DataError for an id without a name, or a name or tag with white space in it, which the format cannot hold.
+    Raises DataError for an unknown id, and for an external id or tag with white space, which the format cannot express.
     """
     if not run.num_rows:
         return ""
@@ -65,7 +65,7 @@ def format_run(run: pa.Table, queries: pa.Table, documents: pa.Table) -> str:
 
 
 class NamedRun(NamedTuple):
-    """A run as it was read.
+    """A run, as read from a file.
 
     table: Run rows.
     queries, documents: internal ids by the ids in the file.
@@ -90,12 +90,11 @@ class _Line(NamedTuple):
 def parse_run(
     lines: Iterable[str], place: str, ties: Ties = "rank", say: Callable[[str], None] | None = None
 ) -> NamedRun:
-    """The run of TREC lines, ids hashed from the external ones: a system for each tag, in the order of the file.
+    """Parse TREC lines into a run, with a system per tag in the order of the file, and ids hashed from external ones.
 
-    Ranks are 1..n by falling score; `ties` decides how equal scores are ordered. A first line that names the columns is
-    skipped. `say` receives a message if written ranks contradict the scores, or ids had blanks around them, which are
-    removed. Raises DataError naming `place` and line for a line without six fields, a rank or score that is not a
-    number, and a document that occurs twice.
+    Ranks are 1..n by descending score; `ties` orders equal scores. A header is skipped. `say` receives a message if
+    written ranks contradict the scores, or blanks around ids were removed. Raises DataError naming `place` and line for
+    a line without six fields, a rank or score that is not a number, and a repeated document.
     """
     ordered = _ordered(lines, place, ties, say)
     ranks: list[int] = []
@@ -116,7 +115,7 @@ def parse_run(
 
 
 def _ordered(lines: Iterable[str], place: str, ties: Ties, say: Callable[[str], None] | None) -> list[_Line]:
-    """The lines of a run file by system and query, each ranking in its order."""
+    """Return the lines of a run file by system and query, each ranking in order."""
     found: dict[tuple[str, str, str], _Line] = {}
     trimmed = 0
     for at, (number, line, fields) in enumerate(_fields(lines)):
@@ -138,8 +137,8 @@ def _ordered(lines: Iterable[str], place: str, ties: Ties, say: Callable[[str], 
         line = _Line(tag, query, doc, _integer(rank, "rank", here), _number(score, "score", here), number)
         first = found.setdefault((tag, query, doc), line)
         if first is not line:
-            what = f"document {doc!r} stands twice under query {query!r} and tag {tag!r}: first in line {first.number}"
-            raise DataError(what, here, "keep one of the lines")
+            message = f"document {doc!r} is repeated for query {query!r} and tag {tag!r}: first in line {first.number}"
+            raise DataError(message, here, "keep one of the lines")
     tags = {line.tag: at for at, line in enumerate(reversed(found.values()))}
     ordered = sorted(found.values(), key=lambda line: (-tags[line.tag], line.query, -line.score, line.rank, line.doc))
     if say is not None and trimmed:
@@ -153,7 +152,7 @@ def _ordered(lines: Iterable[str], place: str, ties: Ties, say: Callable[[str], 
 
 
 def _say_contradictions(ordered: list[_Line], place: str, say: Callable[[str], None]) -> None:
-    """Tell of written ranks that fall where the score does; lines are in order of score, then of written rank."""
+    """Report written ranks that contradict the scores; lines are sorted by score, then written rank."""
     odd = [after for before, after in pairwise(ordered) if before[:2] == after[:2] and before.rank > after.rank]
     if odd:
         count = len({line[:2] for line in odd})
@@ -163,27 +162,27 @@ def _say_contradictions(ordered: list[_Line], place: str, say: Callable[[str], N
 
 
 def named(run: pa.Table, queries: pa.Table, documents: pa.Table) -> pa.Table:
-    """A run, and what other columns it has, under external ids, in the order of `format_run`. Errors as there."""
+    """Return a run with external ids, in the order of `format_run`. Errors as there."""
     for place, key, table in ((0, "query_id", queries), (1, "doc_id", documents)):
         run = run.set_column(place, key, _named(run[key], table, key))
     return run.sort_by([("system", "ascending"), ("query_id", "ascending"), ("rank", "ascending")])
 
 
 def read_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] | None = None) -> pa.Table:
-    """The Run table of a TREC run file; .gz and .zst are unpacked, `-` is standard input.
+    """Return the Run table of a TREC run file; .gz and .zst are unpacked, `-` is standard input.
 
-    StoreError if it cannot be read, DataError if it is malformed.
+    Raises StoreError if it cannot be read, DataError if it is malformed.
     """
     return read_named_run(path, ties, say).table
 
 
 def read_named_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] | None = None) -> NamedRun:
-    """As `read_run`, with the ids as they are written in the file."""
+    """Read a run as `read_run`, with the ids as they are written in the file."""
     return parse_run(formats.text_lines(Path(path)), place_of(path), ties, say)
 
 
 def is_header(cells: Sequence[str], names: Sequence[Collection[str]]) -> bool:
-    """Whether a first line consists of names of columns alone, each among the known ones of its column."""
+    """Return whether a first line is a header: every cell is a known name of its column."""
     words = (normalize_id(cell).strip('"').lower() for cell in cells)
     return len(cells) == len(names) and all(word in known for word, known in zip(words, names, strict=True))
 
@@ -194,7 +193,7 @@ def place_of(path: str | Path) -> str:
 
 
 def _fields(lines: Iterable[str]) -> Iterable[tuple[int, str, list[str]]]:
-    """(line number from 1, line, fields) of the lines that are not blank."""
+    """Return (line number from 1, line, fields) of lines that are not blank."""
     return ((number, line, fields) for number, line in enumerate(lines, 1) if (fields := FIELD.findall(line)))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from anmi_ray.api import doctor
 from anmi_ray.core import environment
-from anmi_ray.retrieval import jdk
+from anmi_ray.retrieval import jvm
 from tests.commands import printed
 from tests.small import write_config
 
@@ -65,7 +65,7 @@ def test_version_outside_the_range_is_broken(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_jdks_are_named_with_the_one_that_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    good, old = jdk.Jdk(25, tmp_path / "good"), jdk.Jdk(17, tmp_path / "old")
+    good, old = jvm.Jdk(25, tmp_path / "good"), jvm.Jdk(17, tmp_path / "old")
     (good.home / "lib" / "server").mkdir(parents=True)
     for name in ("libjvm.so", "libjvm.dylib"):
         (good.home / "lib" / "server" / name).touch()
@@ -75,7 +75,7 @@ def test_jdks_are_named_with_the_one_that_serves(tmp_path: Path, monkeypatch: py
         ([old], "optional", f"JDK 17 in {old.home} (too old)"),
         ([], "optional", "not found"),
     ):
-        monkeypatch.setattr(jdk, "installed", lambda found=found: found)
+        monkeypatch.setattr(jvm, "installed", lambda found=found: found)
         check = next(check for check in doctor.report() if check.name == "JDK")
         assert (check.state, check.found) == (state, said)
 

@@ -156,7 +156,7 @@ def test_invisible_characters_and_a_header_of_a_run(collection: Path) -> None:
     done = anmi(*evaluate("blank.trec"))
     assert "blank.trec: invisible characters around the ids of 1 lines" in done.stderr
     assert done.stdout == printed(*evaluate("headed.trec")) == printed(*evaluate("one.trec"))
-    assert "twin.trec:2: document 'd1' stands twice" in refused(*evaluate("twin.trec"))
+    assert "twin.trec:2: document 'd1' is repeated" in refused(*evaluate("twin.trec"))
 
 
 def test_a_measure_that_is_none_is_told_the_examples_once() -> None:
@@ -170,7 +170,7 @@ def test_a_measure_that_is_none_is_told_the_examples_once() -> None:
         (evaluate("stranger.trec"), "none of its 1 queries is judged in ./qrels/test.tsv"),
         (evaluate("tags.trec"), "run y: none of its 1 queries is judged in ./qrels/test.tsv"),
         (evaluate("empty.trec"), "empty.trec: holds no ranking"),
-        (evaluate("twice.trec"), "twice.trec:2: document 'd1' stands twice under query 'q1' and tag 'x': first in li"),
+        (evaluate("twice.trec"), "twice.trec:2: document 'd1' is repeated for query 'q1' and tag 'x': first in li"),
         ([*evaluate("one.trec"), "--measures", " ,"], "--measures: expected"),
         ([*evaluate("one.trec"), "--measures", "Recall"], "'Recall' is no measure"),
     ],

@@ -100,7 +100,7 @@ def test_columns_may_be_called_otherwise(suffix: str) -> None:
         ("f.jsonl", b'{"query_id": \n', [], "f.jsonl:1: no line can be read; of the first: Expecting value"),
         ("-", b"", [], "standard input: is empty"),
         ("-", b"query_id,doc_a\n", [], "standard input: has no column doc_b, preference"),
-        ("-", b"PAR1", [], "standard input: is no Parquet file"),
+        ("-", b"PAR1", [], "standard input: is not a Parquet file"),
         ("-", b"\x1f\x8b\x08", [], "standard input: cannot be unpacked"),
         ("-", content(".csv"), ["--anchors", "-"], "standard input can be read once"),
         ("f.csv", content(".csv"), ["--gaps", "-"], "it is written by --out"),

@@ -23,7 +23,7 @@ from anmi_ray.core.identity import doc_id, query_id
 from anmi_ray.core.records import QREL, QUERY
 from anmi_ray.corpus import pydocs
 from anmi_ray.corpus.counts import counted, of_manifest
-from anmi_ray.corpus.reader import SPLITS_BY_RANK
+from anmi_ray.corpus.splits import SPLITS_BY_RANK
 from anmi_ray.stages import ingest
 from anmi_ray.store import Artifact, Store
 from tests.corpus.layouts import (

@@ -9,8 +9,7 @@ import pytest
 
 from anmi_ray.core.errors import DataError, StoreError
 from anmi_ray.corpus import lookup
-from anmi_ray.corpus.parsing import LineError
-from anmi_ray.corpus.qrels import judged_lines
+from anmi_ray.corpus.parsing import LineError, judged_lines
 from tests.corpus.layouts import SMALL, read, write_beir, write_jsonl, write_lines, write_trec
 
 ROWS = [("q0", "d1", 2), ("q1", "d2", 0), ("q2", "d3", 1)]

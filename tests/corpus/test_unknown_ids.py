@@ -10,7 +10,7 @@ import pytest
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.corpus.counts import examples
-from anmi_ray.corpus.unknown_ids import likely_change
+from anmi_ray.corpus.ids import likely_change
 from tests.corpus.layouts import SMALL, Settings, read, write_beir, write_trec
 
 

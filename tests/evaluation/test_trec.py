@@ -110,7 +110,7 @@ def test_ties_go_as_in_trec_eval(placed: dict[tuple[str, str], tuple[float, int]
         ("q Q0 d 1 \uff11 t", r"run.trec:2: score '\uff11'"),
         ("q Q0 d 1_0 2.0 t", r"run.trec:2: rank '1_0'"),
         ("q Q0 d \u0663 2.0 t", r"run.trec:2: rank '\u0663'"),
-        ("q Q0 a 2 2.0 t", r"run.trec:2: document 'a' stands twice .* first in line 1"),
+        ("q Q0 a 2 2.0 t", r"run.trec:2: document 'a' is repeated .* first in line 1"),
     ],
 )
 def test_bad_lines(line: str, message: str):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.retrieval import jdk, lucene
+from anmi_ray.retrieval import jvm, lucene
 
 
 def _absence() -> str:
@@ -16,7 +16,7 @@ def _absence() -> str:
     if not os.environ.get("JAVA_HOME"):
         for home in sorted(Path("/usr/lib/jvm").glob("*")):
             os.environ["JAVA_HOME"] = str(home)
-            if jdk.installed()[0].fault is None:
+            if jvm.installed()[0].fault is None:
                 break
             del os.environ["JAVA_HOME"]
     try:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.retrieve import Bm25Config, RetrieveConfig
 from anmi_ray.retrieval import bm25, dense
+from anmi_ray.retrieval.fusion import Hits
 from anmi_ray.retrieval.shard import DocumentEncoder, ShardIndex, query_vectors
-from anmi_ray.retrieval.top import Hits
 from anmi_ray.store.index_cache import scratch
 
 

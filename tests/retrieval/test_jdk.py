@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.retrieval import jdk
+from anmi_ray.retrieval import jvm
 
 
 def install(home: Path, release: str | None = None, library: bool = True) -> Path:
@@ -29,7 +29,7 @@ def test_a_jdk_in_java_home_is_usable(
     home = install(tmp_path / "home", release)
     (tmp_path / "link").symlink_to(home)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "link"))
-    assert jdk.usable() == jdk.Jdk(major, home)
+    assert jvm.usable() == jvm.Jdk(major, home)
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,13 @@ def test_one_that_lucene_cannot_run_in_is_refused(
     home = install(tmp_path / "home", release, library)
     monkeypatch.setenv("JAVA_HOME", str(home))
     with pytest.raises(ConfigError) as caught:
-        jdk.usable()
+        jvm.usable()
     assert str(home) in str(caught.value)
     assert reason in str(caught.value)
 
 
 def test_without_java_home_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    assert jdk.installed() == []
+    assert jvm.installed() == []
     with pytest.raises(ConfigError, match="JAVA_HOME"):
-        jdk.usable()
+        jvm.usable()

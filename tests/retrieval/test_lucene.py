@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from anmi_ray.config.retrieve import Bm25Config, LuceneConfig
 from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.retrieval import lucene
-from anmi_ray.retrieval.top import Hits, top
+from anmi_ray.retrieval.fusion import Hits, top
 from tests.retrieval.java import needs_lucene
 from tests.retrieval.searched import search_texts
 

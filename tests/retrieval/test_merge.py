@@ -20,9 +20,8 @@ from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, DOCUMENT, QREL, QUERY, REJECT, RUN, TEXT_OF
 from anmi_ray.retrieval import bm25, fusion, merge
-from anmi_ray.retrieval.hits import HITS, full_texts, pair_hash, texts_of
+from anmi_ray.retrieval.hits import HITS, full_texts, pair_hash, texts_of, to_run
 from anmi_ray.retrieval.merge import Merged, merge_bucket
-from anmi_ray.retrieval.runs import to_run
 from anmi_ray.retrieval.shard import ShardIndex, query_vectors
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.store.index_cache import scratch

@@ -19,8 +19,8 @@ from pydantic import ValidationError
 from anmi_ray.config.retrieve import Bm25Config, RetrieveConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.retrieval import bm25, dense
+from anmi_ray.retrieval.fusion import top
 from anmi_ray.retrieval.statistics import Statistics
-from anmi_ray.retrieval.top import top
 from tests.retrieval.searched import search_texts, search_vectors
 
 WORDS = ["alpha", "beta", "gamma", "delta", "running", "runs", "engine", "file", "socket", "thread"]

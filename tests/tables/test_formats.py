@@ -285,7 +285,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_rows(tmp_path / "l.csv", GAMES.texts)
     with pytest.raises(DataError, match="cannot be unpacked"):
         write(tmp_path / "p.csv.gz", head)
-    with pytest.raises(DataError, match="no Parquet file"):
+    with pytest.raises(DataError, match="not a Parquet file"):
         write(tmp_path / "p.parquet", head)
     with pytest.raises(DataError, match="is empty"):
         write(tmp_path / "e.csv", "")

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.core.errors import DataError
-from anmi_ray.corpus.parsing import LineError, judged_of
-from anmi_ray.corpus.qrels import judged_lines
+from anmi_ray.corpus.parsing import LineError, judged_lines, judged_of
 from anmi_ray.tables import trec
 from anmi_ray.tables.rows import Rows, real_of, whole_of
 
