@@ -1,6 +1,5 @@
-"""Sequence classification models with the head that they were trained with, for judging.
+"""Sequence classification models for judging; weights without a trained head are an error here.
 
-Nothing is drawn here: weights without a head are an error, where `cross_encoder` would start one.
 Legend: N inputs, T tokens, L labels.
 """
 
@@ -18,11 +17,11 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.errors import ConfigError, JudgeError, gpu_memory_named
 from anmi_ray.models.bi_encoder import BiEncoder
-from anmi_ray.models.cross_encoder import SCORE_TOKENS, CrossEncoder, quiet, token_limit
+from anmi_ray.models.cross_encoder import SCORE_TOKENS, CrossEncoder, seeded, token_limit
 from anmi_ray.models.decoder import says_yes_or_no
 from anmi_ray.models.heads import ClassifierScorer, fold_labels
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable
-from anmi_ray.models.pairs import MULTIPLE, PairTokenizer, length_batches
+from anmi_ray.models.pairs import MULTIPLE, PairTokenizer, check_fast, length_batches
 from anmi_ray.models.pooling import has_mean_head, is_bi_encoder
 from anmi_ray.models.prompts import declared
 from anmi_ray.models.speed import torch_settings
@@ -33,7 +32,12 @@ Coded = dict[str, list[Any]]  # a model's inputs by name, one list or array of i
 
 @dataclass(frozen=True)
 class Resources:
-    """With what a model computes: torch's device, threads on a CPU, padded tokens of a forward pass (None: default)."""
+    """What a model computes with.
+
+    device: torch's name
+    threads: on a CPU; None: the process's
+    batch_tokens: padded tokens of a forward pass; None: the default
+    """
 
     device: str = "cpu"
     threads: int | None = None
@@ -46,9 +50,10 @@ class Resources:
 
 
 class Classifier:
-    """A sequence classification model with its fast tokenizer. Raises ConfigError where it cannot be loaded.
+    """A sequence classification model with its fast tokenizer. Raises ConfigError if it cannot be loaded.
 
-    labels: names of its L logits, in order. `max_tokens` None: as many as its positions and its tokenizer allow.
+    labels: names of its L logits, in order.
+    max_tokens: None: what positions and tokenizer allow.
     """
 
     def __init__(
@@ -61,13 +66,10 @@ class Classifier:
             self.tokenizer: transformers.PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
                 source.path_or_id, **source.options
             )
-            with quiet(), torch.random.fork_rng(devices=[]):
+            options = source.options | {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+            with seeded(0):
                 model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
-                    source.path_or_id,
-                    use_safetensors=True,
-                    dtype=torch.float32,
-                    output_loading_info=True,
-                    **source.options,
+                    source.path_or_id, **options
                 )
         if loading["missing_keys"]:
             raise ConfigError(
@@ -75,10 +77,7 @@ class Classifier:
                 f"model {source.name}",
                 "give a model with a trained sequence classification head",
             )
-        if not self.tokenizer.is_fast or self.tokenizer.pad_token_id is None:
-            raise ConfigError(
-                "has no fast tokenizer with a padding token", f"model {source.name}", "give another model"
-            )
+        check_fast(self.tokenizer, source.name)
         check_vocabulary(self.tokenizer, embedding_rows(model), source.name)
         model.config.pad_token_id = self.tokenizer.pad_token_id  # decoders look it up to find the last token
         self.labels = tuple(str(model.config.id2label[i]) for i in sorted(model.config.id2label))
@@ -96,9 +95,7 @@ class Classifier:
         logits = np.zeros((len(lengths), len(self.labels)))
         with computing(self.name, self.use):
             batches = length_batches(lengths, self.use.budget, self.use.device != "cpu")
-            outputs = [
-                self.network(**self._padded(coded, rows)) for rows in batches
-            ]  # a GPU runs while the next is put
+            outputs = [self.network(**self._padded(coded, rows)) for rows in batches]  # fetched later: a GPU runs on
             for rows, output in zip(batches, outputs, strict=True):
                 logits[rows] = output.reshape(len(rows), -1).double().cpu().numpy()
         return logits
@@ -106,7 +103,8 @@ class Classifier:
     def _padded(self, coded: Coded, rows: NDArray[np.int64]) -> dict[str, torch.Tensor]:
         """The inputs `rows`, padded on the right."""
         width = max(len(coded["input_ids"][row]) for row in rows)
-        width = -(-width // self._multiple) * self._multiple
+        if self.max_tokens % MULTIPLE == 0:  # else padding could exceed the positions
+            width = -(-width // MULTIPLE) * MULTIPLE
         padding = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": self.tokenizer.pad_token_type_id}
         inputs = {}
         for name, values in coded.items():
@@ -116,27 +114,24 @@ class Classifier:
             inputs[name] = torch.from_numpy(padded).to(self.use.device)
         return inputs
 
-    @property
-    def _multiple(self) -> int:
-        """Padded lengths are multiples of this, where that fits into the positions."""
-        return MULTIPLE if self.max_tokens % MULTIPLE == 0 else 1
-
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Coded:
         """The tokenizer's own inputs for texts, or for (text, pair), neither cut nor padded."""
-        coded = self.tokenizer(
-            list(texts), None if pairs is None else list(pairs), truncation=False, padding=False, verbose=False
-        )
-        return {name: coded[name] for name in self.tokenizer.model_input_names if name in coded}  # type: ignore[misc]
+        return encoded(self.tokenizer, texts, pairs)
+
+
+def encoded(
+    tokenizer: transformers.PreTrainedTokenizerBase, texts: Sequence[str], pairs: Sequence[str] | None
+) -> Coded:
+    """The tokenizer's own inputs for texts, or for (text, pair), neither cut nor padded."""
+    second = None if pairs is None else list(pairs)
+    coded = tokenizer(list(texts), second, truncation=False, padding=False, verbose=False)
+    return {name: coded[name] for name in tokenizer.model_input_names if name in coded}  # type: ignore[misc]
 
 
 def load_scorer(
     source: ModelSource, max_tokens: int | None = None, dtype: Dtype = "float32", use: Resources | None = None
 ) -> CrossEncoder | BiEncoder:
-    """A reranker as it was trained, for scoring only. Raises ConfigError if it cannot be loaded or is a classifier.
-
-    Folders that `CrossEncoder.export` wrote with a mean head, or of a language model that says yes or no, are read too;
-    a bi-encoder, whose score is a cosine, is known by what sentence-transformers writes.
-    """
+    """Load a trained reranker for scoring only. Raises ConfigError if it cannot be loaded or is a classifier."""
     use = use or Resources()
     if is_bi_encoder(source):
         return BiEncoder.load(source, max_tokens=max_tokens, dtype=dtype, device=use.device, threads=use.threads)
@@ -153,11 +148,8 @@ def load_scorer(
 def score(
     scorer: CrossEncoder | BiEncoder, queries: Sequence[str], documents: Sequence[str], use: Resources
 ) -> NDArray[np.float64]:
-    """Logits, of a bi-encoder cosines, float64[N] of (queries[i], documents[i]), cut to what it reads.
-
-    Raises JudgeError where memory does not hold a batch.
-    """
-    budget = use.budget if use.device == "cpu" else use.budget // 16  # of a CPU: a reranker takes more on a GPU
+    """Logits (cosines of a bi-encoder) float64[N] of (queries[i], documents[i]). JudgeError: out of memory."""
+    budget = use.budget if use.device == "cpu" else use.budget // 16  # rerankers raise it on a GPU by themselves
     if isinstance(scorer, BiEncoder):
         with computing(scorer.name, use):
             return scorer.score_known(queries, documents, budget).astype(np.float64)
@@ -168,7 +160,7 @@ def score(
 
 @contextmanager
 def computing(name: str, use: Resources) -> Iterator[None]:
-    """Inference on the given threads; JudgeError where memory does not hold a batch."""
+    """Run inference on the given threads. Raises JudgeError if memory does not hold a batch."""
 
     def full(said: str) -> JudgeError:
         return JudgeError(

@@ -13,13 +13,12 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, cast
 
 import numpy as np
-import torch
 import transformers
 from numpy.typing import NDArray
 from torch import nn
 
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.models.cross_encoder import positions, quiet, token_limit
+from anmi_ray.models.cross_encoder import positions, seeded, token_limit
 from anmi_ray.models.encoder import load
 from anmi_ray.models.loading import ModelSource
 from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, ragged, token_lists
@@ -144,8 +143,7 @@ def read(
     """
     from sentence_transformers import MultiVectorEncoder
 
-    with quiet(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # a pooler that the weights lack is drawn, though nothing reads it
+    with seeded(0):  # a pooler that the weights lack is drawn, though nothing reads it
         model = load(MultiVectorEncoder, source, "float32", "cpu")
     first, *above = cast(list[Any], list(model))
     _check_modules(source, first, above)

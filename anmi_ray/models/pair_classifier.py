@@ -1,9 +1,6 @@
-"""A transformer that reads a query and two documents and says which answers better: what a distilled judge is made of.
+"""The distilled judge: a sequence classification model that reads a query and two documents.
 
-Any sequence classification architecture, with the labels of a target. A head that the weights lack, or that
-has other labels, is drawn anew. Documents are put into the model's texts where both stages and judges do so; here
-tokenised inputs come in.
-Legend: N inputs, L labels.
+A head that the weights lack, or that has other labels, is drawn anew. Legend: N inputs, L labels.
 """
 
 from __future__ import annotations
@@ -20,21 +17,20 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.distill import LABELS, Target
 from anmi_ray.config.learning import LearnConfig
-from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import seed as derived_seed
-from anmi_ray.models.classifier import Coded
-from anmi_ray.models.cross_encoder import quiet, token_limit
+from anmi_ray.models.classifier import Coded, encoded
+from anmi_ray.models.cross_encoder import seeded, token_limit
 from anmi_ray.models.decoder import DECODER_POOLINGS, LastTokenScorer, choose_pooling, pad_by_end
+from anmi_ray.models.export import write_readme, write_transformer
 from anmi_ray.models.heads import ClassifierScorer, Scorer, draw, output_layer, start
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable, resolve
 from anmi_ray.models.lora import add_adapters, is_adapted, merged
-from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, ragged
+from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, check_fast, ragged
 from anmi_ray.models.reranker import Precision, resolve_precision
-from anmi_ray.models.reranker_folder import save_tokenizer
 
 
 class PairInputs:
-    """Tokenised inputs, put into padded batches: `ids` and, of models with segments, `types`, list by list."""
+    """Tokenized inputs to assemble into padded batches; `types` are segment ids, None if the model has no segments."""
 
     def __init__(self, ids: Ragged, types: Ragged | None, pad: int) -> None:
         self.ids = ids
@@ -43,7 +39,7 @@ class PairInputs:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Tokens of every input."""
+        """Number of tokens of each input."""
         return self.ids.lengths
 
     def batch(self, row_N: NDArray[np.int64]) -> Batch:
@@ -62,7 +58,7 @@ class PairInputs:
 
 
 class PairClassifier:
-    """The classifier with its tokenizer: `network` for training, `export` to a folder that judges load.
+    """The classifier with its tokenizer.
 
     beside: files that `export` writes next to the weights, content by name.
     """
@@ -85,22 +81,19 @@ class PairClassifier:
 
     @classmethod
     def start(cls, config: LearnConfig, target: Target, device: str = "cpu") -> PairClassifier:
-        """The model that `config` names, with a head for `target` drawn from its seed where it has none.
+        """Load the model that `config` names; a head for `target` is drawn from its seed if missing.
 
-        Raises ConfigError where there is no such model, no safetensors weights, no fast tokenizer with a padding token,
-        the tokenizer knows more ids than the model, or `max_tokens` exceeds its positions.
+        Raises ConfigError if it cannot be loaded, tokenizer and weights do not match, or `max_tokens` exceeds the
+        positions.
         """
         source = resolve(config.model, config.trust_remote_code)
         with loadable(source, "sequence classification model"):
             tokenizer = transformers.AutoTokenizer.from_pretrained(source.path_or_id, use_fast=True, **source.options)
-            with quiet(), torch.random.fork_rng(devices=[]):
-                torch.manual_seed(derived_seed("head", config.seed))
+            with seeded(derived_seed("head", config.seed)):
                 network = _network(source, tokenizer, LABELS[target], config)
                 if config.lora is not None:
                     add_adapters(network, config.lora)
-        if not tokenizer.is_fast or tokenizer.pad_token_id is None:
-            remedy = "choose a model with one"
-            raise ConfigError("has no fast tokenizer with a padding token", f"model {source.name}", remedy)
+        check_fast(tokenizer, source.name)
         check_vocabulary(tokenizer, embedding_rows(network.encoder), source.name)
         limit = token_limit(network.encoder, int(tokenizer.model_max_length), config.max_tokens)
         return cls(network.to(device).eval(), tokenizer, source.name, limit, target)
@@ -117,19 +110,16 @@ class PairClassifier:
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Coded:
         """The tokenizer's own inputs for texts, or for (text, pair), neither cut nor padded."""
-        coded = self.tokenizer(
-            list(texts), None if pairs is None else list(pairs), truncation=False, padding=False, verbose=False
-        )
-        return {name: coded[name] for name in ("input_ids", "token_type_ids") if name in coded}  # type: ignore[misc]
+        return encoded(self.tokenizer, texts, pairs)
 
     def inputs(self, coded: Coded) -> PairInputs:
-        """Inputs by name, none longer than `max_tokens`, as lists of tokens to put batches together from."""
+        """Prepare inputs by name, none longer than `max_tokens`, for batching."""
         segments = "token_type_ids" in self.tokenizer.model_input_names
         types = ragged(coded["token_type_ids"]) if segments else None
         return PairInputs(ragged(coded["input_ids"]), types, int(self.tokenizer.pad_token_id))  # type: ignore[arg-type]
 
     def scorer(self, dtype: Precision = "auto") -> PairClassifier:
-        """A copy for inference, its transformer in `dtype`, its head in float32, adapters merged into the weights."""
+        """A copy for inference: transformer in `dtype`, head in float32, adapters merged."""
         adapted = is_adapted(self.network)
         network = cast(ClassifierScorer, merged(self.network)) if adapted else copy.deepcopy(self.network)
         clone = copy.copy(self)
@@ -139,15 +129,13 @@ class PairClassifier:
         return clone
 
     def export(self, folder: str | Path, card: str = "") -> Path:
-        """Write a Hugging Face folder with `card` as its README, and the files `beside`."""
+        """Write a Hugging Face folder with `card` in its README, and the files `beside`."""
         assert self.precision == "float32", "export the trained model, not a copy for inference"
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         network = merged(self.network) if is_adapted(self.network) else self.network
-        network.encoder.save_pretrained(folder)
-        save_tokenizer(self.tokenizer, self.max_tokens, folder)
-        body = _CARD.format(body=card.strip(), max_tokens=self.max_tokens, labels=", ".join(self.labels))
-        (folder / "README.md").write_text(body, encoding="utf-8")
+        write_transformer(network.encoder, self.tokenizer, self.max_tokens, folder)
+        body = f"{_USE.format(labels=', '.join(self.labels))}\n{card.strip()}"
+        write_readme(folder, "Pairwise judge", self.max_tokens, body, "text-classification")
         for name, text in self.beside.items():
             (folder / name).write_text(text, encoding="utf-8")
         return folder
@@ -192,18 +180,9 @@ def _network(
     return network
 
 
-_CARD = """---
-library_name: transformers
-pipeline_tag: text-classification
-tags: [pairwise-judge, text-ranking]
----
-# Pairwise judge
-
-Reads a query and two documents and says which of them answers better. Distilled by anmi_ray from an ensemble of judges.
-Its labels: {labels}. `judge.json` says how query and documents are put into its texts, at most {max_tokens} tokens
-together. Ask it in both orders and average: `{{kind: encoder, form: pairwise, model: PATH_OF_THIS_FOLDER}}` in a panel
-of anmi_ray does so. vLLM's classification runner loads the folder as well (`LLM(folder, runner="pooling").classify`):
-give it token ids, and of a model with two segments where the second begins (`compressed_token_type_ids`).
-
-{body}
+_USE = """Reads a query and two documents and says which answers better; labels: {labels}. Distilled by anmi_ray from
+an ensemble of judges. `judge.json` describes its input texts. Ask in both orders and average, as the judge
+`{{kind: encoder, form: pairwise, model: PATH_OF_THIS_FOLDER}}` of anmi_ray does. vLLM's classification runner loads the
+folder too (`LLM(folder, runner="pooling").classify`): give it token ids and, for two segments, where the second begins
+(`compressed_token_type_ids`).
 """

@@ -15,7 +15,7 @@ from anmi_ray.core.errors import ConfigError, first_line, visible
 from anmi_ray.models.loading import ModelSource
 
 VectorPooling = Literal["mean", "cls", "lasttoken"]
-SCORE_FOLDER = "3_Dense"  # of an exported cross-encoder with a mean head
+DENSE_FOLDER, SCORE_FOLDER = "2_Dense", "3_Dense"  # of an exported cross-encoder with a mean head
 POOLINGS = ("mean", "cls", "lasttoken")
 _READ = ("Transformer", "Pooling", "Normalize")  # what modules.json may list, by the last part of its class
 _TOKENS_READ = ("Transformer", "MultiVectorMask", "Normalize")  # what it lists of token vectors without a projection

@@ -16,9 +16,9 @@ import torch
 
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.training.checkpoints import Origin, check
 from anmi_ray.training.engine import make_engine
 from anmi_ray.training.loop import Row, Trained, train
-from anmi_ray.training.manifest import Origin, check
 from anmi_ray.training.module import Trainable
 from tests.models.tiny import write_tiny_bert
 from tests.training.folder import FolderCheckpoints

@@ -26,11 +26,11 @@ from anmi_ray.models.texts import TextTokenizer
 from anmi_ray.training import late
 from anmi_ray.training.batching import step_batches
 from anmi_ray.training.curriculum import Phase
-from anmi_ray.training.late import LateTrainable, trainable
 from anmi_ray.training.loop import Trained, train
 from anmi_ray.training.module import Trainable
 from anmi_ray.training.objective import Objective
 from anmi_ray.training.training_set import TrainingSet, prepare
+from anmi_ray.training.vectors import LateTrainable, trainable
 from tests.training.lists import planted
 from tests.training.test_loop import dev_set
 from tests.training.test_vectors import (

@@ -21,12 +21,12 @@ from anmi_ray.models.texts import TextPairs
 from anmi_ray.training import prefetch
 from anmi_ray.training.batching import step_batches
 from anmi_ray.training.curriculum import Phase
-from anmi_ray.training.late import trainable
 from anmi_ray.training.loop import Trained, train
 from anmi_ray.training.module import Trainable, parameter_groups
 from anmi_ray.training.objective import Objective
 from anmi_ray.training.tokens import TokenCache
 from anmi_ray.training.training_set import TrainingSet, prepare
+from anmi_ray.training.vectors import trainable
 from tests.models.test_colbert import expansion, write_multi_vector
 from tests.models.test_token_vectors import write_pylate, write_stanford
 from tests.models.tiny import write_tiny_bert

@@ -31,9 +31,8 @@ from anmi_ray.models.reranker import Reranker
 from anmi_ray.stages.rerank.ranking import document_texts
 from anmi_ray.stages.train.trainer import Files, Job, Tools, positions
 from anmi_ray.store import uri
-from anmi_ray.training.loop import Trained, carry_out
-from anmi_ray.training.pair_inputs import Apart, Logits, Together
-from anmi_ray.training.preferences import HeldOut, PairSet, PreferenceTask, both_orders
+from anmi_ray.training.loop import Trained, train_task
+from anmi_ray.training.preferences import Apart, HeldOut, Logits, PairSet, PreferenceTask, Together, both_orders
 
 LOGITS = "logits"
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -71,7 +70,7 @@ def distill(job: Job, tools: Tools) -> Trained:
     held_out = HeldOut(others, measure)
     task = partial(PreferenceTask, model, data, held_out, config, job.execution)
     report = tools.report
-    trained = carry_out(task, config, job.execution, tools.checkpoints, report, report.notice)
+    trained = train_task(task, config, job.execution, tools.checkpoints, report, report.notice)
     said = others.reader.infer(trained.model.scorer(config.precision), np.flatnonzero(is_dev))
     logits = both_orders(said[:, 0]) if others.reader.single else said
     _calibrate(trained.model, order_averaging.fit(logits, score, target, config.calibration), config)

@@ -44,8 +44,8 @@ from anmi_ray.stages.rerank.ranking import SYSTEM, document_texts, ranked
 from anmi_ray.store import Artifact, uri
 from anmi_ray.store.folders import local_folder, publish_folder, seal_folder
 from anmi_ray.training import tracking
+from anmi_ray.training.checks import memory_remedy
 from anmi_ray.training.loop import Row, Trained, train
-from anmi_ray.training.memory import remedy
 from anmi_ray.training.task import DevSet
 from anmi_ray.training.tokens import TokenCache
 from anmi_ray.training.tracking import shared_curves
@@ -234,10 +234,10 @@ def _died(error: BaseException, config: LearnConfig, execution: TrainExecution) 
     resumes = "running again resumes from the newest checkpoint"
     if "running low on memory" in text:
         what = f"{times}, last: Ray ended it because its node ran out of memory"
-        return TrainingError(what, "train", f"{remedy(config, execution)}; {resumes}")
+        return TrainingError(what, "train", f"{memory_remedy(config, execution)}; {resumes}")
     if "OOM killer" in text:
         what = f"{times}, last: its process was killed, as the system does where memory does not suffice"
-        return TrainingError(what, "train", f"if memory was short, {remedy(config, execution)}; {resumes}")
+        return TrainingError(what, "train", f"if memory was short, {memory_remedy(config, execution)}; {resumes}")
     return TrainingError(f"{times}, last: {last_line(error)}", "train", f"see Ray's logs of the workers; {resumes}")
 
 
