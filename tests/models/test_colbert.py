@@ -253,7 +253,7 @@ def test_models_without_a_vector_of_every_token_are_refused(tiny: Path, tmp_path
     folder = tmp_path / "static"
     SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=8)], device="cpu").save(str(folder))
     shutil.copy(tiny / "config.json", folder)
-    assert "StaticEmbedding is not read" in refused(folder)
+    assert "StaticEmbedding is not supported" in refused(folder)
     text: dict[str, Any] = {"vocab_size": 65, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     text |= {"num_attention_heads": 2}
     t5 = AutoConfig.for_model("t5", vocab_size=65, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)

@@ -23,24 +23,24 @@ from anmi_ray.training import tracking
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig, context: Context) -> dict[str, Any]:
-    """Train on all mined examples, keep the model that is best on dev; returns flows and what became of it."""
+    """Train on all mined examples, keep the model that is best on dev; return flows and facts for the manifest."""
     from anmi_ray.stages.train import reranker
 
     return reranker.run(artifact, inputs, config, context)
 
 
 def needs(_: Stage, experiment: Experiment) -> Iterable[Need]:
-    """Room for the workers."""
+    """Resources of the workers."""
     yield of_training(experiment.execution.training)
 
 
 def check(_: Stage, experiment: Experiment) -> Iterator[AnmiError]:
-    """As `check_settings`, of the reranker's training."""
+    """`check_settings` of the reranker's training."""
     yield from check_settings(experiment.train, experiment.execution)
 
 
 def check_settings(config: LearnConfig, execution: ExecutionConfig) -> Iterator[AnmiError]:
-    """Packages that are not installed (on a cluster the nodes' count, not this machine's), and an uneven step."""
+    """Report packages that are not installed (unless training runs on a cluster), and uneven steps."""
     yield from caught(tracking.check, execution.train.trackers)
     yield from caught(config.check_workers, execution.train.num_workers)
     if execution.address is not None:
@@ -54,7 +54,7 @@ def check_settings(config: LearnConfig, execution: ExecutionConfig) -> Iterator[
 
 
 def _also(config: TrainConfig, experiment: Experiment, content: str) -> dict[str, str]:
-    """The model that it starts from: the settings', or another run's."""
+    """The model to start from: the configured one, or another run's."""
     return gone_on_with(experiment, content) or {"model": loading.resolve(config.model).revision or "unpinned"}
 
 

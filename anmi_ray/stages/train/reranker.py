@@ -1,4 +1,4 @@
-"""Training on what was mined: which files and which dev queries, and what becomes of the model."""
+"""The body of the train stage: which files and dev queries to use, and what to record."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from anmi_ray.store import Artifact, Flow
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig, context: Context) -> dict[str, Any]:
-    """Train on all mined examples, keep the model that is best on dev; returns flows and what became of it."""
+    """Train on all mined examples, keep the model that is best on dev; return flows and facts for the manifest."""
     mine, retrieve, ingest = (inputs[name] for name in ("mine", "retrieve", "ingest"))
     buckets = range(context.buckets)
     flows = [flow for bucket in buckets for flow in mine.seal("examples", EXAMPLE, bucket) or []]
@@ -63,7 +63,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
 
 
 def _report_row(context: Context, row: dict[str, Any]) -> None:
-    """Show how far training is, and what dev says."""
+    """Report the progress of training and dev measures."""
     step, progress, dev = (row.get(name) for name in ("step", "progress", "dev"))
     if step and progress and dev is not None:
         context.measured(int(step), progress, dev, row.get(GROUP))
@@ -71,7 +71,7 @@ def _report_row(context: Context, row: dict[str, Any]) -> None:
 
 
 def _dev_inputs(inputs: Mapping[str, Artifact], depth: int, buckets: int) -> DevInputs | None:
-    """The hybrid's top of the dev queries, with their labels or else what judges gave; None where neither is there."""
+    """The hybrid's top of the dev queries with labels, else with judges' gains; None without either."""
     retrieve, ingest = inputs["retrieve"], inputs["ingest"]
 
     def of_bucket(bucket: int) -> tuple[pa.Table, ...]:
