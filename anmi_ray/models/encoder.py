@@ -1,8 +1,7 @@
-"""Texts to normalised vectors, for dense retrieval and the similarity judge.
+"""Encode texts into unit vectors, for dense retrieval and the similarity judge.
 
-Batches are formed here, so a vector does not depend on how a caller splits its work into batches of Ray's; only equal
-inputs give equal bytes. Batches have few shapes (widths are multiples of eight; numbers of texts are a full batch's or
-powers of two): a CPU's kernels are kept for each shape ever seen, and memory would grow for thousands of batches.
+Batches are formed here, so vectors do not depend on how callers split their work. They have few shapes (widths are
+multiples of eight, sizes a full batch's or powers of two), because kernels for each shape stay in memory on a CPU.
 N texts, d dimensions, T tokens.
 """
 
@@ -28,17 +27,17 @@ Dtype = Literal["float32", "bfloat16"]
 _Model = TypeVar("_Model", "SentenceTransformer", "MultiVectorEncoder")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 BATCH_TOKENS = {"cpu": 1024, "cuda": 65_536}
-"""Padded tokens of a batch. On a CPU larger ones leave the cache: 4,096 cost 15 % more time, 16,384 twice as much."""
+"""Padded tokens of a batch. On a CPU 4,096 take 15 % more time and 16,384 twice as much: they exceed the cache."""
 _CHARACTERS = 1000  # of a text per token that is encoded
 
 
 def within_reach(texts: Sequence[str], max_tokens: int) -> list[str]:
-    """Texts without what so many tokens do not reach: one of many megabytes would be tokenised whole for its start."""
+    """Cut texts to what `max_tokens` can reach, so that huge texts are not tokenized whole."""
     return [text[: max_tokens * _CHARACTERS] for text in texts]
 
 
 def token_ids(tokenizer: Any, texts: Sequence[str], limit: int) -> list[list[int]]:
-    """Tokens of every text, special ones included, cut at `limit`."""
+    """Token ids of each text, special ones included, cut at `limit`."""
     coded = tokenizer(
         within_reach(texts, limit), truncation=True, max_length=limit, padding=False, return_attention_mask=False
     )
@@ -46,7 +45,7 @@ def token_ids(tokenizer: Any, texts: Sequence[str], limit: int) -> list[list[int
 
 
 def unit(vectors: NDArray[np.float32], source: ModelSource, setting: str) -> NDArray[np.float32]:
-    """Rows of length 1. Raises DataError, naming the setting of the arithmetic, where one is not finite or is zero."""
+    """Normalize rows to length 1. Raises DataError, naming the `setting` of precision, if one is not finite or zero."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     if not np.isfinite(norms).all() or (norms == 0).any():
         raise DataError(
@@ -58,7 +57,7 @@ def unit(vectors: NDArray[np.float32], source: ModelSource, setting: str) -> NDA
 
 
 class Encoder:
-    """A bi-encoder: `encode` maps texts to unit vectors. Raises ConfigError where the model cannot be loaded."""
+    """A bi-encoder for texts. Raises ConfigError if the model cannot be loaded."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class Encoder:
         threads: int = 1,
         device: str = "cpu",
     ) -> None:
-        from sentence_transformers import SentenceTransformer  # half a second, for those who load a model
+        from sentence_transformers import SentenceTransformer  # half a second
 
         self.source = source
         self.threads = threads
@@ -77,12 +76,11 @@ class Encoder:
         if is_colbert(source):
             self._model = _of_texts(self._model, source)
         limit = self._model.max_seq_length
-        # Positions beyond the model's own limit do not exist.
         self.max_tokens = min(max_tokens, limit) if limit and limit > 0 else max_tokens
 
     @property
     def revision(self) -> str:
-        """Which weights these are."""
+        """Revision of the weights."""
         return self.source.revision
 
     @property
@@ -93,9 +91,9 @@ class Encoder:
         return size
 
     def encode(self, texts: Sequence[str], prompt: str | None = None) -> NDArray[np.float32]:
-        """Unit vectors float32[N, d], in the order of `texts`, each text cut at `max_tokens`.
+        """Unit vectors float32[N, d] of `texts`, each after `prompt` and cut at `max_tokens`.
 
-        `prompt` is put before every text. Raises DataError where the model gives a vector that is not finite.
+        Raises DataError if a vector is not finite.
         """
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         if not len(texts):
@@ -120,26 +118,26 @@ class Encoder:
 
 
 def _of_texts(model: SentenceTransformer, source: ModelSource) -> SentenceTransformer:
-    """The transformer of a late-interaction model, with the pooling that its folder names; else the mean is taken."""
+    """The transformer of a late-interaction model with its folder's pooling."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 
-    said = read_token_vectors(source)
-    if said is None:
+    pooling = read_token_vectors(source)
+    if pooling is None:
         raise ConfigError(
-            "it is a ColBERT checkpoint, which has vectors of tokens and none of a text as a whole",
+            "it is a ColBERT checkpoint, which has no vector of a text",
             f"model {source.name}",
             "set retrieve.late.model to it, and retrieve.dense.model to a bi-encoder",
         )
     size = model.get_embedding_dimension()
     assert size is not None
-    return SentenceTransformer(modules=[model[0], Pooling(size, said.pooling)], device=str(model.device)).eval()
+    return SentenceTransformer(modules=[model[0], Pooling(size, pooling.pooling)], device=str(model.device)).eval()
 
 
 def load(kind: type[_Model], source: ModelSource, dtype: Dtype, device: str) -> _Model:
-    """A model of sentence-transformers, for inference.
+    """Load a sentence-transformers model for inference.
 
-    Raises ConfigError where it cannot be loaded, or its tokenizer is not that of its weights.
+    Raises ConfigError if it cannot be loaded, or tokenizer and weights do not match.
     """
     from sentence_transformers import SentenceTransformer
 

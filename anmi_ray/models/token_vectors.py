@@ -1,11 +1,9 @@
-"""Texts to token vectors, for late interaction: a unit vector of every token that counts.
+"""Encode texts into token vectors for late-interaction retrieval: a unit vector per token that counts.
 
-A ColBERT checkpoint says itself what counts: its projection, the markers before queries and documents, [MASK] up to a
-query's length, the punctuation left out of documents. Of any other encoder the vectors are the last hidden states of
-all tokens, [CLS], [SEP] and punctuation as well: without them rankings are no better (all-MiniLM-L6-v2 on SciFact:
-nDCG@10 of .656 to .660 instead of .661), and no text is left without a vector.
-Batches have one shape for all texts of a length, so that the bytes of a vector depend on nothing but its text.
-B texts of a batch, T tokens, d dimensions.
+A ColBERT checkpoint has its own projection, markers, query padding and skipped tokens. For other encoders the last
+hidden states of all tokens count, special ones included: without these rankings are no better (all-MiniLM-L6-v2 on
+SciFact: nDCG@10 of .656 to .660 instead of .661). Batches have one shape per text length, so the bytes of a vector
+depend only on its text. T tokens, d dimensions.
 """
 
 from __future__ import annotations
@@ -32,13 +30,13 @@ if TYPE_CHECKING:
 Task = Literal["query", "document"]
 QUERY_TOKENS = 32
 DOCUMENT_TOKENS = 128
-"""Tokens of an encoder's texts where settings name none; a ColBERT checkpoint has its own."""
+"""Default length limits; a ColBERT checkpoint has its own."""
 
 _WIDTH = 2 * MULTIPLE  # padded lengths are multiples of it
 
 
 def check(source: ModelSource, config: LateConfig) -> None:
-    """Raise ConfigError for settings that the model does not go with; loads nothing."""
+    """Raise ConfigError on settings that a ColBERT checkpoint does not support. Loads nothing."""
     for name in ("query_prompt", "document_prompt"):
         if getattr(config, name) is not None and is_colbert(source):
             raise ConfigError(
@@ -49,9 +47,9 @@ def check(source: ModelSource, config: LateConfig) -> None:
 
 
 class TokenEncoder:
-    """A model whose `encode` maps texts to token vectors; `limits`: tokens that a query and a document are cut to.
+    """An encoder of token vectors; `limits` are the lengths that queries and documents are cut to, in tokens.
 
-    Raises ConfigError where it cannot be loaded, and as `check`.
+    Raises ConfigError if it cannot be loaded, and as `check`.
     """
 
     def __init__(
@@ -80,9 +78,9 @@ class TokenEncoder:
         return size
 
     def encode(self, texts: Sequence[str], task: Task) -> list[NDArray[np.float32]]:
-        """Unit vectors float32[T, d] of every text, in order; all tokens' where a checkpoint would leave none.
+        """Unit vectors float32[T, d] of each text; of all tokens if a checkpoint would skip every one.
 
-        Raises DataError where the model gives a vector that is not finite or is zero.
+        Raises DataError if a vector is not finite or zero.
         """
         prompt = self._prompts[task]
         limit = self.limits[task]
@@ -98,10 +96,7 @@ class TokenEncoder:
         return encoded
 
     def _batches(self, texts: Sequence[str], lengths: Sequence[int], limit: int) -> Iterator[tuple[list[int], int]]:
-        """(texts, padded tokens) of every batch: of one width always as many, filled up with the shortest text.
-
-        On a GPU batches are large, so that few are full, and are computed as they are.
-        """
+        """Yield (rows, width) of batches; on a CPU all of one width are filled up with the shortest text."""
         for rows, width, most in shaped_batches(lengths, self._budget, limit, _WIDTH):
             if self._model.device.type != "cpu":
                 yield rows, width
@@ -123,7 +118,7 @@ class TokenEncoder:
             yield vectors[kept if kept.any() else there].numpy()
 
     def _cut(self, config: LateConfig) -> dict[str, int]:
-        """Have the model cut texts as is asked, else as its checkpoint says; the limits, special tokens included."""
+        """Set the model's length limits from the settings, else from its checkpoint; return them."""
         first = self._first
         held = positions(first.auto_model) or first.max_seq_length or DOCUMENT_TOKENS
         document = config.max_tokens or first.document_length or DOCUMENT_TOKENS
