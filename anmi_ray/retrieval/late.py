@@ -32,7 +32,7 @@ _TOKENS = 32_768  # whose vectors are in memory at once, at most: 50 MB of 384 d
 
 
 class TokenVectors(Protocol):
-    """What late interaction needs of an encoder: `models.token_vectors.TokenEncoder`."""
+    """What late interaction needs of an encoder: `models.encoder.TokenEncoder`."""
 
     @property
     def limits(self) -> Mapping[str, int]:

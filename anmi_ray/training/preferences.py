@@ -26,8 +26,8 @@ from anmi_ray.config.objective import CurriculumConfig
 from anmi_ray.config.train import TrainExecution
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import uniforms
+from anmi_ray.models.classifier import PairClassifier, TokenInputs
 from anmi_ray.models.cross_encoder import SCORE_TOKENS, tensors
-from anmi_ray.models.pair_classifier import PairClassifier, PairInputs
 from anmi_ray.models.pairs import Batch, Ragged, length_batches, scoring_batches
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.models.texts import TextPairs
@@ -54,7 +54,7 @@ class Together:
 
     single = False
 
-    def __init__(self, inputs: PairInputs) -> None:
+    def __init__(self, inputs: TokenInputs) -> None:
         self._inputs = inputs
         self.tokens_R = inputs.lengths
 

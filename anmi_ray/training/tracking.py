@@ -1,9 +1,7 @@
-"""Learning curves in TensorBoard, MLflow or W&B: thin adapters from the training log to the tools' own clients.
+"""Learning curves in TensorBoard, MLflow or W&B, by the tools' own clients and environment variables.
 
-Rank 0 writes. A curve has one point per step however often its run was killed: TensorBoard purges the steps that are
-written again, and MLflow and W&B get only steps that they do not have (a resumed run writes the same rows again).
-Addresses and keys come from the tools' own environment variables. Files go to `tracking/<fingerprint>/` of the root.
-Ray's integrations are not used: they start a new run when training resumes.
+Rank 0 writes. A curve has one point per step even if its run was resumed: TensorBoard purges the steps that are written
+again, MLflow and W&B get only new steps. Ray's integrations are not used: they start a new run on resuming.
 """
 
 from __future__ import annotations
@@ -72,8 +70,8 @@ def _group(key: str) -> str:
 class Tracker:
     """One tool.
 
-    errors: what it raises if it does not work
-    where: where a reader finds the curves
+    errors: what it raises if it fails.
+    where: where to find the curves.
     """
 
     errors: tuple[type[Exception], ...] = (OSError,)
@@ -190,9 +188,9 @@ class WandB(Tracker):
 
 
 class Curves:
-    """All trackers of a training, called with each row of its log. One that fails is given up; training continues.
+    """All trackers of a training, called with each row of its log; one that fails is dropped.
 
-    where: where each tracker's curves are, or at which step it was given up and why
+    where: where each tracker's curves are, or at which step and why it was dropped.
     """
 
     def __init__(self, trackers: Mapping[str, Tracker]) -> None:
@@ -226,7 +224,7 @@ class Curves:
 
 
 def open_curves(
-    trackers: Iterable[str], name: str, folder: Path, settings: Mapping[str, Any], shown: str | None = None
+    trackers: Sequence[str], name: str, folder: Path, settings: Mapping[str, Any], shown: str | None = None
 ) -> Curves:
     """Open the curves of the training `name` (its fingerprint). Raise ConfigError if a tracker cannot be opened.
 
@@ -237,7 +235,6 @@ def open_curves(
         "mlflow": lambda: MLflow(name, settings),
         "wandb": lambda: WandB(name, settings, folder),
     }
-    trackers = tuple(trackers)
     check(trackers)
     return Curves({tracker: makers[tracker]() for tracker in trackers})
 

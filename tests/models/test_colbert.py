@@ -24,11 +24,11 @@ from anmi_ray.config.learning import LoraConfig
 from anmi_ray.config.retrieve import LateConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models import card as model_card
+from anmi_ray.models.encoder import TokenEncoder
 from anmi_ray.models.kinds import load_reranker, reads_apart
 from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.models.loading import resolve
 from anmi_ray.models.pairs import Ragged
-from anmi_ray.models.token_vectors import TokenEncoder
 from tests.models.test_token_vectors import write, write_pylate, write_stanford
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder, write_tiny_encoder
 

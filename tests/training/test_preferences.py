@@ -21,8 +21,8 @@ from anmi_ray.core.errors import ConfigError, DataError, TrainingError
 from anmi_ray.core.identity import digest, rng
 from anmi_ray.judging.truncate import Truncator
 from anmi_ray.models.bi_encoder import BiEncoder
+from anmi_ray.models.classifier import PairClassifier
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.models.pair_classifier import PairClassifier
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.training import loop
 from anmi_ray.training.curriculum import Phase

@@ -25,8 +25,8 @@ from anmi_ray.judging import order_averaging
 from anmi_ray.judging.kinds import distilled
 from anmi_ray.judging.truncate import Truncator
 from anmi_ray.models.bi_encoder import BiEncoder
+from anmi_ray.models.classifier import PairClassifier, sharpen
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.models.pair_classifier import PairClassifier, sharpen
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime.checkpoints import RayCheckpoints
 from anmi_ray.runtime.status import Report
