@@ -241,7 +241,7 @@ def test_a_decoder_is_no_start(tmp_path: Path) -> None:
     """Unless it says that its tokens see both sides."""
     folder = write_tiny_decoder(tmp_path / "model", "qwen3")
     found = refused(folder)
-    assert "a decoder (qwen3): each token has seen the text to its left alone" in found
+    assert "a decoder (qwen3): its token vectors see the text to the left only" in found
     assert "train.student: cross-encoder with train.pooling: last or yes-no" in found
     config = json.loads((folder / "config.json").read_text())
     write(folder / "config.json", **config | {"use_bidirectional_attention": True})
@@ -271,7 +271,7 @@ def test_a_marker_that_the_tokenizer_lacks_is_refused(
 ) -> None:
     changed = {"query_prefix": "[Query] "} if write_one is write_pylate else {"doc_token_id": "[unused1]"}
     found = refused(write_one(tmp_path / "model", tiny, **changed))
-    assert f"marker {next(iter(changed.values()))!r} is no token of its tokenizer" in found
+    assert f"marker {next(iter(changed.values()))!r} is not a token of its tokenizer" in found
 
 
 def test_what_is_above_the_transformer_and_not_read_is_refused(tiny: Path, tmp_path: Path) -> None:

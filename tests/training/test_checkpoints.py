@@ -126,7 +126,7 @@ def test_without_a_whole_checkpoint_training_starts_anew(
     assert [row["step"] for row in seen] == list(range(1, 13))
     assert curve(trained.rows) == curve(whole.rows)
     assert [NEWEST in said[0], BEFORE in said[1]] == [True, True]
-    assert said[2:] == ["no whole checkpoint is left: training starts anew"]
+    assert said[2:] == ["no complete checkpoint is left: training starts over"]
 
 
 @pytest.mark.parametrize("engine", list(ENGINES))
