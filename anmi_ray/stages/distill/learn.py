@@ -27,7 +27,8 @@ from anmi_ray.judging.calibration import fit_temperature
 from anmi_ray.runtime.tasks import Context, over_buckets
 from anmi_ray.stages.distill import worker
 from anmi_ray.stages.distill.worker import DEV, LOGITS, TEST, TRAIN
-from anmi_ray.stages.train.trainer import clear_checkpoints, report_steps, train_artifact
+from anmi_ray.stages.train import report_steps
+from anmi_ray.stages.train.trainer import clear_checkpoints, train_artifact
 from anmi_ray.store import Artifact, Flow, parquet_bytes, uri
 from anmi_ray.training.loop import Trained
 

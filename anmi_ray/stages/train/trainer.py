@@ -372,10 +372,3 @@ def clear_checkpoints(artifact: Artifact, execution: TrainExecution) -> None:
     own = uri.beside(uri.absolute(artifact.store.uri(f"{artifact.path}/{MODEL}")), _STORAGE)
     given = execution.storage_path
     uri.remove(own if given is None else uri.below(uri.absolute(given), artifact.fingerprint))
-
-
-def report_steps(context: Context, row: Row) -> None:
-    """Report the progress of training."""
-    step, progress = row.get("step"), row.get("progress")
-    if step and progress:
-        context.progress(int(step), round(step / progress), "steps")
