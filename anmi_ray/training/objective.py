@@ -173,7 +173,8 @@ class Objective(Losses):
         error = parts[1].sum() / per_step
         first, second = self.balance.weights(self.weights, phase.alpha)
         # leave out terms of zero weight: 0 · ∞ would be NaN
-        terms = [weight * part for weight, part in ((first, ranking), (second, error)) if not _is_zero(weight)]
+        weighted = ((first, ranking), (second, error))
+        terms = [weight * part for weight, part in weighted if isinstance(weight, Tensor) or weight != 0.0]
         loss = torch.stack(terms).sum()
         if (more := self.balance.more(self.weights)) is not None:
             loss = loss + more * lists / per_step
@@ -283,10 +284,6 @@ def _negative_weights(on: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Return Σ w of rated negatives and of all negatives; random and in-batch ones are not rated."""
     weight = torch.where(on["mask_BK"], on["weight_BK"], 0.0)[:, 1:]
     return weight[on["rating_BK"][:, 1:].isfinite()].sum(), weight.sum()
-
-
-def _is_zero(weight: float | Tensor) -> bool:
-    return not isinstance(weight, Tensor) and weight == 0.0
 
 
 def _positive_share(config: TrainConfig, false_negative_rate: float | None) -> float:

@@ -282,7 +282,7 @@ class PreferenceTask(Task):
     ) -> None:
         check_pairs(data, config)
         check_positions(model.network, int(data.reader.tokens_R.max()), "inputs", config.group)
-        self.config = config
+        self.config: DistillConfig = config
         self.data = data
         self.held = held
         self.items = len(data)

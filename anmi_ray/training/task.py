@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.models.pairs import Ragged
 from anmi_ray.models.reranker import Reranker
@@ -39,6 +38,7 @@ class DevSet:
 class Task(ABC):
     """Something to train.
 
+    config: a LearnConfig
     items: number of items of an epoch
     module: what engines train
     result: a copy of the model that gets whole weights, for dev and as the result; it starts untrained
@@ -47,7 +47,7 @@ class Task(ABC):
     interpolate: shares of the trained weights to try, the rest the start's
     """
 
-    config: LearnConfig
+    config: Any
     items: int
     curriculum: Curriculum
     module: Learner
