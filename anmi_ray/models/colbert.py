@@ -184,18 +184,17 @@ def _check_modules(source: ModelSource, first: Any, above: Sequence[Any]) -> Non
     odd = [f"a Dense with the activation {name}" for name in curved]
     odd += ["a Dense with a residual" for module in dense if module.use_residual]
     odd += ["a MultiVectorMask that keeps listed tokens alone" for one in above if getattr(one, _KEPT, None)]
-    odd += [f"a {kind} of texts as a whole" for one, kind in zip(above, kinds, strict=True) if not _of_tokens(one)]
+    for one, kind in zip(above, kinds, strict=True):
+        if {getattr(one, f"module_{end}_name", "token_embeddings") for end in ("input", "output")} != {
+            "token_embeddings"
+        }:
+            odd.append(f"a {kind} of whole texts")
     if odd:
         raise ConfigError(
             f"it has {odd[0]}",
             f"model {source.name}",
             "give a ColBERT checkpoint with a linear projection of its tokens (torch.nn.modules.linear.Identity)",
         )
-
-
-def _of_tokens(module: Any) -> bool:
-    names = {getattr(module, f"module_{end}_name", "token_embeddings") for end in ("input", "output")}
-    return names == {"token_embeddings"}
 
 
 def _known(marker: str, tokenizer: Any) -> bool:

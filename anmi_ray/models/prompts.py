@@ -118,7 +118,9 @@ class TextReader:
         made = json.loads(cast(Any, tokenizer).backend_tokenizer.to_str())
         control: list[int] = []
         for token in made["added_tokens"]:
-            if token["special"] or _CONTROL.fullmatch(token["content"]) or _named(token["content"], prompt.text):
+            text = token["content"]
+            of_prompt = text.strip() and len(text) > 1 and text in prompt.text and not text.isalnum()
+            if token["special"] or _CONTROL.fullmatch(text) or of_prompt:
                 token["special"] = True
                 control.append(token["id"])
         self._control = np.array(sorted(control), dtype=np.int32)
@@ -136,10 +138,6 @@ class TextReader:
         lists = [np.array(encoding.ids, dtype=np.int32) for encoding in coded]
         # vocabularies of whole words may still produce one
         return [ids[~np.isin(ids, self._control)] for ids in lists]
-
-
-def _named(token: str, prompt: str) -> bool:
-    return bool(token.strip()) and len(token) > 1 and token in prompt and not token.isalnum()
 
 
 def _trailing(text: str) -> str:

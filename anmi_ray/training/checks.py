@@ -1,7 +1,4 @@
-"""Checks before the first step, whether learning rates have an effect, and errors that name the memory settings.
-
-Legend: E lists, P documents of all lists.
-"""
+"""Checks before the first step, whether learning rates have an effect, and errors that name the memory settings."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from typing import cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from anmi_ray.config.learning import LearnConfig
@@ -22,7 +18,7 @@ from anmi_ray.models.cross_encoder import positions
 from anmi_ray.models.heads import Scorer
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.training.batching import effective_weights
-from anmi_ray.training.curriculum import Curriculum, Phase
+from anmi_ray.training.curriculum import Curriculum
 from anmi_ray.training.training_set import TrainingSet
 
 Moments = dict[str, tuple[float, float]]  # sum of trained weights and of their squares, by learning rate setting
@@ -46,7 +42,9 @@ def before_training(model: Reranker, data: TrainingSet, config: TrainConfig, cur
     phases = [phase for phase in curriculum.phases() if phase.alpha > 0]
     if config.loss.ranking not in ("infonce", "debiased") or config.loss.in_batch or not phases:
         return
-    if not any(_negative_weight(data, phase).any() for phase in phases):
+    negatives = np.ones(len(data.weight_P), dtype=bool)
+    negatives[data.start_E[:-1]] = False  # the anchors
+    if not any(effective_weights(data, np.arange(len(negatives)), phase)[negatives].any() for phase in phases):
         raise DataError(
             f"every negative of {len(data)} lists has weight 0: {config.loss.ranking} has nothing to learn from",
             "examples",
@@ -64,13 +62,6 @@ def check_positions(network: Scorer, longest: int, inputs: str, group: str) -> N
             f"{group}.max_tokens",
             f"set it to at most {limit}",
         )
-
-
-def _negative_weight(data: TrainingSet, phase: Phase) -> NDArray[np.float64]:
-    """Sum of the weights of every list's negatives in a phase, float64[E]."""
-    weight_P = effective_weights(data, np.arange(len(data.weight_P)), phase)
-    weight_P[data.start_E[:-1]] = 0.0  # the anchor
-    return np.add.reduceat(weight_P, data.start_E[:-1])
 
 
 @torch.no_grad()

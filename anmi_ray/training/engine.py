@@ -160,7 +160,9 @@ class DeepSpeedEngine(Engine):
     def __init__(self, module: Learner, config: LearnConfig, offload: Offload = "none") -> None:
         super().__init__(module, config)
         deepspeed = _deepspeed()
-        _join_alone()
+        os.environ.setdefault("LOCAL_RANK", "0")
+        if not dist.is_initialized():  # DeepSpeed needs a process group and would look for MPI
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         self.engine, self.optimizer, _, _ = deepspeed.initialize(
             model=module, model_parameters=self.groups, config=deepspeed_json(config, offload), dist_init_required=False
         )
@@ -270,10 +272,3 @@ def _data_only(checkpoints: Any) -> Any:
 
     checkpoints.load = load
     return checkpoints
-
-
-def _join_alone() -> None:
-    """Create a process group of one if there is none: DeepSpeed would look for MPI."""
-    os.environ.setdefault("LOCAL_RANK", "0")
-    if not dist.is_initialized():
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

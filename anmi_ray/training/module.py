@@ -57,7 +57,9 @@ class Learner(nn.Module):
             _set_dropout(network, config.dropout)
         set_attention(encoder, how.attention, device, self.in_bfloat16)
         if self.in_bfloat16:
-            _residuals_in_bfloat16(encoder)
+            # autocast would keep embeddings, so residuals, in float32 and cast before each product: a tenth of a step
+            embeddings = getattr(encoder.base_model, "embeddings", None) or encoder.get_input_embeddings()
+            embeddings.register_forward_hook(lambda _module, _inputs, output: output.bfloat16())
         if how.gradient_checkpointing:
             checkpoint_activations(encoder)
         if how.compile:
@@ -216,12 +218,6 @@ def _freeze(encoder: transformers.PreTrainedModel, config: LearnConfig) -> None:
         )
     for layer in layers[: config.freeze_layers]:
         layer.requires_grad_(False)
-
-
-def _residuals_in_bfloat16(encoder: transformers.PreTrainedModel) -> None:
-    """Autocast would keep embeddings, and so residuals, in float32 and cast before each product: a tenth of a step."""
-    embeddings = getattr(encoder.base_model, "embeddings", None) or encoder.get_input_embeddings()
-    embeddings.register_forward_hook(lambda _module, _inputs, output: output.bfloat16())
 
 
 def _set_dropout(network: nn.Module, probability: float) -> None:

@@ -174,8 +174,7 @@ def _write(path: Path, parts: Iterable[Ragged]) -> None:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with open(handle, "wb") as file:
-            file.write(bytes(_HEADER.size))
-            _publishable(file, parts)
+            _write_lists(file, parts)
         os.replace(name, path)
     except BaseException:
         with suppress(OSError):
@@ -183,7 +182,8 @@ def _write(path: Path, parts: Iterable[Ragged]) -> None:
         raise
 
 
-def _publishable(file: BinaryIO, parts: Iterable[Ragged]) -> None:
+def _write_lists(file: BinaryIO, parts: Iterable[Ragged]) -> None:
+    file.write(bytes(_HEADER.size))
     kept = [np.zeros(0, np.int64)]
     lengths = [np.zeros(0, np.int64)]
     checksum = 0

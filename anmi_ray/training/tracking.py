@@ -57,14 +57,11 @@ def named(row: Row) -> dict[str, float]:
     {'loss/loss': 0.5, 'gradient/gradient_norm': 1.0, 'training/share': 0.25}
     """
     numbers = {key: float(value) for key, value in row.items() if key != "step" and value is not None}
-    return {f"{_group(key)}/{key}": value for key, value in numbers.items() if math.isfinite(value)}
-
-
-def _group(key: str) -> str:
-    matches = [
-        (len(prefix), group) for group, prefixes in GROUPS.items() for prefix in prefixes if key.startswith(prefix)
-    ]
-    return max(matches)[1] if matches else OTHER
+    prefixes = [(len(prefix), prefix, group) for group, several in GROUPS.items() for prefix in several]
+    groups = {
+        key: max([one for one in prefixes if key.startswith(one[1])], default=(0, "", OTHER))[2] for key in numbers
+    }
+    return {f"{groups[key]}/{key}": value for key, value in numbers.items() if math.isfinite(value)}
 
 
 class Tracker:
