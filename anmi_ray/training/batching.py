@@ -317,5 +317,8 @@ def pinned(batch: Any) -> Any:
 
 def _arrays_pinned(part: Any) -> Any:
     values = {field.name: getattr(part, field.name) for field in fields(part)}
-    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-    return replace(part, **{name: torch.from_numpy(array).pin_memory().numpy() for name, array in arrays.items()})
+    return replace(part, **{name: _pin(value) for name, value in values.items() if isinstance(value, np.ndarray)})
+
+
+def _pin(array: NDArray[Any]) -> NDArray[Any]:
+    return torch.from_numpy(array).pin_memory().numpy()

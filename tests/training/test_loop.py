@@ -192,7 +192,7 @@ def test_batches_made_ahead_change_no_step(
 ) -> None:
     config = changed(curriculum=curriculum, dev_points=(0.25, 0.5, 0.75, 1.0))
     ahead = run(base, config)
-    monkeypatch.setattr(Ahead, "foresee", lambda self, step, phase: None)
+    monkeypatch.setattr(Ahead, "prepare", lambda self, step, phase: None)
     assert curve(run(base, config).rows) == curve(ahead.rows)
 
 
