@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import transformers
 from safetensors.torch import save_file
@@ -20,9 +20,6 @@ from anmi_ray.models.lora import is_adapted, merged
 from anmi_ray.models.pairs import PairTokenizer
 from anmi_ray.models.pooling import DENSE_FOLDER, SCORE_FOLDER, VectorPooling
 from anmi_ray.models.texts import TextTokenizer
-
-if TYPE_CHECKING:
-    from anmi_ray.models.colbert import ColbertTokenizer
 
 _TRANSFORMER = "sentence_bert_config.json"
 _IDENTITY = "torch.nn.modules.linear.Identity"
@@ -89,13 +86,18 @@ def write_embedder(
 
 
 def write_colbert(
-    network: Scorer, layers: Sequence[nn.Linear], texts: ColbertTokenizer, folder: Path, card: str = ""
+    network: Scorer,
+    layers: Sequence[nn.Linear],
+    texts: TextTokenizer,
+    saved: Mapping[str, Mapping[str, Any]],
+    folder: Path,
+    card: str = "",
 ) -> Path:
-    """Write a ColBERT checkpoint with `layers` as its projection; its settings are as they were."""
+    """Write a ColBERT checkpoint with `layers` as its projection and its settings `saved`, by file."""
     modules = [_dense(f"{i}_Dense", layer, _IDENTITY, *_TOKENS.values()) for i, layer in enumerate(layers, start=1)]
-    modules.append((f"{len(layers) + 1}_MultiVectorMask", _MASK, texts.saved["mask"]))
+    modules.append((f"{len(layers) + 1}_MultiVectorMask", _MASK, saved["mask"]))
     modules.append((f"{len(layers) + 2}_Normalize", _NORMALIZE, _TOKENS))
-    _write_vectors(network, texts, modules, _TOKEN_VECTORS, folder, card, texts.saved["transformer"])
+    _write_vectors(network, texts, modules, _TOKEN_VECTORS, folder, card, saved["transformer"])
     for (path, _, _), layer in zip(modules, layers, strict=False):
         _save_dense(layer, folder / path)
     return folder

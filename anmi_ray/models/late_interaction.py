@@ -164,7 +164,7 @@ class LateInteraction(BiEncoder):
     def export(self, folder: str | Path, card: str = "") -> Path:
         self.assert_trained()
         if isinstance(self.pairs, colbert.ColbertTokenizer):
-            return write_colbert(self.network, self.network.layers, self.pairs, Path(folder), card)
+            return write_colbert(self.network, self.network.layers, self.pairs, self.pairs.saved, Path(folder), card)
         assert self.pooling is not None
         return write_embedder(self.network, self.pairs, self.pooling, Path(folder), card, tokens=True)
 
