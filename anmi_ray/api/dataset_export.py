@@ -28,25 +28,28 @@ _SHARES = {"ties": "tie_rate", "orders differ": "order_inconsistent_rate", "righ
 def export_dataset(
     name: str, root: str, to: Path, license: str | None = None, title: str | None = None, texts: bool = False
 ) -> Path:
-    """Write what run `name` knows to the folder `to`, with a card; returns `to`.
+    """Write the tables of run `name` to the folder `to`, with a card; return `to`.
 
-    `texts`: the documents' too, whose licence is their owner's. Raises ConfigError where there is no such run, it has
-    no gaps yet, or `to` is not an empty folder or absent; StoreError where the storage refuses or a file is damaged.
+    texts: also write the documents' texts, which have their own licence.
+    Raises ConfigError if the run is unknown, has no gaps yet, or `to` is neither absent nor an empty folder; StoreError
+    if the storage fails or a file is damaged.
     """
     run = Run(name, root)
     wanted: tuple[TableName, ...] = (*TABLES, *(("texts",) if texts else ()))
-    readers = {table: run.buckets(table) for table in wanted}  # here, so that a stage that is missing is said first
+    readers = {table: run.buckets(table) for table in wanted}  # first: names a missing stage
     with new_folder(to) as beside:
         counts: dict[str, int] = {}
-        said: Counter[tuple[str, str]] = Counter()
+        counted: Counter[tuple[str, str]] = Counter()
         for table, buckets in readers.items():
-            counts[table] = _write(_once(buckets) if table == "texts" else buckets, beside / f"{table}.parquet", said)
-        (beside / "README.md").write_text(_card(run, counts, said, license, title or name), encoding="utf-8")
+            counts[table] = _write(
+                _once(buckets) if table == "texts" else buckets, beside / f"{table}.parquet", counted
+            )
+        (beside / "README.md").write_text(_card(run, counts, counted, license, title or name), encoding="utf-8")
     return to
 
 
-def _write(buckets: Iterator[pa.Table], file: Path, said: Counter[tuple[str, str]]) -> int:
-    """Write a table and return its rows; of judgments `said` counts each judge's answers and failures."""
+def _write(buckets: Iterator[pa.Table], file: Path, counted: Counter[tuple[str, str]]) -> int:
+    """Write a table and return its rows; `counted` gets each judge's answers and failures."""
     rows = 0
     writer: pq.ParquetWriter | None = None
     for bucket in buckets:
@@ -56,15 +59,15 @@ def _write(buckets: Iterator[pa.Table], file: Path, said: Counter[tuple[str, str
         if file.stem == "judgments":
             for judge in pc.unique(bucket["judge"]).to_pylist():
                 own = bucket.filter(pc.equal(bucket["judge"], judge))
-                said[judge, "failed"] += own["p_a"].null_count
-                said[judge, "asked"] += own.num_rows
+                counted[judge, "failed"] += own["p_a"].null_count
+                counted[judge, "asked"] += own.num_rows
     assert writer is not None, "every run has a bucket"
     writer.close()
     return rows
 
 
 def _once(buckets: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Every document once, though several buckets' queries have found it."""
+    """Yield each document once; several buckets may have it."""
     seen: set[str] = set()
     for bucket in buckets:
         new = [document not in seen for document in bucket["doc_id"].to_pylist()]
@@ -73,7 +76,7 @@ def _once(buckets: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _card(
-    run: Run, counts: Mapping[str, int], said: Mapping[tuple[str, str], int], license: str | None, title: str
+    run: Run, counts: Mapping[str, int], counted: Mapping[tuple[str, str], int], license: str | None, title: str
 ) -> str:
     from huggingface_hub import DatasetCard, DatasetCardData
 
@@ -100,7 +103,7 @@ def _card(
         collection=collection_of(run.record),
         license=license,
         counts={table: f"{rows:,}" for table, rows in counts.items()},
-        judges=list(_judges(run, said)),
+        judges=list(_judges(run, counted)),
         simulated=any(judge["kind"] == "simulated" for judge in judges),
         texts="texts" in counts,
         provenance=[
@@ -123,15 +126,15 @@ def _versions(run: Run) -> Iterator[str]:
     yield from (f"{name} {version}" for name, version in run.record["environment"].get("versions", {}).items())
 
 
-def _judges(run: Run, said: Mapping[tuple[str, str], int]) -> Iterator[dict[str, str]]:
-    """A row for each judge: what it is, what it answered, and shares of its stored audit with their intervals."""
+def _judges(run: Run, counted: Mapping[tuple[str, str], int]) -> Iterator[dict[str, str]]:
+    """Yield a row per judge: description, answers, and shares of its stored audit with their intervals."""
     _, audited = run.audit()
     known = {judge["name"]: judge for judge in run.record["config"]["judge"]["judges"]}
-    for name in sorted({judge for judge, _ in said}):
+    for name in sorted({judge for judge, _ in counted}):
         judge, figures = known.get(name, {}), audited["judges"].get(name, {})
         model = judge.get("model") or ""
         cells = {"judge": name, "kind": judge.get("kind", ""), "model": public_model(str(model))}
-        cells |= {"asked": f"{said[name, 'asked']:,}", "failed": f"{said[name, 'failed']:,}"}
+        cells |= {"asked": f"{counted[name, 'asked']:,}", "failed": f"{counted[name, 'failed']:,}"}
         for column, share in _SHARES.items():
             value, ends = figures.get(share), figures.get("intervals", {}).get(share)
             cells[column] = "" if value is None else f"{100 * value:.1f} %"

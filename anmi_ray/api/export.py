@@ -1,8 +1,4 @@
-"""`anmi export`: a run's model as a folder to hand on, checked against its seal, with a card of what is known by now.
-
-Training ends before anything is measured, and its artifact stays as it was sealed; so the card that names the results
-is written here, from the run's record and manifests.
-"""
+"""`anmi export`: copy a run's model to a folder, checked against its seal, with a card from the run's record."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ from anmi_ray.store.runs import collection_of, find_run
 if TYPE_CHECKING:
     from anmi_ray.models.onnx_files import Numbers
 
-_CONTENT = re.compile(r"[0-9a-f]{32}")  # `models.loading` has this of a folder, and 40 digits of a hub's commit
+_CONTENT = re.compile(r"[0-9a-f]{32}")  # revision of a folder in `models.loading`; a hub's commit has 40 digits
 METHODS = (
     "L. L. Thurstone. A law of comparative judgment. Psychological Review 34, 1927.",
     "R. A. Bradley and M. E. Terry. Rank analysis of incomplete block designs. Biometrika 39, 1952.",
@@ -46,10 +42,10 @@ def export(
     title: str | None = None,
     onnx: Sequence[Numbers] = (),
 ) -> Path:
-    """Copy the model of run `name` to the folder `to` with its card, and with ONNX files of it; returns `to`.
+    """Copy the model of run `name` to the folder `to` with its card and ONNX files; return `to`.
 
-    Raises ConfigError where there is no such run or `to` is not an empty folder or absent, DataError where the run has
-    no model, StoreError where the model is not what its stage sealed. ONNX files: as `write_onnx`.
+    Raises ConfigError if the run is unknown or `to` is neither absent nor an empty folder, DataError if the run has no
+    model, StoreError if the model does not match its seal, and the errors of `write_onnx`.
     """
     store, record = find_run(name, root)
     artifacts = {stage: Artifact(store, stage, known["fingerprint"]) for stage, known in record["stages"].items()}
@@ -72,9 +68,9 @@ def export(
 
 
 def fusion_of(evaluate: Artifact | None) -> ServedFusion | None:
-    """The fusion that a run has measured; None where it was not evaluated, not fused, or had no dev query."""
+    """The fusion that a run measured; None if it was not evaluated, not fused, or had no dev query."""
     sweep = evaluate.read_json("fusion.json") if evaluate is not None and evaluate.manifest() is not None else None
-    return of_sweep(sweep) if sweep and "parts" in sweep else None  # the first release named none
+    return of_sweep(sweep) if sweep and "parts" in sweep else None  # missing in the first release
 
 
 def _card(
@@ -117,10 +113,9 @@ def _judges(judges: Iterable[Mapping[str, Any]]) -> str:
 
 
 def public_model(model: str, revision: str = "") -> str:
-    """A model as its user named it; of a folder its last part: where it lies is nobody's business.
+    """Return a model's name without the path of a folder.
 
-    A name like "models/start" is a folder's or one on the hub: `revision`, which the run has recorded of it, tells even
-    where the folder is no longer there; without it the folder does.
+    `revision`, as the run recorded it, tells folders from hub ids like "models/start" even if the folder is gone.
     """
     folder = model.startswith(("/", "~", ".")) or bool(_CONTENT.fullmatch(revision)) or Path(model).is_dir()
     return Path(model).name if folder else model

@@ -1,4 +1,4 @@
-"""An exported folder as a repository of the Hugging Face hub, private until its owner opens it."""
+"""Upload an exported folder to the Hugging Face hub, as a private repository."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from anmi_ray.core.errors import AnmiError, ConfigError, StoreError, first_line
 
 TOKEN = "HF_TOKEN"
 _OPTION = "--push-to-hub"
-_REFUSED_HEAD = "Invalid metadata in README.md"  # how the hub's client begins what it says of a card's head
+_BAD_METADATA = "Invalid metadata in README.md"  # start of the client's message
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """A repository that a folder was uploaded to. private: None where the hub does not tell."""
+    """A repository that a folder was uploaded to; private is None if unknown."""
 
     address: str
     private: bool | None
 
     def said(self) -> str:
-        """Where it is, and who sees it."""
+        """Describe where it is, and its visibility."""
         if self.private is None:
             return f"on the hub: {self.address}"
         where = "private on the hub" if self.private else "public on the hub, as its repository is"
@@ -48,16 +48,16 @@ def check(repository: str) -> str:
 def push(folder: Path, repository: str, kind: Literal["model", "dataset"]) -> Pushed:
     """Upload `folder` as one commit; a new repository is created as private.
 
-    A repository that is there stays as visible as it is, and the commit removes what `folder` has not. HF_ENDPOINT
-    names another hub than huggingface.co. Raises ConfigError as `check`, and where the hub refuses the card's head;
-    StoreError where the hub cannot be reached or refuses; the folder stays.
+    An existing repository keeps its visibility and loses files that `folder` lacks. HF_ENDPOINT names another hub.
+    Raises ConfigError as `check`, or if the hub rejects the card's metadata; StoreError if it cannot be reached or
+    refuses. The folder stays.
     """
     import httpx2
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     api = HfApi(token=check(repository))
-    kept = f"{folder} is written: give the same command with another folder, or upload it with `hf upload`"
+    kept = f"{folder} is written: repeat the command with another folder, or upload it with `hf upload`"
     try:
         address = api.create_repo(repository, repo_type=kind, private=True, exist_ok=True)
         private = api.repo_info(repository, repo_type=kind).private
@@ -72,16 +72,16 @@ def push(folder: Path, repository: str, kind: Literal["model", "dataset"]) -> Pu
     except (httpx2.HTTPError, OfflineModeIsEnabled) as error:
         remedy = f"check the network, HF_ENDPOINT and HF_HUB_OFFLINE; {kept}"
         raise StoreError(f"cannot be reached: {first_line(error)}", api.endpoint, remedy) from None
-    except ValueError as error:  # of a refused head the client raises no class of its own
+    except ValueError as error:  # rejected metadata; the client has no class for it
         raise _not_understood(error, folder, api.endpoint, kept) from None
     return Pushed(str(address), private)
 
 
 def _not_understood(error: ValueError, folder: Path, endpoint: str, kept: str) -> AnmiError:
-    """Return the message if the hub rejects a card's metadata or does not answer JSON."""
-    if not str(error).startswith(_REFUSED_HEAD):
-        remedy = f"check HF_ENDPOINT, and what stands between here and the hub; {kept}"
-        return StoreError(f"answers what is none of the hub's answers: {first_line(error)}", endpoint, remedy)
+    """Return the error if the hub rejects a card's metadata or does not answer JSON."""
+    if not str(error).startswith(_BAD_METADATA):
+        remedy = f"check HF_ENDPOINT, and proxies on the way to the hub; {kept}"
+        return StoreError(f"expected an answer of the hub, got: {first_line(error)}", endpoint, remedy)
     reasons = [line.strip("- ") for line in str(error).splitlines()[1:]]
     what = f"the hub refuses the card's metadata: {'; '.join(reasons) or 'it does not say why'}"
     if any("license" in reason for reason in reasons):

@@ -1,4 +1,4 @@
-"""ONNX files of an exported model, with what they do to the ranking of the run's own held-out queries."""
+"""ONNX files of an exported model, with their effect on nDCG@10 of the run's held-out queries."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from anmi_ray.models.reranker import Reranker
 
 MEASURE = "nDCG@10"
-MOST_PAIRS = 10_000  # a file scores: two minutes of a small model on two cores
+MOST_PAIRS = 10_000  # pairs that a file scores: two minutes for a small model on two cores
 
 
 def write_onnx(folder: Path, wanted: Sequence[Numbers], artifacts: Mapping[str, Artifact]) -> list[dict[str, Any]]:
-    """Write the ONNX files `wanted` of the model in `folder`; of each its name, size and what it measures.
+    """Write the ONNX files `wanted` of the model in `folder`; return name, size and nDCG@10 of each.
 
-    Measured are labelled test queries of the run, else dev queries, as many as MOST_PAIRS allow, the first by their
-    hashed ids: nDCG@10 against that of the scores that the run has kept. A run that was not reranked, or has no such
-    query, gives none. Raises ConfigError as `onnx_files.write`.
+    nDCG@10 is of labelled test queries of the run, else of dev queries, up to MOST_PAIRS, and is compared with the
+    run's own scores; missing if the run was not reranked or has no such query. Raises ConfigError as
+    `onnx_files.write`.
     """
     from anmi_ray.models import onnx_files
     from anmi_ray.models.kinds import load_reranker
@@ -37,7 +37,7 @@ def write_onnx(folder: Path, wanted: Sequence[Numbers], artifacts: Mapping[str, 
     for numbers in wanted:
         before = _bytes_under(folder)
         onnx_files.write(model, folder, numbers)
-        sizes[numbers] = _bytes_under(folder) - before  # beyond 2 GiB weights stand in files beside the graph's
+        sizes[numbers] = _bytes_under(folder) - before  # graphs above 2 GiB have several files
     held_out = _held_out(artifacts)
     return [
         {"file": onnx_files.FILES[numbers], "bytes": size}
@@ -51,7 +51,7 @@ def _bytes_under(folder: Path) -> int:
 
 
 def _held_out(artifacts: Mapping[str, Artifact]) -> tuple[str, pa.Table, list[tuple[pa.Table, ...]]] | None:
-    """The split, its qrels, and by bucket: queries, the hybrid's run, its top, texts, and the run's own ranking."""
+    """Return split, qrels, and by bucket: queries, the hybrid's run, its top, texts, and the run's own ranking."""
     from anmi_ray.stages.ingest import of_queries
     from anmi_ray.stages.rerank.ranking import SYSTEM
     from anmi_ray.stages.rerank.scoring import Asked
@@ -82,7 +82,7 @@ def _held_out(artifacts: Mapping[str, Artifact]) -> tuple[str, pa.Table, list[tu
 
 
 def _measured(model: Reranker, split: str, qrels: pa.Table, parts: Sequence[tuple[pa.Table, ...]]) -> dict[str, Any]:
-    """The model's nDCG@10, and its difference to the run's with its interval over queries."""
+    """Return the model's nDCG@10, and its difference to the run's with an interval over queries."""
     from anmi_ray.evaluation import measures, significance
     from anmi_ray.stages.rerank import ranking
 
@@ -91,7 +91,5 @@ def _measured(model: Reranker, split: str, qrels: pa.Table, parts: Sequence[tupl
         runs += [own, ranking.with_tail(ranking.rerank(top, queries, texts, model, "onnx"), hybrid)]
     metrics = measures.evaluate(pa.concat_tables(runs), qrels, [MEASURE])
     row = significance.compare(metrics, ranking.SYSTEM, ["onnx"], MEASURE)[-1]
-    figures = {
-        name: getattr(row, name) for name in ("queries", "mean", "difference", "difference_low", "difference_high")
-    }
-    return {"split": split, **figures}
+    figures = ("queries", "mean", "difference", "difference_low", "difference_high")
+    return {"split": split, **{name: getattr(row, name) for name in figures}}

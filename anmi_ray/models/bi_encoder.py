@@ -1,7 +1,6 @@
-"""The bi-encoder as a reranker: query and document become unit vectors by one transformer, their cosine is the score.
+"""The bi-encoder as a reranker: the score is the cosine of the unit vectors of query and document.
 
-It reads what sentence-transformers writes (Transformer, Pooling, Normalize) and exports the same (embedder_folder.py),
-so a trained folder serves as a reranker and as a dense retriever. Nothing is drawn: a cosine needs no head.
+It reads and exports sentence-transformers folders (Transformer, Pooling, Normalize), which also serve dense retrieval.
 Legend: N pairs, X texts, d dimensions, T tokens.
 """
 
@@ -19,8 +18,8 @@ from torch import Tensor, nn
 
 from anmi_ray.config.learning import LoraConfig
 from anmi_ray.core.identity import seed as derived_seed
-from anmi_ray.models.cross_encoder import SCORE_TOKENS, quiet, tensors, token_limit
-from anmi_ray.models.embedder_folder import write
+from anmi_ray.models.cross_encoder import SCORE_TOKENS, seeded, tensors, token_limit
+from anmi_ray.models.export import write_embedder
 from anmi_ray.models.heads import Scorer
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable, resolve
 from anmi_ray.models.lora import add_adapters
@@ -35,17 +34,14 @@ _PRODUCTS = 65_536  # pairs multiplied at once: bounds the gathered vectors
 
 
 class TextEncoder(Scorer):
-    """Unit vectors of texts from the last hidden states h [X, T, d].
-
-    mean: of the unmasked tokens; cls: the first token's; lasttoken: the last unmasked one's.
-    """
+    """Unit vectors of texts from the last hidden states [X, T, d]: of the first, the last, or the mean token."""
 
     def __init__(self, encoder: transformers.PreTrainedModel, pooling: VectorPooling | None) -> None:
         super().__init__()
         self.encoder = encoder
         self.pooling: VectorPooling | None = pooling
         if (unused := getattr(encoder, "pooler", None)) is not None:
-            unused.requires_grad_(False)  # stays in the folder as it was; no vector reads it
+            unused.requires_grad_(False)  # exported as it was; no vector reads it
 
     def forward(self, **inputs: Tensor) -> Tensor:
         """Vectors float32[X, d] of length 1."""
@@ -63,11 +59,9 @@ class TextEncoder(Scorer):
         return nn.functional.normalize(vector, dim=-1)
 
     def head(self) -> list[nn.Module]:
-        """None: a cosine needs no weights."""
         return []
 
     def cast(self, precision: FloatName) -> None:
-        """Give all weights and buffers another precision."""
         self.to(getattr(torch, precision))
 
 
@@ -96,13 +90,10 @@ class BiEncoder(Reranker):
         seed: int = 0,
         lora: LoraConfig | None = None,
     ) -> Self:
-        """Load a model: pooled, prompted and cut as its folder says, else by the mean token without a prompt.
+        """Load a model with its folder's pooling, prompts and length limit; default: mean token, no prompt.
 
-        `max_tokens` None: the model's own limit, which for an exported model is what it was trained with; more is
-        allowed up to its positions. `dtype` other than float32 is for scoring only; `threads` are those of `score` on
-        a CPU, None leaves the process's; `lora` adds adapters drawn from `seed`. Raises ConfigError where there is no
-        such model, no safetensors weights, no fast tokenizer, modules that are not read here, the tokenizer knows more
-        ids than the model, or `max_tokens` exceeds the positions.
+        Arguments as `CrossEncoder.load`. Raises ConfigError if the model cannot be loaded, has modules that are not
+        supported, tokenizer and weights do not match, or `max_tokens` exceeds the positions.
         """
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
         network, pairs = cls._parts(source, max_tokens)
@@ -116,23 +107,18 @@ class BiEncoder(Reranker):
 
     @classmethod
     def _parts(cls, source: ModelSource, max_tokens: int | None) -> tuple[TextEncoder, TextTokenizer]:
-        """The network of a model's weights, and its tokenizer."""
+        """Load the network and its tokenizer."""
         return cls._encoder(source, read_pooling(source), max_tokens)
 
     @classmethod
     def _encoder(
         cls, source: ModelSource, folder: TextPooling, max_tokens: int | None
     ) -> tuple[TextEncoder, TextTokenizer]:
-        """`_parts` of a plain transformer, pooled, prompted and cut as its folder says."""
         with loadable(source, cls.kind):
             tokenizer = transformers.AutoTokenizer.from_pretrained(source.path_or_id, use_fast=True, **source.options)
-            with quiet(), torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)  # a pooler that the weights lack is drawn, though nothing reads it
+            with seeded(0):  # a pooler that the weights lack is drawn, though nothing reads it
                 encoder = transformers.AutoModel.from_pretrained(
-                    source.path_or_id,
-                    use_safetensors=True,
-                    dtype=torch.float32,
-                    **source.options,
+                    source.path_or_id, use_safetensors=True, dtype=torch.float32, **source.options
                 )
         check_vocabulary(tokenizer, embedding_rows(encoder), source.name)
         limit = min(folder.max_tokens or int(tokenizer.model_max_length), int(tokenizer.model_max_length))
@@ -142,7 +128,7 @@ class BiEncoder(Reranker):
 
     @property
     def pooling(self) -> VectorPooling | None:
-        """Pooling of token states into a vector; None for models without text vectors (models/colbert.py)."""
+        """Pooling of token states into a vector; None for ColBERT checkpoints, which have no vector of a text."""
         return self.network.pooling
 
     def score_tokens(
@@ -153,7 +139,7 @@ class BiEncoder(Reranker):
         document_N: NDArray[np.int64],
         token_budget: int = SCORE_TOKENS,
     ) -> NDArray[np.float32]:
-        """Cosines float32[N] of the pairs (query_N[i], document_N[i]); each text that a pair names is encoded once."""
+        """Cosines float32[N] of the pairs (query_N[i], document_N[i]); each distinct text is encoded once."""
         query_rows, query_of_N = np.unique(query_N, return_inverse=True)
         document_rows, document_of_N = np.unique(document_N, return_inverse=True)
         query_Qd = self.vectors(queries, query_rows, token_budget)
@@ -165,9 +151,9 @@ class BiEncoder(Reranker):
         return scores
 
     def score_known(self, queries: Sequence[str], documents: Sequence[str], token_budget: int) -> NDArray[np.float32]:
-        """As `score`; vectors of the REMEMBERED texts seen last are kept until `forget`.
+        """`score`, keeping the vectors of the REMEMBERED most recent texts until `forget`.
 
-        So a text of many pairs is encoded once. To the last bit a vector depends on the texts it is encoded with.
+        The last bits of a vector depend on the batch that it is encoded in.
         """
         kinds = ((queries, self.pairs.of_queries), (documents, self.pairs.of_documents))
         vectors: list[NDArray[np.float32]] = []
@@ -184,7 +170,7 @@ class BiEncoder(Reranker):
         return np.einsum("nd,nd->n", *vectors)
 
     def forget(self) -> None:
-        """Keep no vectors: what comes after does not depend on what was scored before."""
+        """Drop the vectors, so that later scores do not depend on earlier ones."""
         for remembered in self._known:
             remembered.clear()
 
@@ -203,11 +189,9 @@ class BiEncoder(Reranker):
             return self._as_memory_allows(encode, token_budget)
 
     def _pooled(self, batch: Batch) -> Tensor:
-        """Vectors float32[X, d] of a batch."""
         return self.network(**tensors(batch, self.device))
 
     def export(self, folder: str | Path, card: str = "") -> Path:
-        """As models/embedder_folder.py writes it."""
         self.assert_trained()
         assert self.pooling is not None
-        return write(self.network, self.pairs, self.pooling, self.max_tokens, Path(folder), card)
+        return write_embedder(self.network, self.pairs, self.pooling, Path(folder), card)

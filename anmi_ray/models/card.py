@@ -31,11 +31,14 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True)
 class Card:
-    """What a card says. `comparisons` are the evaluation's rows, of all systems and measures (empty: not evaluated).
+    """Contents of a model card.
 
-    fusion: weights by system, where the model's scores are to be added to a first stage's. by_judges: which judges gave
-    the gains of `comparisons`; "" where they are labels. relevance: lines on what a score is worth as a probability.
-    onnx: of every ONNX file its name and what it measures. elsewhere: what `stages.elsewhere` found on others.
+    comparisons: the evaluation's rows, of all systems and measures; empty: not evaluated.
+    by_judges: the judges that gave the gains of `comparisons`; "": labels.
+    fusion: weights by system, if the model's scores are added to a first stage's.
+    relevance: lines on what a score is worth as a probability.
+    onnx: name and measures of each ONNX file.
+    elsewhere: what `stages.elsewhere` measured on other collections.
     """
 
     name: str
@@ -59,62 +62,45 @@ class Card:
 
 
 def text(card: Card, folder: Path) -> str:
-    """The whole README.md of the model in `folder`: YAML metadata, then the sections."""
+    """Return the README.md of the model in `folder`: YAML metadata, then the sections."""
     from huggingface_hub import ModelCard
 
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    tokenizer = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    kind = _kind(folder)
+    config, tokenizer = (_json(folder / name) for name in ("config.json", "tokenizer_config.json"))
+    settings = _json(folder / "config_sentence_transformers.json")
+    kind = settings.get("model_type", "CrossEncoder")
     architecture = (config.get("architectures") or [""])[0]
     decoder = kind == "CrossEncoder" and (folder / "chat_template.jinja").is_file()
     yes_no = architecture.endswith("ForCausalLM")
     classifier = not decoder and not (folder / "modules.json").is_file()
     vectors = kind == "SentenceTransformer"
-    made = ModelCard.from_template(
-        _metadata(card, kind),
-        template_str=TEMPLATE.read_text(encoding="utf-8"),
-        name=card.name,
-        base_model=card.base_model,
-        judges=card.judges,
-        simulated=card.simulated,
-        max_tokens=tokenizer["model_max_length"],
-        classifier=classifier,
-        decoder=decoder,
-        yes_no=yes_no,
-        overrides=_overrides(architecture) if yes_no else None,
-        vectors=vectors,
-        tokens=kind == "MultiVectorEncoder",
-        pooled=(folder / "1_Pooling").is_dir() and kind == "MultiVectorEncoder",
-        vllm=(classifier or vectors) and architecture in VLLM,
-        data=[(key, _cell(value)) for key, value in card.data],
-        method=[(key, _cell(value)) for key, value in card.method],
-        results=[_result(row) for row in card.comparisons],
-        queries=max((row["queries"] for row in card.comparisons), default=0),
-        split=card.split,
-        percent=f"{100 * card.level:g}",
-        baseline=card.baseline,
-        by_judges=card.by_judges,
-        citations=card.citations,
-        fusion=card.fusion and ", ".join(f"{name} {weight:.2f}" for name, weight in card.fusion.items()),
-        partners=list(card.fusion or ())[1:],
-        relevance=card.relevance,
-        onnx=[_onnx_row(row) for row in card.onnx],
-        elsewhere=[
-            {
-                "collection": _cell(one["collection"]),
-                "first_stage": f"{one['first_stage']:.3f}",
-                "start": "" if one["start"] is None else f"{one['start']:.3f}",
-                **_result(one["trained"]),
-            }
-            for one in card.elsewhere
-        ],
-        prompts=_prompts(folder),
+    known = vars(card) | {
+        "max_tokens": tokenizer["model_max_length"],
+        "classifier": classifier,
+        "decoder": decoder,
+        "yes_no": yes_no,
+        "overrides": _overrides(architecture) if yes_no else None,
+        "vectors": vectors,
+        "tokens": kind == "MultiVectorEncoder",
+        "pooled": (folder / "1_Pooling").is_dir() and kind == "MultiVectorEncoder",
+        "vllm": (classifier or vectors) and architecture in VLLM,
+        "data": [(key, _cell(value)) for key, value in card.data],
+        "method": [(key, _cell(value)) for key, value in card.method],
+        "results": [_result(row) for row in card.comparisons],
+        "queries": max((row["queries"] for row in card.comparisons), default=0),
+        "percent": f"{100 * card.level:g}",
+        "fusion": card.fusion and ", ".join(f"{name} {weight:.2f}" for name, weight in card.fusion.items()),
+        "partners": list(card.fusion or ())[1:],
+        "onnx": [_onnx_row(row) for row in card.onnx],
+        "elsewhere": [{**one, **_result(one["trained"])} for one in card.elsewhere],
+        "prompts": {name: (settings.get("prompts") or {}).get(name) or "" for name in ("query", "document")},
+    }
+    return str(
+        ModelCard.from_template(_metadata(card, kind), template_str=TEMPLATE.read_text(encoding="utf-8"), **known)
     )
-    return str(made)
 
 
 def weights_in_words(step: int | None, steps: int | None, share: float) -> str:
-    """Which weights a model has: those after `step` of `steps`, or `share` of them and the rest the start's.
+    """Describe which weights a model has: those after `step` of `steps`, or `share` of them and the rest the start's.
 
     >>> weights_in_words(6, 12, 0.25)
     "after step 6 of 12, 0.25 of them and 0.75 of the start's"
@@ -124,7 +110,7 @@ def weights_in_words(step: int | None, steps: int | None, share: float) -> str:
 
 
 def _overrides(architecture: str) -> str:
-    """What makes vLLM's pooling runner read a score from the logits of no and yes; written for Python."""
+    """Python code of the overrides with which vLLM's pooling runner reads the logits of no and yes."""
     overrides: dict[str, Any] = {"architectures": [architecture.replace("ForCausalLM", "ForSequenceClassification")]}
     overrides["classifier_from_token"] = [NO, YES]
     if architecture.startswith("Qwen3"):
@@ -132,10 +118,8 @@ def _overrides(architecture: str) -> str:
     return repr(overrides | {"method": "from_2_way_softmax"})
 
 
-def _kind(folder: Path) -> str:
-    """Which class of sentence-transformers the exported model is of."""
-    settings = folder / "config_sentence_transformers.json"
-    return json.loads(settings.read_text(encoding="utf-8"))["model_type"] if settings.is_file() else "CrossEncoder"
+def _json(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def _metadata(card: Card, kind: str) -> Any:
@@ -187,13 +171,5 @@ def _onnx_row(row: Mapping[str, Any]) -> dict[str, str]:
     return cells
 
 
-def _prompts(folder: Path) -> dict[str, str]:
-    """Prompts before queries and documents, by the model's settings."""
-    settings = folder / "config_sentence_transformers.json"
-    said = json.loads(settings.read_text(encoding="utf-8")).get("prompts") if settings.is_file() else None
-    return {name: (said or {}).get(name) or "" for name in ("query", "document")}
-
-
 def _cell(value: str) -> str:
-    """Text as a table's cell."""
     return " ".join(value.replace("|", "\\|").split())

@@ -1,30 +1,38 @@
-"""Sequence classification models with the head that they were trained with, for judging.
+"""Sequence classification models: trained ones, for judging, and the distilled judge, which is trained here.
 
-Nothing is drawn here: weights without a head are an error, where `cross_encoder` would start one.
+The distilled judge reads a query and two documents; a head that its weights lack, or with other labels, is drawn anew.
 Legend: N inputs, T tokens, L labels.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
 
+from anmi_ray.config.distill import LABELS, Target
+from anmi_ray.config.learning import LearnConfig
 from anmi_ray.core.errors import ConfigError, JudgeError, gpu_memory_named
+from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.bi_encoder import BiEncoder
-from anmi_ray.models.cross_encoder import SCORE_TOKENS, CrossEncoder, quiet, token_limit
-from anmi_ray.models.decoder import says_yes_or_no
-from anmi_ray.models.heads import ClassifierScorer, fold_labels
-from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable
-from anmi_ray.models.pairs import MULTIPLE, PairTokenizer, length_batches
+from anmi_ray.models.cross_encoder import SCORE_TOKENS, CrossEncoder, seeded, tensors, token_limit
+from anmi_ray.models.decoder import DECODER_POOLINGS, LastTokenScorer, choose_pooling, pad_by_end, says_yes_or_no
+from anmi_ray.models.export import write_readme, write_transformer
+from anmi_ray.models.heads import ClassifierScorer, Scorer, draw, fold_labels, output_layer, start
+from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable, resolve
+from anmi_ray.models.lora import add_adapters, is_adapted, merged
+from anmi_ray.models.pairs import MULTIPLE, Batch, PairTokenizer, check_fast, length_batches, ragged
 from anmi_ray.models.pooling import has_mean_head, is_bi_encoder
 from anmi_ray.models.prompts import declared
+from anmi_ray.models.reranker import Precision, resolve_precision
 from anmi_ray.models.speed import torch_settings
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -33,7 +41,12 @@ Coded = dict[str, list[Any]]  # a model's inputs by name, one list or array of i
 
 @dataclass(frozen=True)
 class Resources:
-    """With what a model computes: torch's device, threads on a CPU, padded tokens of a forward pass (None: default)."""
+    """What a model computes with.
+
+    device: torch's name
+    threads: on a CPU; None: the process's
+    batch_tokens: padded tokens of a forward pass; None: the default
+    """
 
     device: str = "cpu"
     threads: int | None = None
@@ -45,10 +58,43 @@ class Resources:
         return self.batch_tokens or (SCORE_TOKENS if self.device == "cpu" else 16 * SCORE_TOKENS)
 
 
-class Classifier:
-    """A sequence classification model with its fast tokenizer. Raises ConfigError where it cannot be loaded.
+class TokenInputs:
+    """Tokenized inputs, none longer than the model's limit, to assemble into padded batches.
 
-    labels: names of its L logits, in order. `max_tokens` None: as many as its positions and its tokenizer allow.
+    multiple: padded lengths are multiples of it.
+    """
+
+    def __init__(self, coded: Coded, tokenizer: transformers.PreTrainedTokenizerBase, multiple: int = MULTIPLE) -> None:
+        self._ids = ragged(coded["input_ids"])
+        self._types = ragged(coded["token_type_ids"]) if "token_type_ids" in coded else None
+        self._pad: Any = tokenizer.pad_token_id
+        self._multiple = multiple
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Number of tokens of each input."""
+        return self._ids.lengths
+
+    def batch(self, row_N: NDArray[np.int64]) -> Batch:
+        """Padded inputs [N, T] of the given rows."""
+        length_N = self.lengths[row_N]
+        width = -(-int(length_N.max()) // self._multiple) * self._multiple
+        start_N = np.zeros(len(row_N), dtype=np.int64)
+        ids = np.full((len(row_N), width), self._pad, dtype=np.int64)
+        self._ids.put(row_N, length_N, ids, start_N)
+        mask = (np.arange(width) < length_N[:, None]).astype(np.int64)
+        if self._types is None:
+            return Batch(ids, mask, None)
+        types = np.zeros_like(ids)
+        self._types.put(row_N, length_N, types, start_N)
+        return Batch(ids, mask, types)
+
+
+class Classifier:
+    """A sequence classification model with its fast tokenizer. Raises ConfigError if it cannot be loaded.
+
+    labels: names of its L logits, in order.
+    max_tokens: None: what positions and tokenizer allow.
     """
 
     def __init__(
@@ -61,13 +107,10 @@ class Classifier:
             self.tokenizer: transformers.PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
                 source.path_or_id, **source.options
             )
-            with quiet(), torch.random.fork_rng(devices=[]):
+            options = source.options | {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+            with seeded(0):
                 model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
-                    source.path_or_id,
-                    use_safetensors=True,
-                    dtype=torch.float32,
-                    output_loading_info=True,
-                    **source.options,
+                    source.path_or_id, **options
                 )
         if loading["missing_keys"]:
             raise ConfigError(
@@ -75,10 +118,7 @@ class Classifier:
                 f"model {source.name}",
                 "give a model with a trained sequence classification head",
             )
-        if not self.tokenizer.is_fast or self.tokenizer.pad_token_id is None:
-            raise ConfigError(
-                "has no fast tokenizer with a padding token", f"model {source.name}", "give another model"
-            )
+        check_fast(self.tokenizer, source.name)
         check_vocabulary(self.tokenizer, embedding_rows(model), source.name)
         model.config.pad_token_id = self.tokenizer.pad_token_id  # decoders look it up to find the last token
         self.labels = tuple(str(model.config.id2label[i]) for i in sorted(model.config.id2label))
@@ -92,51 +132,35 @@ class Classifier:
 
     def logits_of(self, coded: Coded) -> NDArray[np.float64]:
         """Logits float64[N, L] of N inputs; JudgeError: no memory."""
-        lengths = np.array([len(ids) for ids in coded["input_ids"]], dtype=np.int64)
-        logits = np.zeros((len(lengths), len(self.labels)))
+        # a multiple that divides the limit cannot exceed the positions
+        inputs = TokenInputs(coded, self.tokenizer, MULTIPLE if self.max_tokens % MULTIPLE == 0 else 1)
+        logits = np.zeros((len(inputs.lengths), len(self.labels)))
+        device = torch.device(self.use.device)
         with computing(self.name, self.use):
-            batches = length_batches(lengths, self.use.budget, self.use.device != "cpu")
-            outputs = [
-                self.network(**self._padded(coded, rows)) for rows in batches
-            ]  # a GPU runs while the next is put
+            batches = length_batches(inputs.lengths, self.use.budget, self.use.device != "cpu")
+            outputs = [self.network(**tensors(inputs.batch(rows), device)) for rows in batches]  # a GPU runs on
             for rows, output in zip(batches, outputs, strict=True):
                 logits[rows] = output.reshape(len(rows), -1).double().cpu().numpy()
         return logits
 
-    def _padded(self, coded: Coded, rows: NDArray[np.int64]) -> dict[str, torch.Tensor]:
-        """The inputs `rows`, padded on the right."""
-        width = max(len(coded["input_ids"][row]) for row in rows)
-        width = -(-width // self._multiple) * self._multiple
-        padding = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": self.tokenizer.pad_token_type_id}
-        inputs = {}
-        for name, values in coded.items():
-            padded = np.full((len(rows), width), padding.get(name, 0), dtype=np.int64)
-            for at, row in enumerate(rows):
-                padded[at, : len(values[row])] = values[row]
-            inputs[name] = torch.from_numpy(padded).to(self.use.device)
-        return inputs
-
-    @property
-    def _multiple(self) -> int:
-        """Padded lengths are multiples of this, where that fits into the positions."""
-        return MULTIPLE if self.max_tokens % MULTIPLE == 0 else 1
-
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Coded:
         """The tokenizer's own inputs for texts, or for (text, pair), neither cut nor padded."""
-        coded = self.tokenizer(
-            list(texts), None if pairs is None else list(pairs), truncation=False, padding=False, verbose=False
-        )
-        return {name: coded[name] for name in self.tokenizer.model_input_names if name in coded}  # type: ignore[misc]
+        return encoded(self.tokenizer, texts, pairs)
+
+
+def encoded(
+    tokenizer: transformers.PreTrainedTokenizerBase, texts: Sequence[str], pairs: Sequence[str] | None
+) -> Coded:
+    """The tokenizer's own inputs for texts, or for (text, pair), neither cut nor padded."""
+    second = None if pairs is None else list(pairs)
+    coded = tokenizer(list(texts), second, truncation=False, padding=False, verbose=False)
+    return {name: coded[name] for name in tokenizer.model_input_names if name in coded}  # type: ignore[misc]
 
 
 def load_scorer(
     source: ModelSource, max_tokens: int | None = None, dtype: Dtype = "float32", use: Resources | None = None
 ) -> CrossEncoder | BiEncoder:
-    """A reranker as it was trained, for scoring only. Raises ConfigError if it cannot be loaded or is a classifier.
-
-    Folders that `CrossEncoder.export` wrote with a mean head, or of a language model that says yes or no, are read too;
-    a bi-encoder, whose score is a cosine, is known by what sentence-transformers writes.
-    """
+    """Load a trained reranker for scoring only. Raises ConfigError if it cannot be loaded or is a classifier."""
     use = use or Resources()
     if is_bi_encoder(source):
         return BiEncoder.load(source, max_tokens=max_tokens, dtype=dtype, device=use.device, threads=use.threads)
@@ -153,11 +177,8 @@ def load_scorer(
 def score(
     scorer: CrossEncoder | BiEncoder, queries: Sequence[str], documents: Sequence[str], use: Resources
 ) -> NDArray[np.float64]:
-    """Logits, of a bi-encoder cosines, float64[N] of (queries[i], documents[i]), cut to what it reads.
-
-    Raises JudgeError where memory does not hold a batch.
-    """
-    budget = use.budget if use.device == "cpu" else use.budget // 16  # of a CPU: a reranker takes more on a GPU
+    """Logits (cosines of a bi-encoder) float64[N] of (queries[i], documents[i]). JudgeError: out of memory."""
+    budget = use.budget if use.device == "cpu" else use.budget // 16  # rerankers raise it on a GPU by themselves
     if isinstance(scorer, BiEncoder):
         with computing(scorer.name, use):
             return scorer.score_known(queries, documents, budget).astype(np.float64)
@@ -168,7 +189,7 @@ def score(
 
 @contextmanager
 def computing(name: str, use: Resources) -> Iterator[None]:
-    """Inference on the given threads; JudgeError where memory does not hold a batch."""
+    """Run inference on the given threads. Raises JudgeError if memory does not hold a batch."""
 
     def full(said: str) -> JudgeError:
         return JudgeError(
@@ -180,3 +201,132 @@ def computing(name: str, use: Resources) -> Iterator[None]:
     threads = use.threads if use.device == "cpu" else None
     with gpu_memory_named(full), torch_settings(threads), torch.inference_mode():
         yield
+
+
+class PairClassifier:
+    """The classifier with its tokenizer.
+
+    beside: files that `export` writes next to the weights, content by name.
+    """
+
+    def __init__(
+        self,
+        network: ClassifierScorer,
+        tokenizer: transformers.PreTrainedTokenizerBase,
+        name: str,
+        max_tokens: int,
+        target: Target,
+    ) -> None:
+        self.network = network
+        self.tokenizer = tokenizer
+        self.name = name
+        self.max_tokens = max_tokens
+        self.target: Target = target
+        self.precision: Precision = "float32"
+        self.beside: dict[str, str] = {}
+
+    @classmethod
+    def start(cls, config: LearnConfig, target: Target, device: str = "cpu") -> PairClassifier:
+        """Load the model that `config` names; a head for `target` is drawn from its seed if missing.
+
+        Raises ConfigError if it cannot be loaded, tokenizer and weights do not match, or `max_tokens` exceeds the
+        positions.
+        """
+        source = resolve(config.model, config.trust_remote_code)
+        with loadable(source, "sequence classification model"):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source.path_or_id, use_fast=True, **source.options)
+            with seeded(derived_seed("head", config.seed)):
+                network = _network(source, tokenizer, LABELS[target], config)
+                if config.lora is not None:
+                    add_adapters(network, config.lora)
+        check_fast(tokenizer, source.name)
+        check_vocabulary(tokenizer, embedding_rows(network.encoder), source.name)
+        limit = token_limit(network.encoder, int(tokenizer.model_max_length), config.max_tokens)
+        return cls(network.to(device).eval(), tokenizer, source.name, limit, target)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the L logits."""
+        return LABELS[self.target]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.network.parameters()).device
+
+    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Coded:
+        """The tokenizer's own inputs for texts, or for (text, pair), neither cut nor padded."""
+        return encoded(self.tokenizer, texts, pairs)
+
+    def inputs(self, coded: Coded) -> TokenInputs:
+        """Prepare inputs by name, none longer than `max_tokens`, for batching."""
+        return TokenInputs(coded, self.tokenizer)
+
+    def scorer(self, dtype: Precision = "auto") -> PairClassifier:
+        """A copy for inference: transformer in `dtype`, head in float32, adapters merged."""
+        adapted = is_adapted(self.network)
+        network = cast(ClassifierScorer, merged(self.network)) if adapted else copy.deepcopy(self.network)
+        clone = copy.copy(self)
+        clone.network = network.eval().requires_grad_(False)
+        clone.precision = resolve_precision(dtype, self.device)
+        clone.network.cast(clone.precision)
+        return clone
+
+    def export(self, folder: str | Path, card: str = "") -> Path:
+        """Write a Hugging Face folder with `card` in its README, and the files `beside`."""
+        assert self.precision == "float32", "export the trained model, not a copy for inference"
+        folder = Path(folder)
+        network = merged(self.network) if is_adapted(self.network) else self.network
+        write_transformer(network.encoder, self.tokenizer, self.max_tokens, folder)
+        body = f"{_USE.format(labels=', '.join(self.labels))}\n{card.strip()}"
+        write_readme(folder, "Pairwise judge", self.max_tokens, body, "text-classification")
+        for name, text in self.beside.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        return folder
+
+
+@torch.no_grad()
+def sharpen(network: Scorer, beta: float, columns: Sequence[int]) -> None:
+    """Multiply the given logits by `beta`, in the weights."""
+    last = output_layer(network)
+    for column in columns:
+        last.weight[column] *= beta
+        if last.bias is not None:
+            last.bias[column] *= beta
+
+
+def _network(
+    source: ModelSource, tokenizer: transformers.PreTrainedTokenizerBase, labels: tuple[str, ...], config: LearnConfig
+) -> ClassifierScorer:
+    where: Any = source.path_or_id
+    decoder = choose_pooling(where, source.options, None, False) in DECODER_POOLINGS
+    names = dict(enumerate(labels))
+    model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
+        where,
+        num_labels=len(labels),
+        id2label=names,
+        label2id={label: number for number, label in names.items()},
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+        use_safetensors=True,
+        dtype=torch.float32,
+        **source.options,
+    )
+    if decoder:
+        pad_by_end(tokenizer, model)
+        network: ClassifierScorer = LastTokenScorer(model)
+    else:
+        network = ClassifierScorer(model)
+    if loading["missing_keys"]:
+        start(network, whole_head=not decoder)
+    if loading["mismatched_keys"]:
+        draw([output_layer(network)])
+    return network
+
+
+_USE = """Reads a query and two documents and says which answers better; labels: {labels}. Distilled by anmi_ray from
+an ensemble of judges. `judge.json` describes its input texts. Ask in both orders and average, as the judge
+`{{kind: encoder, form: pairwise, model: PATH_OF_THIS_FOLDER}}` of anmi_ray does. vLLM's classification runner loads the
+folder too (`LLM(folder, runner="pooling").classify`): give it token ids and, for two segments, where the second begins
+(`compressed_token_type_ids`).
+"""

@@ -1,9 +1,8 @@
-"""ColBERT checkpoints as students: a projection over the hidden states, and texts in a form of the checkpoint's own.
+"""ColBERT checkpoints as students: a projection of the hidden states, and the checkpoint's own form of texts.
 
-sentence-transformers reads all three layouts, its own, PyLate's and Stanford's (HF_ColBERT), and what it read is taken
-over here, so a student's texts and weights are those of the retriever (models/token_vectors.py). The form: a marker
-before each text, a length for queries and one for documents, queries filled up with [MASK], words left out of the
-score (Khattab and Zaharia 2020, "ColBERT", 3.2). Legend: X texts, T tokens.
+sentence-transformers reads the three layouts, its own, PyLate's and Stanford's (HF_ColBERT); weights and settings are
+taken from there. The form: markers before texts, length limits, queries filled up with [MASK], words that do not count
+in the score (Khattab and Zaharia 2020, "ColBERT", 3.2). Legend: X texts, T tokens.
 """
 
 from __future__ import annotations
@@ -13,20 +12,19 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, cast
 
 import numpy as np
-import torch
 import transformers
 from numpy.typing import NDArray
 from torch import nn
 
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.models.cross_encoder import positions, quiet, token_limit
+from anmi_ray.models.cross_encoder import positions, seeded, token_limit
 from anmi_ray.models.encoder import load
 from anmi_ray.models.loading import ModelSource
 from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, ragged, token_lists
 from anmi_ray.models.pooling import activations, markers
 from anmi_ray.models.texts import TextTokenizer
 
-# Beside its id, a token of a list says in these bits what no model's vocabulary reaches.
+# Bits of a token in a list, above any vocabulary's ids
 _UNSEEN = 1 << 29  # no token attends to it
 _UNCOUNTED = 1 << 30  # no score reads it
 _LAST = ["MultiVectorMask", "Normalize"]  # modules after the projection, in either order
@@ -35,10 +33,12 @@ _KEPT = "keep_only_token_ids"
 
 @dataclass(frozen=True)
 class ColbertForm:
-    """How texts are cut, filled up and counted; lengths are tokens, special ones and the marker's included.
+    """How texts are cut, filled up and counted; lengths in tokens, special ones and the marker's included.
 
-    `query_tokens`: what queries are cut to; `filled`: what shorter ones are filled up to with token `filler`, to which
-    others attend if `attended`; `skipped`: words that do not count in the texts of `skipped_in`.
+    query_tokens: length that queries are cut to.
+    filled: length that queries are filled up to, with token `filler`.
+    attended: whether tokens attend to fillers.
+    skipped: tokens that do not count in the kinds of text `skipped_in`.
     """
 
     query_tokens: int
@@ -50,10 +50,10 @@ class ColbertForm:
 
 
 class ColbertTokenizer(TextTokenizer):
-    """As TextTokenizer, in a checkpoint's form. Token lists are whole inputs, whose tokens say how they count.
+    """A TextTokenizer in a checkpoint's form, whose token lists are whole inputs with bits for how tokens count.
 
-    So a list needs nobody to know whether it is a query. `saved` are the checkpoint's settings by file, for its export.
-    A text of which no token would count counts with all that are attended to, as a retriever's does.
+    If no token of a text would count, all that are attended to count, as in retrieval.
+    saved: the checkpoint's settings by file, for its export.
     """
 
     def __init__(
@@ -82,16 +82,13 @@ class ColbertTokenizer(TextTokenizer):
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """What decides token lists besides the tokenizer and `max_tokens`."""
         return *super().form, astuple(self.colbert)
 
     def of_queries(self, texts: Sequence[str]) -> Ragged:
-        """Whole inputs of queries, each after its marker and filled up."""
         form = self.colbert
         return self._whole(texts, "query", self.query_prompt, form.query_tokens, form.filled)
 
     def of_documents(self, texts: Sequence[str]) -> Ragged:
-        """Whole inputs of documents, each after its marker."""
         return self._whole(texts, "document", self.document_prompt, self.max_tokens, 0)
 
     def _whole(self, texts: Sequence[str], task: str, prompt: str, limit: int, filled: int) -> Ragged:
@@ -103,7 +100,7 @@ class ColbertTokenizer(TextTokenizer):
         return replace(whole, lengths=np.where(inside.lengths > room, longer, whole.lengths))
 
     def _framed(self, inside: NDArray[np.int32], filled: int, skipped: tuple[int, ...]) -> NDArray[np.int64]:
-        """A text's tokens [T] with the special ones and the fillers, each with its bits."""
+        """A text's tokens [T] with special ones, fillers and bits."""
         ids = np.concatenate([self._before, inside, self._after])
         fillers = np.full(max(filled - len(ids), 0), self.colbert.filler)
         seen = np.repeat([True, self.colbert.attended], [len(ids), len(fillers)])
@@ -114,15 +111,12 @@ class ColbertTokenizer(TextTokenizer):
         return ids + _UNSEEN * ~seen + _UNCOUNTED * ~counted
 
     def lengths(self, texts: Ragged) -> NDArray[np.int64]:
-        """Tokens of every text: of a whole input all."""
         return np.diff(texts.start)
 
     def cut(self, documents: Ragged) -> int:
-        """As TextTokenizer's, of whole inputs."""
         return int((documents.lengths > self.max_tokens).sum())
 
     def batch(self, lists: Sequence[NDArray[np.int32]]) -> Batch:
-        """Padded inputs [X, T] of whole inputs, and which tokens count; T is a multiple of 8."""
         longest = max(map(len, lists))
         width = min(-(-longest // MULTIPLE) * MULTIPLE, max(self.max_tokens, longest))
         marked = np.full((len(lists), width), self.pad | _UNSEEN | _UNCOUNTED, dtype=np.int64)
@@ -137,24 +131,24 @@ class ColbertTokenizer(TextTokenizer):
 def read(
     source: ModelSource, max_tokens: int | None
 ) -> tuple[transformers.PreTrainedModel, list[nn.Linear], ColbertTokenizer]:
-    """A checkpoint's transformer, its projection's layers, lowest first, and its tokenizer.
+    """Load a checkpoint's transformer, the layers of its projection, lowest first, and its tokenizer.
 
-    `max_tokens` None: documents are cut as the checkpoint says. Raises ConfigError where it cannot be loaded, has
-    modules or an activation that are not read here, a marker that its tokenizer lacks, or longer inputs than positions.
+    max_tokens: of documents; None: the checkpoint's.
+    Raises ConfigError if it cannot be loaded, has unsupported modules or activations, a marker that its tokenizer
+    lacks, or inputs longer than its positions.
     """
     from sentence_transformers import MultiVectorEncoder
 
-    with quiet(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # a pooler that the weights lack is drawn, though nothing reads it
+    with seeded(0):  # a pooler that the weights lack is drawn, though nothing reads it
         model = load(MultiVectorEncoder, source, "float32", "cpu")
     first, *above = cast(list[Any], list(model))
     _check_modules(source, first, above)
     encoder, tokenizer = first.auto_model, first.tokenizer
     if missing := [marker for marker in markers(source) if not _known(marker, tokenizer)]:
         raise ConfigError(
-            f"its marker {missing[0]!r} is no token of its tokenizer, which would read it as words",
+            f"its marker {missing[0]!r} is not a token of its tokenizer",
             f"model {source.name}",
-            "give the tokenizer that it was trained with, or name a token of it in the checkpoint's settings",
+            "give the tokenizer that it was trained with, or name one of its tokens in the checkpoint's settings",
         )
     limit = token_limit(encoder, first.document_length or int(tokenizer.model_max_length), max_tokens)
     mask = next(module for module in above if type(module).__name__ == "MultiVectorMask")
@@ -172,7 +166,7 @@ def read(
 
 
 def _check_modules(source: ModelSource, first: Any, above: Sequence[Any]) -> None:
-    """Raise ConfigError where sentence-transformers computes something else of hidden states than is computed here."""
+    """Raise ConfigError on modules that are not supported here."""
     kinds = [type(module).__name__ for module in above]
     dense = [module for module, kind in zip(above, kinds, strict=True) if kind == "Dense"]
     if (
@@ -190,7 +184,11 @@ def _check_modules(source: ModelSource, first: Any, above: Sequence[Any]) -> Non
     odd = [f"a Dense with the activation {name}" for name in curved]
     odd += ["a Dense with a residual" for module in dense if module.use_residual]
     odd += ["a MultiVectorMask that keeps listed tokens alone" for one in above if getattr(one, _KEPT, None)]
-    odd += [f"a {kind} of texts as a whole" for one, kind in zip(above, kinds, strict=True) if not _of_tokens(one)]
+    for one, kind in zip(above, kinds, strict=True):
+        if {getattr(one, f"module_{end}_name", "token_embeddings") for end in ("input", "output")} != {
+            "token_embeddings"
+        }:
+            odd.append(f"a {kind} of whole texts")
     if odd:
         raise ConfigError(
             f"it has {odd[0]}",
@@ -199,18 +197,13 @@ def _check_modules(source: ModelSource, first: Any, above: Sequence[Any]) -> Non
         )
 
 
-def _of_tokens(module: Any) -> bool:
-    names = {getattr(module, f"module_{end}_name", "token_embeddings") for end in ("input", "output")}
-    return names == {"token_embeddings"}
-
-
 def _known(marker: str, tokenizer: Any) -> bool:
-    """Whether the tokenizer has a marker as a token, with the space after it (PyLate) or without."""
+    """Return whether the tokenizer has a marker as a token, with or without the space after it (PyLate)."""
     return not {marker, marker.strip()}.isdisjoint(tokenizer.tokenize(marker))
 
 
 def _form(source: ModelSource, first: Any, mask: Any, limit: int) -> ColbertForm:
-    """The form of a Transformer and a MultiVectorMask of sentence-transformers; `limit`: tokens of a document."""
+    """The form of sentence-transformers' Transformer and MultiVectorMask; `limit`: tokens of a document."""
     tokenizer, expansion = first.tokenizer, first.query_expansion
     unknown = {None, tokenizer.unk_token_id}
     ids = {word: tokenizer.convert_tokens_to_ids(word) for word in mask.skiplist_words}

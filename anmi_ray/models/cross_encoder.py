@@ -1,8 +1,6 @@
-"""The reranker: a transformer that reads query and document together and gives one score (a raw logit).
+"""The cross-encoder: a transformer that reads query and document together and gives one score, a raw logit.
 
-The score is computed in models/heads.py for encoders and in models/decoder.py for decoders.
-All export to a folder that `sentence_transformers.CrossEncoder` loads and scores alike (models/reranker_folder.py).
-Legend: N pairs, T tokens.
+The score is computed in models/heads.py for encoders and in models/decoder.py for decoders. Legend: N pairs, T tokens.
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ from anmi_ray.models.decoder import (
     no_yes,
     pad_by_end,
 )
+from anmi_ray.models.export import write_cross_encoder
 from anmi_ray.models.heads import ClassifierScorer, MeanScorer, Scorer, fold_labels, start
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable, resolve
 from anmi_ray.models.lora import add_adapters, is_adapted, merged
 from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, scoring_batches
-from anmi_ray.models.pooling import SCORE_FOLDER, draws_head, has_mean_head
+from anmi_ray.models.pooling import DENSE_FOLDER, SCORE_FOLDER, draws_head, has_mean_head
 from anmi_ray.models.prompts import prompt_for
 from anmi_ray.models.reranker import Precision, Reranker
-from anmi_ray.models.reranker_folder import DENSE_FOLDER, write
 from anmi_ray.models.speed import torch_settings
 
 _AFTER_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert")  # their positions start after its index
@@ -50,7 +48,7 @@ class CrossEncoder(Reranker):
     """A reranker whose score is a raw logit of the pair."""
 
     pairs: PairTokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
-    drawn_head = False  # the weights lacked it
+    drawn_head = False  # whether the weights lacked it
 
     @classmethod
     def load(
@@ -67,18 +65,17 @@ class CrossEncoder(Reranker):
         prompt: str | None = None,
         lora: LoraConfig | None = None,
     ) -> CrossEncoder:
-        """Load a reranker, or start one from a bi-encoder: the head that the weights lack is drawn from `seed`.
+        """Load a reranker, or start one from a bi-encoder with a head drawn from `seed`.
 
-        Such a start draws the pooler too (a bi-encoder's is untrained), and gives both segments the first one's
-        embedding (a bi-encoder never saw a second).
-
-        `pooling` None: as the folder was exported; of others yes-no for a causal language model, last for another
-        decoder, else cls. `max_tokens` None: the tokenizer's own limit, which is what an exported model was trained
-        with; more is allowed up to the model's positions. `dtype` other than float32 is for scoring only (the head
-        stays float32); `threads` are those of `score` on a CPU, None leaves the process's. `prompt` is what a decoder
-        reads (models/prompts.py); `lora` puts adapters in, drawn from `seed`. Raises ConfigError where there is no such
-        model, no safetensors weights, no fast tokenizer, the tokenizer is not the model's, its classifier has labels
-        other than no and yes, `max_tokens` exceeds the positions, or `pooling` is not one of the architecture's.
+        pooling: None: as the folder was exported, else yes-no for a causal language model, last for another decoder,
+            cls for an encoder.
+        max_tokens: None: the tokenizer's limit, which for an exported model is the one it was trained with.
+        dtype: other than float32 for scoring only; the head stays float32.
+        threads: of `score` on a CPU; None: the process's.
+        prompt: what a decoder reads (models/prompts.py).
+        lora: adapters to add, drawn from `seed`.
+        Raises ConfigError if the model cannot be loaded, tokenizer and weights do not match, its classifier has labels
+        other than no and yes, `max_tokens` exceeds the positions, or the architecture lacks `pooling`.
         """
         source = resolve(model, trust_remote_code) if isinstance(model, str) else model
         where = source.path_or_id
@@ -86,8 +83,7 @@ class CrossEncoder(Reranker):
             trained_head = trained_mean_head(source)
             pooling = choose_pooling(where, source.options, pooling, trained_head is not None)
             tokenizer = transformers.AutoTokenizer.from_pretrained(where, use_fast=True, **source.options)
-            with quiet(), torch.random.fork_rng(devices=[]):
-                torch.manual_seed(derived_seed("head", seed))
+            with seeded(derived_seed("head", seed)):
                 network, new = _network(source, pooling, tokenizer)
                 if new and not trained_head:
                     start(network)
@@ -108,12 +104,11 @@ class CrossEncoder(Reranker):
     @property
     def pooling(self) -> Pooling:
         """How the score is computed from the last states."""
-        kinds: tuple[tuple[type[Scorer], Pooling], ...]
-        kinds = ((MeanScorer, "mean"), (LastTokenScorer, "last"), (YesNoScorer, "yes-no"))
-        for kind, pooling in kinds:
-            if isinstance(self.network, kind):
-                return pooling
-        return "cls"
+        if isinstance(self.network, MeanScorer):
+            return "mean"
+        if isinstance(self.network, LastTokenScorer):
+            return "last"
+        return "yes-no" if isinstance(self.network, YesNoScorer) else "cls"
 
     def _scoring_network(self) -> Scorer:
         """A copy with adapters merged into the weights."""
@@ -139,16 +134,12 @@ class CrossEncoder(Reranker):
             return self._as_memory_allows(score, token_budget)
 
     def export(self, folder: str | Path, card: str = "") -> Path:
-        """As models/reranker_folder.py writes it."""
         self.assert_trained()
-        return write(self.network, self.pairs, self.max_tokens, Path(folder), card)
+        return write_cross_encoder(self.network, self.pairs, Path(folder), card)
 
 
 def in_order(rows: Sequence[NDArray[np.int64]], scores: Sequence[Tensor]) -> NDArray[np.float32]:
-    """Scores float32[N] from those of batches that hold the rows 0 to N - 1, in any order.
-
-    They are fetched here, all at once: so a GPU computes while the next batches are put together.
-    """
+    """Scores float32[N] of the rows 0 to N - 1 from those of batches; fetched at once, so that a GPU need not wait."""
     found = np.zeros(sum(map(len, rows)), dtype=np.float32)
     if len(found):
         found[np.concatenate(rows)] = torch.cat([*scores]).cpu().numpy()
@@ -166,7 +157,7 @@ def tensors(batch: Batch, device: torch.device) -> dict[str, Tensor]:
 def _network(
     source: ModelSource, pooling: Pooling, tokenizer: transformers.PreTrainedTokenizerBase
 ) -> tuple[Scorer, bool]:
-    """The network, and whether the weights lack its head."""
+    """Return the network, and whether the weights lack its head."""
     where = source.path_or_id
     options = source.options | {"use_safetensors": True, "dtype": torch.float32}
     if pooling in ("cls", "last"):
@@ -186,12 +177,12 @@ def _network(
         return YesNoScorer(model, no_yes(tokenizer)), False
     encoder = transformers.AutoModel.from_pretrained(where, **options)
     if getattr(encoder, "pooler", None) is not None:
-        encoder.pooler = None  # reads [CLS]; unused parameters would only travel along
+        encoder.pooler = None  # reads [CLS]: unused here
     return MeanScorer(encoder), True
 
 
 def positions(encoder: nn.Module) -> int | None:
-    """Tokens that the model has positions for, or None where their number is not bounded."""
+    """Number of the model's positions, None if unbounded."""
     config = cast("transformers.PreTrainedModel", encoder).config
     offset = (config.pad_token_id or 0) + 1 if config.model_type in _AFTER_PADDING else 0
     offset = 2 if config.model_type == "mpnet" else offset
@@ -200,7 +191,7 @@ def positions(encoder: nn.Module) -> int | None:
 
 
 def token_limit(encoder: nn.Module, tokenizer_limit: int, asked: int | None) -> int:
-    """Tokens that a pair is cut to: as asked, else what both the model's positions and its tokenizer allow."""
+    """Number of tokens that inputs are cut to: `asked`, else what positions and tokenizer allow."""
     held = positions(encoder)
     if asked and held and asked > held:
         raise ConfigError(f"is {asked}, and the model has {held} positions", "max_tokens", f"set it to at most {held}")
@@ -208,7 +199,7 @@ def token_limit(encoder: nn.Module, tokenizer_limit: int, asked: int | None) -> 
 
 
 def trained_mean_head(source: ModelSource) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
-    """The weights of an exported mean head in a local folder: (dense, out)."""
+    """Weights (dense, out) of the mean head in an exported folder."""
     if not has_mean_head(source):
         return None
     where = Path(source.path_or_id)
@@ -218,14 +209,16 @@ def trained_mean_head(source: ModelSource) -> tuple[dict[str, Tensor], dict[str,
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Without transformers' report of new head weights and its progress bar: a new head is what we ask for."""
+def seeded(seed: int) -> Iterator[None]:
+    """Draw missing weights from `seed`, without transformers' progress bar and its report of missing weights."""
     level = transformers_logging.get_verbosity()
     bar = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            yield
     finally:
         transformers_logging.set_verbosity(level)
         if bar:

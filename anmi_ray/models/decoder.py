@@ -1,7 +1,7 @@
-"""Decoders as rerankers: the score is read at a pair's last token, the only one that has seen the whole prompt.
+"""Decoders as rerankers: the score is read at the last token, the only one that sees the whole prompt.
 
-"last": transformers' own sequence classification class with one label, whose linear layer reads the last token.
-"yes-no": a causal language model's logit of "yes" less that of "no" as the next token, as Qwen3-Reranker scores.
+"last": transformers' sequence classification class with one label.
+"yes-no": a causal language model's logit of "yes" minus that of "no" as the next token, as Qwen3-Reranker scores.
 Legend: N pairs, T tokens, d width of the transformer.
 """
 
@@ -26,7 +26,7 @@ _SCALED = ("logit_scale", "logits_scaling")  # factors on the logits: Cohere's, 
 
 
 class LastTokenScorer(ClassifierScorer):
-    """The one logit of a decoder's classification model, computed at the last token alone."""
+    """The logit of a decoder's classification model at the last token."""
 
     def forward(self, **inputs: Tensor) -> Tensor:
         """Scores float32[N]; tokens may be padded on either side."""
@@ -36,10 +36,9 @@ class LastTokenScorer(ClassifierScorer):
 
 
 class YesNoScorer(Scorer):
-    """w_yes · h − w_no · h, of the output embeddings w and the last token's hidden state h.
+    """w_yes · h − w_no · h, with output embeddings w and the last token's hidden state h.
 
-    Two rows of the output embeddings are read, at one position: the logits of the vocabulary are never made.
-    `no_yes` are the two tokens' ids.
+    no_yes: ids of the two tokens; only their rows of w are used.
     """
 
     def __init__(self, model: transformers.PreTrainedModel, no_yes: tuple[int, int]) -> None:
@@ -60,15 +59,14 @@ class YesNoScorer(Scorer):
         return out.weight[rows], None if out.bias is None else out.bias[rows]
 
     def head(self) -> list[nn.Module]:
-        """None: the output embeddings are the language model's, and often its input embeddings too."""
-        return []
+        return []  # the output embeddings are often the input embeddings too
 
     def score_layer(self) -> nn.Module | None:
-        """The readout, unless it caps its logits: then the score is not linear in h."""
+        # with a cap the score is not linear in h
         return None if self.readout.cap else self.readout
 
     def cast(self, precision: FloatName) -> None:
-        """Give the transformer's weights another precision; the two rows that score stay float32."""
+        """Convert the transformer's weights; the two rows that score stay float32."""
         if precision != "float32":
             with torch.no_grad():
                 weight, bias = self._rows()
@@ -77,14 +75,13 @@ class YesNoScorer(Scorer):
 
 
 class _Readout(nn.Module):
-    """The difference of two logits, in float32; both run through c · tanh(x / c) where `cap` gives c (Gemma 2)."""
+    """The difference of two logits in float32; `cap` c (Gemma 2) makes each c · tanh(x / c)."""
 
     def __init__(self, cap: float | None) -> None:
         super().__init__()
         self.cap = cap
 
     def forward(self, hidden_Nd: Tensor, weight_2d: Tensor, bias_2: Tensor | None) -> Tensor:
-        """Scores float32[N]."""
         with torch.autocast(hidden_Nd.device.type, enabled=False):
             hidden = hidden_Nd.float()
             weight = weight_2d.float()
@@ -97,13 +94,13 @@ class _Readout(nn.Module):
 
 
 def last_token(hidden: Tensor, mask: Tensor) -> Tensor:
-    """The hidden state [N, d] of each pair's last token that is not padding, on whichever side it is padded."""
+    """Hidden state [N, d] of each pair's last token that is not padding, which may be on either side."""
     position = (mask * torch.arange(mask.shape[1], device=mask.device)).argmax(1)
     return hidden[torch.arange(len(hidden), device=hidden.device), position]
 
 
 def is_decoder(config: Any) -> bool:
-    """Whether an architecture is made to write the next token, and not (also) to fill gaps as encoders are."""
+    """Return whether an architecture has a causal language model and no masked one."""
     return (
         type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
         and type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING
@@ -111,7 +108,7 @@ def is_decoder(config: Any) -> bool:
 
 
 def choose_pooling(where: str, options: dict[str, Any], asked: Pooling | None, trained_head: bool) -> Pooling:
-    """Return the kind of score: as requested, else as the model in `where` was made. Raises ConfigError."""
+    """Return the pooling: as requested, else by the model. Raises ConfigError if the architecture lacks it."""
     config = transformers.AutoConfig.from_pretrained(where, **options)
     decoder = is_decoder(config)
     if asked is None:
@@ -132,7 +129,7 @@ def choose_pooling(where: str, options: dict[str, Any], asked: Pooling | None, t
 
 
 def says_yes_or_no(folder: str) -> bool:
-    """Whether a local folder holds a causal language model with a prompt for a query and a document."""
+    """Return whether a folder holds a causal language model with a prompt for a query and a document."""
     config = Path(folder) / "config.json"
     template = Path(folder) / "chat_template.jinja"
     if not template.is_file() or not config.is_file():
@@ -142,7 +139,7 @@ def says_yes_or_no(folder: str) -> bool:
 
 
 def check_logits(model: transformers.PreTrainedModel) -> None:
-    """Raise ConfigError where logits are more than the output embeddings times h (or their cap)."""
+    """Raise ConfigError if logits are not the output embeddings times h, apart from a cap."""
     config = model.config.get_text_config()
     scaled = [name for name in _SCALED if getattr(config, name, None) not in (None, 1.0)]
     if scaled or model.get_output_embeddings() is None:
@@ -151,7 +148,7 @@ def check_logits(model: transformers.PreTrainedModel) -> None:
 
 
 def no_yes(tokenizer: transformers.PreTrainedTokenizerBase) -> tuple[int, int]:
-    """The ids of "no" and "yes"; ConfigError where one of them is not a single token."""
+    """Ids of "no" and "yes". Raises ConfigError if one of them is not a single token."""
     ids = [tokenizer.convert_tokens_to_ids(word) for word in (NO, YES)]
     if any(token_id is None or token_id == tokenizer.unk_token_id for token_id in ids):
         raise ConfigError(
@@ -161,7 +158,7 @@ def no_yes(tokenizer: transformers.PreTrainedTokenizerBase) -> tuple[int, int]:
 
 
 def pad_by_end(tokenizer: transformers.PreTrainedTokenizerBase, model: transformers.PreTrainedModel) -> None:
-    """Use the end-of-text token for padding if there is no padding token, also in the model's config."""
+    """Pad with the end-of-text token if there is no padding token; also set it in the model's config."""
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id

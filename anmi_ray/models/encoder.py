@@ -1,23 +1,28 @@
-"""Texts to normalised vectors, for dense retrieval and the similarity judge.
+"""Encode texts into unit vectors, or into a unit vector per token, for dense and late-interaction retrieval.
 
-Batches are formed here, so a vector does not depend on how a caller splits its work into batches of Ray's; only equal
-inputs give equal bytes. Batches have few shapes (widths are multiples of eight; numbers of texts are a full batch's or
-powers of two): a CPU's kernels are kept for each shape ever seen, and memory would grow for thousands of batches.
-N texts, d dimensions, T tokens.
+Batches are formed here, so vectors do not depend on how callers split their work. They have few shapes, because kernels
+for each shape stay in memory on a CPU; those of token vectors have one shape per text length, so the bytes of a vector
+depend only on its text.
+A ColBERT checkpoint has its own projection, markers, query padding and skipped tokens. For other encoders the last
+hidden states of all tokens count, special ones included: without these rankings are no better (all-MiniLM-L6-v2 on
+SciFact: nDCG@10 of .656 to .660 instead of .661).
+Legend: N texts, d dimensions, T tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from anmi_ray.config.retrieve import LateConfig
 from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.models.cross_encoder import positions
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable
-from anmi_ray.models.pairs import shaped_batches
+from anmi_ray.models.pairs import MULTIPLE, shaped_batches
 from anmi_ray.models.pooling import is_colbert, read_token_vectors
 from anmi_ray.models.speed import torch_settings
 
@@ -28,17 +33,17 @@ Dtype = Literal["float32", "bfloat16"]
 _Model = TypeVar("_Model", "SentenceTransformer", "MultiVectorEncoder")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 BATCH_TOKENS = {"cpu": 1024, "cuda": 65_536}
-"""Padded tokens of a batch. On a CPU larger ones leave the cache: 4,096 cost 15 % more time, 16,384 twice as much."""
+"""Padded tokens of a batch. On a CPU 4,096 take 15 % more time and 16,384 twice as much: they exceed the cache."""
 _CHARACTERS = 1000  # of a text per token that is encoded
 
 
 def within_reach(texts: Sequence[str], max_tokens: int) -> list[str]:
-    """Texts without what so many tokens do not reach: one of many megabytes would be tokenised whole for its start."""
+    """Cut texts to what `max_tokens` can reach, so that huge texts are not tokenized whole."""
     return [text[: max_tokens * _CHARACTERS] for text in texts]
 
 
 def token_ids(tokenizer: Any, texts: Sequence[str], limit: int) -> list[list[int]]:
-    """Tokens of every text, special ones included, cut at `limit`."""
+    """Token ids of each text, special ones included, cut at `limit`."""
     coded = tokenizer(
         within_reach(texts, limit), truncation=True, max_length=limit, padding=False, return_attention_mask=False
     )
@@ -46,7 +51,7 @@ def token_ids(tokenizer: Any, texts: Sequence[str], limit: int) -> list[list[int
 
 
 def unit(vectors: NDArray[np.float32], source: ModelSource, setting: str) -> NDArray[np.float32]:
-    """Rows of length 1. Raises DataError, naming the setting of the arithmetic, where one is not finite or is zero."""
+    """Normalize rows to length 1. Raises DataError, naming the `setting` of precision, if one is not finite or zero."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     if not np.isfinite(norms).all() or (norms == 0).any():
         raise DataError(
@@ -58,7 +63,7 @@ def unit(vectors: NDArray[np.float32], source: ModelSource, setting: str) -> NDA
 
 
 class Encoder:
-    """A bi-encoder: `encode` maps texts to unit vectors. Raises ConfigError where the model cannot be loaded."""
+    """A bi-encoder for texts. Raises ConfigError if the model cannot be loaded."""
 
     def __init__(
         self,
@@ -68,7 +73,7 @@ class Encoder:
         threads: int = 1,
         device: str = "cpu",
     ) -> None:
-        from sentence_transformers import SentenceTransformer  # half a second, for those who load a model
+        from sentence_transformers import SentenceTransformer  # half a second
 
         self.source = source
         self.threads = threads
@@ -77,12 +82,11 @@ class Encoder:
         if is_colbert(source):
             self._model = _of_texts(self._model, source)
         limit = self._model.max_seq_length
-        # Positions beyond the model's own limit do not exist.
         self.max_tokens = min(max_tokens, limit) if limit and limit > 0 else max_tokens
 
     @property
     def revision(self) -> str:
-        """Which weights these are."""
+        """Revision of the weights."""
         return self.source.revision
 
     @property
@@ -93,9 +97,9 @@ class Encoder:
         return size
 
     def encode(self, texts: Sequence[str], prompt: str | None = None) -> NDArray[np.float32]:
-        """Unit vectors float32[N, d], in the order of `texts`, each text cut at `max_tokens`.
+        """Unit vectors float32[N, d] of `texts`, each after `prompt` and cut at `max_tokens`.
 
-        `prompt` is put before every text. Raises DataError where the model gives a vector that is not finite.
+        Raises DataError if a vector is not finite.
         """
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         if not len(texts):
@@ -120,26 +124,26 @@ class Encoder:
 
 
 def _of_texts(model: SentenceTransformer, source: ModelSource) -> SentenceTransformer:
-    """The transformer of a late-interaction model, with the pooling that its folder names; else the mean is taken."""
+    """The transformer of a late-interaction model with its folder's pooling."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 
-    said = read_token_vectors(source)
-    if said is None:
+    pooling = read_token_vectors(source)
+    if pooling is None:
         raise ConfigError(
-            "it is a ColBERT checkpoint, which has vectors of tokens and none of a text as a whole",
+            "it is a ColBERT checkpoint, which has no vector of a text",
             f"model {source.name}",
             "set retrieve.late.model to it, and retrieve.dense.model to a bi-encoder",
         )
     size = model.get_embedding_dimension()
     assert size is not None
-    return SentenceTransformer(modules=[model[0], Pooling(size, said.pooling)], device=str(model.device)).eval()
+    return SentenceTransformer(modules=[model[0], Pooling(size, pooling.pooling)], device=str(model.device)).eval()
 
 
 def load(kind: type[_Model], source: ModelSource, dtype: Dtype, device: str) -> _Model:
-    """A model of sentence-transformers, for inference.
+    """Load a sentence-transformers model for inference.
 
-    Raises ConfigError where it cannot be loaded, or its tokenizer is not that of its weights.
+    Raises ConfigError if it cannot be loaded, or tokenizer and weights do not match.
     """
     from sentence_transformers import SentenceTransformer
 
@@ -155,3 +159,122 @@ def load(kind: type[_Model], source: ModelSource, dtype: Dtype, device: str) -> 
     if rows := embedding_rows(getattr(first, "auto_model", None)):
         check_vocabulary(first.tokenizer, rows, source.name)
     return model.eval()
+
+
+Task = Literal["query", "document"]
+QUERY_TOKENS = 32
+DOCUMENT_TOKENS = 128
+"""Default length limits; a ColBERT checkpoint has its own."""
+
+_WIDTH = 2 * MULTIPLE  # padded lengths are multiples of it
+
+
+def check(source: ModelSource, config: LateConfig) -> None:
+    """Raise ConfigError on settings that a ColBERT checkpoint does not support. Loads nothing."""
+    for name in ("query_prompt", "document_prompt"):
+        if getattr(config, name) is not None and is_colbert(source):
+            raise ConfigError(
+                f"{source.name} is a ColBERT checkpoint, which has its own markers",
+                f"retrieve.late.{name}",
+                "leave it out",
+            )
+
+
+class TokenEncoder:
+    """An encoder of token vectors; `limits` are the lengths that queries and documents are cut to, in tokens.
+
+    Raises ConfigError if it cannot be loaded, and as `check`.
+    """
+
+    def __init__(
+        self, source: ModelSource, config: LateConfig, dtype: Dtype = "float32", threads: int = 1, device: str = "cpu"
+    ) -> None:
+        from sentence_transformers import MultiVectorEncoder, SentenceTransformer
+
+        check(source, config)
+        self.source = source
+        self.threads = threads
+        self._budget = BATCH_TOKENS["cpu" if device == "cpu" else "cuda"]
+        if is_colbert(source):
+            self._model = load(MultiVectorEncoder, source, dtype, device)
+            self._prompts = {task: self._model.prompts.get(task) or "" for task in ("query", "document")}
+        else:
+            self._model = _without_pooling(load(SentenceTransformer, source, dtype, device), source.name)
+            self._prompts = {"query": config.query_prompt or "", "document": config.document_prompt or ""}
+        self._first: Any = self._model[0]  # the transformer
+        self.limits = self._cut(config)
+
+    @property
+    def dimension(self) -> int:
+        """Length d of a vector."""
+        size = self._model.get_embedding_dimension()
+        assert size is not None
+        return size
+
+    def encode(self, texts: Sequence[str], task: Task) -> list[NDArray[np.float32]]:
+        """Unit vectors float32[T, d] of each text; of all tokens if a checkpoint would skip every one.
+
+        Raises DataError if a vector is not finite or zero.
+        """
+        prompt = self._prompts[task]
+        limit = self.limits[task]
+        whole = within_reach([prompt + text for text in texts], limit)
+        if not whole:
+            return []
+        lengths = [len(ids) for ids in token_ids(self._model.tokenizer, whole, limit)]
+        encoded: list[NDArray[np.float32]] = [np.zeros((0, self.dimension), dtype=np.float32)] * len(whole)
+        with torch_settings(self.threads), torch.inference_mode():
+            for rows, width in self._batches(whole, lengths, limit):
+                for row, vectors in zip(rows, self._forward([whole[row] for row in rows], task, width), strict=True):
+                    encoded[row] = unit(vectors, self.source, "retrieve.late.dtype")
+        return encoded
+
+    def _batches(self, texts: Sequence[str], lengths: Sequence[int], limit: int) -> Iterator[tuple[list[int], int]]:
+        """Yield (rows, width) of batches; on a CPU all of one width are filled up with the shortest text."""
+        for rows, width, most in shaped_batches(lengths, self._budget, limit, _WIDTH):
+            if self._model.device.type != "cpu":
+                yield rows, width
+                continue
+            shortest = min(rows, key=lambda row: len(texts[row]))
+            yield rows + [shortest] * (most - len(rows)), width
+
+    def _forward(self, texts: list[str], task: Task, width: int) -> Iterator[NDArray[np.float32]]:
+        padded: dict[str, Any] = {"processing_kwargs": {"text": {"padding": "max_length", "max_length": width}}}
+        expansion = self._first.query_expansion if task == "query" else None
+        if expansion is not None and expansion["strategy"] == "fixed":
+            padded = {}  # to the expansion's own length
+        features = self._model.preprocess(texts, task=task, **padded)
+        features = {name: to.to(self._model.device) if torch.is_tensor(to) else to for name, to in features.items()}
+        attended = features["attention_mask"].bool()
+        output = self._model(features, task=task)
+        masks = output["attention_mask"].bool().cpu(), attended.cpu()
+        for vectors, kept, there in zip(output["token_embeddings"].float().cpu(), *masks, strict=True):
+            yield vectors[kept if kept.any() else there].numpy()
+
+    def _cut(self, config: LateConfig) -> dict[str, int]:
+        """Set the model's length limits from the settings, else from its checkpoint; return them."""
+        first = self._first
+        held = positions(first.auto_model) or first.max_seq_length or DOCUMENT_TOKENS
+        document = config.max_tokens or first.document_length or DOCUMENT_TOKENS
+        expansion = first.query_expansion
+        own = expansion["length"] if expansion is not None else first.query_length
+        query = config.query_tokens or own or QUERY_TOKENS
+        limits = {"query": min(query, held), "document": min(document, held)}
+        first.query_length = limits["query"]
+        first.document_length = limits["document"]
+        if expansion is not None:
+            first.query_expansion = {**expansion, "length": limits["query"]}
+        return limits
+
+
+def _without_pooling(model: SentenceTransformer, name: str) -> MultiVectorEncoder:
+    from sentence_transformers import MultiVectorEncoder
+    from sentence_transformers.base.modules import Transformer
+
+    if not isinstance(model[0], Transformer):
+        raise ConfigError(
+            f"its first module is {type(model[0]).__name__}, which has no hidden states",
+            f"model {name}",
+            "set retrieve.late.model to a transformer, or to a ColBERT checkpoint",
+        )
+    return MultiVectorEncoder(modules=[model[0]], device=str(model.device)).eval()

@@ -1,7 +1,6 @@
-"""Score heads: the networks around a transformer, and their parts above it.
+"""Score heads of encoders: the architecture's own classification head, or a dense layer on the mean token.
 
-Encoders: "cls" is the architecture's own sequence classification head with one label; "mean" reads the mean token
-through a dense layer with GELU, as the bi-encoder that it starts from was pooled. Decoders: models/decoder.py.
+Decoders: models/decoder.py.
 Legend: N pairs, T tokens, d width of the transformer.
 """
 
@@ -22,31 +21,30 @@ _BINARY = (["label0", "label1"], ["0", "1"], ["no", "yes"], ["false", "true"])  
 
 
 class Float32Linear(nn.Linear):
-    """A linear layer that computes in float32 whatever the autocast or the weights: scores keep their ties apart."""
+    """A linear layer that computes in float32 despite autocast or weights, so that rounding makes no ties."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """x Wᵀ + b in float32."""
         with torch.autocast(input.device.type, enabled=False):
             bias = None if self.bias is None else self.bias.float()
             return nn.functional.linear(input.float(), self.weight.float(), bias)
 
 
 class Scorer(nn.Module):
-    """A transformer, `encoder`, with what reads a score from it; forward gives scores float32[N]."""
+    """A transformer, `encoder`, with a head; forward returns scores float32[N]."""
 
     encoder: transformers.PreTrainedModel
 
     def head(self) -> list[nn.Module]:
-        """The modules above the transformer, which stay float32 and learn at a rate of their own."""
+        """Modules above the transformer: they stay float32 and have their own learning rate."""
         raise NotImplementedError
 
     def score_layer(self) -> nn.Module | None:
-        """Module in whose input [N, d] the score is linear, or None."""
+        """The module in whose input [N, d] the score is linear, or None."""
         layers = [module for head in self.head() for module in head.modules()]
         return next((m for m in reversed(layers) if isinstance(m, nn.Linear) and m.out_features == 1), None)
 
     def cast(self, precision: FloatName) -> None:
-        """Give the transformer's weights another precision; the head stays float32."""
+        """Convert the transformer's weights; the head stays float32."""
         if precision == "float32":
             return
         head = {id(parameter) for module in self.head() for parameter in module.parameters()}
@@ -67,14 +65,12 @@ class MeanScorer(Scorer):
         draw([self.dense, self.out])
 
     def forward(self, **inputs: Tensor) -> Tensor:
-        """Scores float32[N]."""
         hidden = self.encoder(**inputs).last_hidden_state
         mask = inputs["attention_mask"].unsqueeze(-1)
         mean = (hidden.float() * mask).sum(1) / mask.sum(1)
         return self.out(nn.functional.gelu(self.dense(mean))).squeeze(-1)
 
     def head(self) -> list[nn.Module]:
-        """The dense layer and the one that scores."""
         return [self.dense, self.out]
 
 
@@ -90,7 +86,7 @@ class ClassifierScorer(Scorer):
                     module.__class__ = Float32Linear
 
     def forward(self, **inputs: Tensor) -> Tensor:
-        """Scores float32[N]; of a model with L > 1 labels, logits float32[N, L]."""
+        """Scores float32[N], or logits float32[N, L] of a model with L > 1 labels."""
         return self.encoder(**inputs).logits.float().squeeze(-1)
 
     def head(self) -> list[nn.Module]:
@@ -112,10 +108,9 @@ def output_layer(network: Scorer) -> nn.Linear:
 
 @torch.no_grad()
 def fold_labels(network: ClassifierScorer, name: str) -> None:
-    """Make a classifier with the labels "not relevant" and "relevant" a model of one logit: the second less the first.
+    """Turn a classifier with the labels "not relevant" and "relevant" into a model of one logit, their difference.
 
-    The difference is taken of the output layer's weights, so that training and export see a model of one label. Raises
-    ConfigError for other labels, or another number of them.
+    Raises ConfigError for other labels.
     """
     config: Any = network.encoder.config
     labels = [str(config.id2label[i]) for i in sorted(config.id2label)]
@@ -139,7 +134,7 @@ def fold_labels(network: ClassifierScorer, name: str) -> None:
 
 
 def draw(modules: list[nn.Module]) -> None:
-    """New weights for every linear layer of `modules`."""
+    """Draw new weights for every linear layer of `modules`."""
     for head in modules:
         for layer in head.modules():
             if isinstance(layer, nn.Linear):
@@ -149,7 +144,7 @@ def draw(modules: list[nn.Module]) -> None:
 
 
 def start(network: Scorer, whole_head: bool = True) -> None:
-    """Make a cross-encoder's start of a bi-encoder's weights, whose pooler is untrained (`whole_head`: it is drawn)."""
+    """Prepare a bi-encoder's weights for a cross-encoder: draw the untrained head, and copy segment 0 to the others."""
     if whole_head and isinstance(network, ClassifierScorer):
         draw(network.head())
     segments = getattr(getattr(network.encoder.base_model, "embeddings", None), "token_type_embeddings", None)
@@ -159,7 +154,7 @@ def start(network: Scorer, whole_head: bool = True) -> None:
 
 
 def transformer_layers(encoder: transformers.PreTrainedModel) -> list[nn.Module]:
-    """The transformer's layers, lowest first; ConfigError where the architecture does not show them."""
+    """The transformer's layers, lowest first. Raises ConfigError if the architecture has no list of them."""
     wanted = encoder.config.num_hidden_layers
     for module in encoder.modules():
         if isinstance(module, nn.ModuleList) and len(module) == wanted:

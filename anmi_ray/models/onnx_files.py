@@ -1,9 +1,7 @@
 """Export a trained encoder to ONNX next to its weights, and score with such a file.
 
-One graph with one output: `logits` [N, 1] of a cross-encoder, `sentence_embedding` [X, d] of a bi-encoder (unit
-vectors), `token_embeddings` [X, T, d] of late interaction (unit vectors, padding's among them), whose score is made
-outside: a graph of both texts would encode each anew for every pair. Attention is written out: in trials of 8-bit
-files that was at least as fast as torch's fused form.
+Outputs: `logits` [N, 1] of a cross-encoder, `sentence_embedding` [X, d] of a bi-encoder, `token_embeddings` [X, T, d]
+of late interaction, all unit vectors. Attention is eager: with 8 bits at least as fast as torch's fused form.
 Legend: N pairs, X texts, T tokens, d dimensions.
 """
 
@@ -29,12 +27,12 @@ from anmi_ray.models.heads import Scorer
 from anmi_ray.models.reranker import Reranker
 
 Numbers = Literal["float32", "int8"]
-FILES: dict[Numbers, str] = {"float32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}  # as others call them
+FILES: dict[Numbers, str] = {"float32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}  # the usual names
 OUTPUTS = {"cross-encoder": "logits", "bi-encoder": "sentence_embedding", "late-interaction model": "token_embeddings"}
-TOLERANCE = 1e-4  # of a float32 file's scores: what two orders of summation make of them, and no more
+TOLERANCE = 1e-4  # of a float32 file's scores: rounding by another order of summation
 _OPSET = 17
 _WORDS = ("open", "a", "file", "and", "return", "its", "lines", "as", "texts")
-_LENGTHS = (1, 5, 40, 600)  # words of the documents that a file is checked with: padded ones, and one that is cut
+_LENGTHS = (1, 5, 40, 600)  # words of the documents to check a file with: padded and truncated ones
 
 
 class _Graph(nn.Module):
@@ -46,7 +44,6 @@ class _Graph(nn.Module):
         self.names = names
 
     def forward(self, *values: Tensor) -> Tensor:
-        """The one output."""
         found = self.network(**dict(zip(self.names, values, strict=True)))
         if isinstance(found, tuple):
             return found[0]
@@ -54,10 +51,9 @@ class _Graph(nn.Module):
 
 
 class ByRow(nn.Module):
-    """A linear layer, its input divided row by row by the largest absolute value, its output multiplied by it.
+    """A linear layer that divides each row of its input by the largest absolute value and multiplies its output by it.
 
-    In float32 that is the layer itself. In integers one scale holds all that a batch has, and the few tokens whose
-    values are large would make all others coarse.
+    Quantisation has one scale per batch; without this a few tokens with large values would make all others coarse.
     """
 
     def __init__(self, layer: nn.Linear) -> None:
@@ -65,14 +61,13 @@ class ByRow(nn.Module):
         self.layer = layer
 
     def forward(self, input_: Tensor) -> Tensor:
-        """As the layer's."""
         largest = torch.maximum(input_.amax(-1, keepdim=True), -input_.amin(-1, keepdim=True)).clamp(min=1e-12)
         product = nn.functional.linear(input_ / largest, self.layer.weight) * largest
         return product if self.layer.bias is None else product + self.layer.bias
 
 
 class _Session(Scorer):
-    """An ONNX file in a network's place; what is asked of the network besides its output is the network's own."""
+    """An ONNX file with the interface of the network that it was made from."""
 
     def __init__(self, network: Scorer, file: Path, threads: int | None) -> None:
         import onnxruntime
@@ -84,10 +79,9 @@ class _Session(Scorer):
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = threads or torch.get_num_threads()
         self.session = onnxruntime.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
-        self.read = {one.name for one in self.session.get_inputs()}  # tracing leaves out an input that nothing reads
+        self.read = {one.name for one in self.session.get_inputs()}  # tracing drops unused inputs
 
     def forward(self, **inputs: Tensor) -> Any:
-        """As the network's."""
         (output,) = self.session.get_outputs()
         (found,) = self.session.run(None, {name: value.numpy() for name, value in inputs.items() if name in self.read})
         value = torch.from_numpy(found)
@@ -97,13 +91,13 @@ class _Session(Scorer):
 
 
 def check(reranker: Reranker) -> None:
-    """Raise ConfigError where the packages are missing, or no graph of the model gives what others could score with."""
+    """Raise ConfigError if packages are missing or the kind of model cannot be exported."""
     missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
     if missing:
         what = f"ONNX files need the package {' and '.join(missing)}"
         raise ConfigError(what, "--onnx, --int8", environment.install("onnx"))
     if isinstance(reranker.network, LastTokenScorer | YesNoScorer):
-        what = "a decoder is written as no ONNX file: it reads a prompt, and vLLM serves its folder as it is"
+        what = "a decoder cannot be exported to ONNX: it reads a prompt; vLLM serves its folder"
     elif isinstance(reranker.pairs, ColbertTokenizer):
         what = "a ColBERT checkpoint cannot be exported to ONNX: its markers and skipped words do not fit a graph"
     else:
@@ -112,11 +106,11 @@ def check(reranker: Reranker) -> None:
 
 
 def write(reranker: Reranker, folder: Path, numbers: Numbers) -> Path:
-    """Write one file of `FILES` below `folder`, checked against the model; returns it.
+    """Write one file of `FILES` below `folder`, check it against the model, and return it.
 
-    float32: scores agree within TOLERANCE. int8: weights of matrix products as 8-bit integers, with a scale for each
-    output, and activations as 8-bit integers scaled as they come (dynamic quantisation), in feed-forward layers token
-    by token (`ByRow`). Raises ConfigError as `check`, and where the architecture's graph scores otherwise.
+    float32: scores agree within TOLERANCE. int8: dynamic quantisation of matrix products, with a scale per output for
+    weights and, in feed-forward layers, per token for activations (`ByRow`). Raises ConfigError as `check`, and if the
+    architecture cannot be traced or its graph gives other scores.
     """
     check(reranker)
     file = folder / FILES[numbers]
@@ -147,20 +141,20 @@ def _refusal(what: str, reranker: Reranker) -> ConfigError:
 
 
 def reading(reranker: Reranker, file: Path) -> Reranker:
-    """The same reranker, its network the ONNX file, in ONNX Runtime on the CPU."""
+    """The same reranker with the ONNX file as its network, in ONNX Runtime on the CPU."""
     session = _Session(reranker.network, file, reranker.threads)
     return type(reranker)(session, reranker.pairs, reranker.name, reranker.threads)
 
 
 def _unwritable() -> tuple[type[Exception], ...]:
-    """What torch's exporter and ONNX Runtime raise of a network that they cannot write down or compute."""
+    """Errors of torch's exporter and ONNX Runtime on networks that they do not support."""
     state: Any = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     of_runtime = ("Fail", "InvalidArgument", "InvalidGraph", "NotImplemented", "RuntimeException")
     return (RuntimeError, torch.onnx.errors.OnnxExporterError, *(getattr(state, name) for name in of_runtime))
 
 
 def _by_row(network: Scorer) -> Scorer:
-    """Put `ByRow` around the encoder's layers that widen or narrow, where most of the error of 8 bits arises."""
+    """Wrap the encoder's layers that change the width, where most of the quantisation error arises, in `ByRow`."""
     for holder in list(network.encoder.modules()):
         for name, layer in holder.named_children():
             if isinstance(layer, nn.Linear) and layer.in_features != layer.out_features > 1:
@@ -177,8 +171,9 @@ def _trace(reranker: Reranker, network: Scorer, file: Path) -> None:
     output = OUTPUTS[getattr(reranker, "kind", "cross-encoder")]
     axes = {name: {0: "batch", 1: "tokens"} for name in names}
     with warnings.catch_warnings(), torch.inference_mode():
-        # of tracing, which `write` answers by comparing; the exporter that follows it gave slower graphs
-        warnings.simplefilter("ignore")
+        warnings.simplefilter(
+            "ignore"
+        )  # of tracing; `write` compares the scores. The dynamo exporter's graphs are slower
         torch.onnx.export(
             _Graph(network, names).eval(),
             tuple(values),

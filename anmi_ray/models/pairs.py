@@ -1,13 +1,12 @@
-"""Tokens of query-document pairs: each text is tokenised once, a pair is put together from its two token lists.
+"""Tokens of query-document pairs: each text is tokenized once, a pair is assembled from two token lists.
 
-Scoring and training share it: a document that stands in many lists, or under many queries, is tokenised once, and the
-result equals that of the tokenizer called on the pair (truncation "longest_first"), or on the whole prompt where one
-stands around the two texts.
-Legend: N pairs, T tokens, Q queries, D documents.
+The result equals the tokenizer called on the pair (truncation "longest_first"), or on the whole prompt of a decoder.
+Legend: N pairs, L lists, T tokens.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,7 +34,7 @@ def document_text(title: str, text: str) -> str:
 
 @dataclass(frozen=True)
 class Ragged:
-    """Token lists end to end: list i is `values[start[i]:start[i + 1]]`, the beginning of `lengths[i]` tokens."""
+    """Token lists end to end: list i is `values[start[i]:start[i + 1]]`, the first of `lengths[i]` tokens."""
 
     values: NDArray[np.int32]
     start: NDArray[np.int64]
@@ -58,7 +57,11 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded inputs of one forward pass. `type_ids` is None where the model has no segments."""
+    """Padded inputs of one forward pass.
+
+    type_ids: None if the model has no segments.
+    some_counted: 1 for tokens that count in the score of token vectors; None: all of `mask`.
+    """
 
     ids: NDArray[np.int64]
     mask: NDArray[np.int64]
@@ -67,7 +70,7 @@ class Batch:
 
     @property
     def counted(self) -> NDArray[np.int64]:
-        """1 where a token counts in the score of token vectors: of `mask` all, unless a model says otherwise."""
+        """1 for tokens that count in the score of token vectors."""
         return self.mask if self.some_counted is None else self.some_counted
 
     @property
@@ -111,25 +114,69 @@ def ragged(lists: Sequence[Any]) -> Ragged:
     return Ragged(values, start, lengths)
 
 
-class PairTokenizer:
-    """Puts pairs together around a fast tokenizer, cut to `max_tokens` with the special tokens.
+class TextsTokenizer(ABC):
+    """A fast tokenizer whose token lists are assembled into model inputs, cut to `max_tokens` with special tokens.
 
-    The frame is the tokenizer's own of a pair, or `prompt`, whose tokens are never cut. Raises ConfigError if the
-    tokenizer has no fast form or no padding token, `max_tokens` leaves no room for text, or a prompt ends in padding.
+    Raises ConfigError if the tokenizer is not fast or has no padding token.
+    """
+
+    def __init__(self, tokenizer: transformers.PreTrainedTokenizerBase, max_tokens: int) -> None:
+        check_fast(tokenizer, tokenizer.name_or_path)
+        self.tokenizer = tokenizer
+        self.max_tokens = max_tokens
+        self.pad: int = int(tokenizer.pad_token_id)  # type: ignore[arg-type]
+        self.segments = "token_type_ids" in tokenizer.model_input_names
+
+    @property
+    @abstractmethod
+    def form(self) -> tuple[Any, ...]:
+        """What determines token lists besides the tokenizer and `max_tokens`."""
+
+    @abstractmethod
+    def of_queries(self, texts: Sequence[str]) -> Ragged:
+        """Token lists of queries, as the model reads them."""
+
+    @abstractmethod
+    def of_documents(self, texts: Sequence[str]) -> Ragged:
+        """Token lists of documents, as the model reads them."""
+
+    @abstractmethod
+    def pair_lengths(
+        self, queries: Ragged, query_N: NDArray[np.int64], documents: Ragged, document_N: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Number of tokens that each pair costs, special tokens included."""
+
+    @abstractmethod
+    def inputs(
+        self,
+        queries: Ragged,
+        query_L: NDArray[np.int64],
+        documents: Ragged,
+        list_N: NDArray[np.int64],
+        document_N: NDArray[np.int64],
+        token_budget: int,
+        on_gpu: bool = False,
+    ) -> tuple[Any, NDArray[np.int64]]:
+        """Inputs of the pairs (query_L[list_N[i]], document_N[i]) in `length_batches`, and the pair of each score."""
+
+
+def check_fast(tokenizer: transformers.PreTrainedTokenizerBase, name: str) -> None:
+    """Raise ConfigError unless the tokenizer of the model `name` is fast and has a padding token."""
+    if not tokenizer.is_fast or tokenizer.pad_token_id is None:
+        raise ConfigError("has no fast tokenizer with a padding token", f"model {name}", "choose a model with one")
+
+
+class PairTokenizer(TextsTokenizer):
+    """Assembles pairs in the tokenizer's own template, or in `prompt`, whose tokens are never cut.
+
+    Also raises ConfigError if `max_tokens` leaves no room for text, or a prompt ends in padding.
     """
 
     def __init__(
         self, tokenizer: transformers.PreTrainedTokenizerBase, max_tokens: int, prompt: Prompt | None = None
     ) -> None:
-        if not tokenizer.is_fast:
-            raise ConfigError("the model has no fast tokenizer", tokenizer.name_or_path, "choose a model with one")
-        if tokenizer.pad_token_id is None:
-            raise ConfigError("the tokenizer has no padding token", tokenizer.name_or_path, "choose a model with one")
-        self.tokenizer = tokenizer
-        self.max_tokens = max_tokens
+        super().__init__(tokenizer, max_tokens)
         self.prompt = prompt
-        self.pad: int = int(tokenizer.pad_token_id)  # type: ignore[arg-type]
-        self.segments = "token_type_ids" in tokenizer.model_input_names
         self._reader = None if prompt is None else TextReader(tokenizer, prompt)
         self._frame, self._types = self._template() if prompt is None else (self._prompted(prompt), [0] * 5)
         self.special = sum(len(piece) for piece in self._frame)
@@ -151,27 +198,21 @@ class PairTokenizer:
     def _template(self) -> tuple[list[NDArray[np.int64]], list[int]]:
         """Special tokens before, between and after the two texts; segment ids of the five pieces, in order."""
         coded = self.tokenizer("a", "b", return_token_type_ids=True)
-        side = [-1 if part is None else part for part in coded.sequence_ids(0)]
-        ids = np.array(coded["input_ids"])
-        types = np.array(coded["token_type_ids"])
-        first = [i for i, part in enumerate(side) if part == 0]
-        second = [i for i, part in enumerate(side) if part == 1]
-        spans = [
-            slice(0, first[0]),
-            slice(first[0], first[-1] + 1),
-            slice(first[-1] + 1, second[0]),
-            slice(second[0], second[-1] + 1),
-            slice(second[-1] + 1, len(side)),
-        ]
-        segment = [int(types[span][0]) if len(types[span]) else 0 for span in spans]
-        return [ids[spans[0]], ids[spans[2]], ids[spans[4]]], segment
+        side = np.array([-1 if part is None else part for part in coded.sequence_ids(0)])
+        first, second = np.flatnonzero(side == 0), np.flatnonzero(side == 1)
+        ends = [first[0], first[-1] + 1, second[0], second[-1] + 1]
+        ids = np.split(np.array(coded["input_ids"]), ends)
+        types = np.split(np.array(coded["token_type_ids"]), ends)
+        return [ids[0], ids[2], ids[4]], [int(piece[0]) if len(piece) else 0 for piece in types]
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        return () if self.prompt is None else (self.prompt.text,)
 
     def of_queries(self, texts: Sequence[str]) -> Ragged:
-        """Token lists of queries; as `of_documents`, with the white space that a prompt has around a query."""
         return self._ragged(texts, ("", "") if self.prompt is None else self.prompt.around_query)
 
     def of_documents(self, texts: Sequence[str]) -> Ragged:
-        """Token lists of documents, without special tokens, of which the first `max_tokens` are kept."""
         return self._ragged(texts, ("", "") if self.prompt is None else self.prompt.around_document)
 
     def _ragged(self, texts: Sequence[str], around: tuple[str, str]) -> Ragged:
@@ -200,7 +241,6 @@ class PairTokenizer:
     def pair_lengths(
         self, queries: Ragged, query_N: NDArray[np.int64], documents: Ragged, document_N: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Tokens of every pair, special tokens included."""
         first, second = self.cut(queries.lengths[query_N], documents.lengths[document_N])
         return first + second + self.special
 
@@ -228,13 +268,26 @@ class PairTokenizer:
                 types[(column >= begin_N[:, None]) & (column < end_N[:, None])] = segment
         return Batch(ids, mask, types)
 
+    def inputs(
+        self,
+        queries: Ragged,
+        query_L: NDArray[np.int64],
+        documents: Ragged,
+        list_N: NDArray[np.int64],
+        document_N: NDArray[np.int64],
+        token_budget: int,
+        on_gpu: bool = False,
+    ) -> tuple[list[Batch], NDArray[np.int64]]:
+        query_N = query_L[list_N]
+        rows = length_batches(self.pair_lengths(queries, query_N, documents, document_N), token_budget, on_gpu)
+        return [self.batch(queries, query_N[n], documents, document_N[n]) for n in rows], np.concatenate(rows)
+
 
 def length_batches(length_N: NDArray[np.int64], token_budget: int, on_gpu: bool = False) -> list[NDArray[np.int64]]:
     """Batches of indices of similar length, longest first, each of at most `token_budget` padded tokens (or one pair).
 
-    A batch also ends where the next pair is so much shorter that padding would pass an eighth of its width, once it
-    holds eight pairs: on a CPU a padded token costs as much as a real one. On a GPU a pass of few tokens takes as long
-    as one of many, the start of its kernels: there a batch ends where padding would pass an eighth of the budget.
+    On a CPU a padded token costs as much as a real one: from eight pairs on, a batch ends before padding exceeds an
+    eighth of its width. On a GPU, where kernel launches dominate short passes, it may reach an eighth of the budget.
     """
     order = np.argsort(-length_N, kind="stable")
     batches: list[NDArray[np.int64]] = []
@@ -254,7 +307,7 @@ def length_batches(length_N: NDArray[np.int64], token_budget: int, on_gpu: bool 
 
 
 def scoring_batches(length_N: NDArray[np.int64], token_budget: int, device: torch.device) -> list[NDArray[np.int64]]:
-    """As `length_batches`, for inference on `device`; a GPU holds sixteen times what a CPU's cache does."""
+    """`length_batches` for inference on `device`; a GPU gets sixteen times a CPU's budget."""
     if device.type == "cpu":
         return length_batches(length_N, token_budget)
     return length_batches(length_N, 16 * token_budget, on_gpu=True)
@@ -263,10 +316,10 @@ def scoring_batches(length_N: NDArray[np.int64], token_budget: int, device: torc
 def shaped_batches(
     lengths: Sequence[int], token_budget: int, limit: int, multiple: int = MULTIPLE
 ) -> Iterator[tuple[list[int], int, int]]:
-    """(indices, width, most): batches of texts that are padded to one width, a multiple of `multiple` or the limit.
+    """Yield (indices, width, most) for batches padded to one width, a multiple of `multiple` or the limit.
 
-    A batch holds at most `most` texts, what the budget of padded tokens allows of that width, and all but the last of
-    a width hold as many: few shapes of batches, in the place of length_batches' little padding.
+    `most` is the number of texts that the token budget allows at that width; all but a width's last batch are full. So
+    batches have few shapes, at the cost of more padding than `length_batches`.
     """
     by_width: dict[int, list[int]] = {}
     for index, length in enumerate(lengths):

@@ -1,4 +1,4 @@
-"""How a folder or repository says that its texts become vectors, and whether it has a scoring head, without torch."""
+"""Read from a folder or repository how texts become vectors, and whether it has a scoring head, without torch."""
 
 from __future__ import annotations
 
@@ -15,16 +15,11 @@ from anmi_ray.core.errors import ConfigError, first_line, visible
 from anmi_ray.models.loading import ModelSource
 
 VectorPooling = Literal["mean", "cls", "lasttoken"]
-SCORE_FOLDER = "3_Dense"  # of an exported cross-encoder with a mean head
+DENSE_FOLDER, SCORE_FOLDER = "2_Dense", "3_Dense"  # of an exported cross-encoder with a mean head
 POOLINGS = ("mean", "cls", "lasttoken")
-_READ = ("Transformer", "Pooling", "Normalize")  # what modules.json may list, by the last part of its class
-_TOKENS_READ = ("Transformer", "MultiVectorMask", "Normalize")  # what it lists of token vectors without a projection
-_SHOWN = 200  # characters of what a folder says that a message quotes
-_OF_COLBERT = (
-    "query_length",
-    "document_length",
-    "query_expansion",
-)  # a transformer's settings for its two kinds of text
+_MODULES = ("Transformer", "Pooling", "Normalize")  # supported entries of modules.json, last part of their class
+_TOKEN_MODULES = ["Transformer", "MultiVectorMask", "Normalize"]  # of token vectors without a projection
+_COLBERT_SETTINGS = ("query_length", "document_length", "query_expansion")
 
 
 class _Module(BaseModel):
@@ -34,8 +29,8 @@ class _Module(BaseModel):
     path: str = Field(pattern=r"^[\w./-]{0,200}$")
 
 
-class _Said(BaseModel):
-    """Return the settings in the other files that affect what is read here."""
+class _Settings(BaseModel):
+    """The settings in other files that are read here."""
 
     architectures: list[str] | None = None
     prompts: dict[str, str | None] | None = None
@@ -50,9 +45,6 @@ class _Said(BaseModel):
     doc_token_id: str | None = None
 
 
-_MODULES, _SAID = TypeAdapter(list[_Module]), TypeAdapter(_Said)
-
-
 @dataclass(frozen=True)
 class TextPooling:
     """Settings of a sentence-transformers folder; the defaults are those of a plain transformer."""
@@ -64,22 +56,20 @@ class TextPooling:
 
 
 def read_pooling(source: ModelSource) -> TextPooling:
-    """How the model's folder or repository says that texts become vectors.
-
-    Raises ConfigError where it names modules or a pooling that are not read here.
-    """
-    modules = _json(source, "modules.json")
-    if modules is None:
+    """Return how a model pools texts into vectors. Raises ConfigError on unsupported modules or pooling."""
+    modules = _modules(source)
+    if not modules:
         return TextPooling()
-    kinds = {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in modules}
-    if odd := [kind for kind in kinds if kind not in _READ] or ([] if "Pooling" in kinds else ["no pooling"]):
-        raise _unread(source, f"its modules are {', '.join(kinds)}, and {odd[0]} is not read")
-    return _pooled(source, kinds["Pooling"])
+    unsupported = [kind for kind, _ in modules if kind not in _MODULES]
+    folder = dict(modules).get("Pooling")
+    if unsupported or folder is None:
+        names = ", ".join(kind for kind, _ in modules)
+        raise _unsupported(source, f"its modules are {names}, and {(*unsupported, 'no pooling')[0]} is not supported")
+    return _pooled(source, folder)
 
 
 def _pooled(source: ModelSource, folder: str) -> TextPooling:
-    """Return the settings of a model whose pooling is described in `folder`."""
-    pooling = _json(source, f"{folder}/config.json") or {}
+    pooling = _settings(source, f"{folder}/config.json")
     mode = pooling.get("pooling_mode") or [
         name.removeprefix("pooling_mode_").replace("_tokens", "").replace("_token", "")
         for name, chosen in pooling.items()
@@ -87,121 +77,116 @@ def _pooled(source: ModelSource, folder: str) -> TextPooling:
     ]
     modes = [mode] if isinstance(mode, str) else list(mode) or ["mean"]  # as sentence-transformers
     if len(modes) != 1 or modes[0] not in POOLINGS or pooling.get("include_prompt") is False:
-        raise _unread(source, f"it pools by {', '.join(modes)}")
-    settings = _json(source, "config_sentence_transformers.json") or {}
-    prompts: Mapping[str, str] = settings.get("prompts") or {}
+        raise _unsupported(source, f"it pools by {', '.join(modes)}")
+    prompts: Mapping[str, str] = _settings(source, "config_sentence_transformers.json").get("prompts") or {}
     document = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
-    limit = (_json(source, "sentence_bert_config.json") or {}).get("max_seq_length")
+    limit = _settings(source, "sentence_bert_config.json").get("max_seq_length")
     return TextPooling(cast(VectorPooling, modes[0]), limit, prompts.get("query") or "", document or "")
 
 
 def read_token_vectors(source: ModelSource) -> TextPooling | None:
-    """How the model's folder or repository says that texts as a whole become vectors, beside those of all tokens.
+    """Return how a model of token vectors also pools texts; None for a ColBERT checkpoint with settings of its own.
 
-    None where it is a ColBERT checkpoint with a projection, lengths, fillers or words left out, which has no vector of
-    a text (models/colbert.py). Raises ConfigError as `read_pooling`.
+    Raises ConfigError as `read_pooling`.
     """
     if not is_colbert(source):
         return read_pooling(source)
-    modules = _json(source, "modules.json") or ()
-    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
-    mask = next((_json(source, f"{one['path']}/config.json") for one in modules if one["type"].endswith("Mask")), None)
-    transformer = _json(source, "sentence_bert_config.json") or {}
-    of_mask = [(mask or {}).get(name) for name in ("skiplist_words", "keep_only_token_ids")]
-    if kinds != list(_TOKENS_READ) or any(of_mask) or any(transformer.get(name) for name in _OF_COLBERT):
+    modules = _modules(source)
+    mask = (
+        _settings(source, f"{dict(modules)['MultiVectorMask']}/config.json")
+        if "MultiVectorMask" in dict(modules)
+        else {}
+    )
+    transformer = _settings(source, "sentence_bert_config.json")
+    own = [mask.get(name) for name in ("skiplist_words", "keep_only_token_ids")]
+    own += [transformer.get(name) for name in _COLBERT_SETTINGS]
+    if [kind for kind, _ in modules] != _TOKEN_MODULES or any(own):
         return None
     return _pooled(source, "1_Pooling")
 
 
 def activations(source: ModelSource) -> list[str]:
-    """By its folder's or repository's word, the activation of each Dense; sentence-transformers has one as default."""
-    modules = _json(source, "modules.json") or ()
-    dense = (_json(source, f"{one['path']}/config.json") or {} for one in modules if one["type"].endswith(".Dense"))
-    return [str(config.get("activation_function", "torch.nn.modules.activation.Tanh")) for config in dense]
+    """Activation of each Dense module; the default is sentence-transformers'."""
+    dense = (_settings(source, f"{path}/config.json") for kind, path in _modules(source) if kind == "Dense")
+    return [str(settings.get("activation_function", "torch.nn.modules.activation.Tanh")) for settings in dense]
 
 
 def markers(source: ModelSource) -> list[str]:
-    """Tokens that a ColBERT checkpoint of PyLate's or Stanford's puts before queries and documents.
-
-    sentence-transformers' own has prompts in their place, which are text.
-    """
-    settings = _json(source, "config_sentence_transformers.json") or {}
-    named = [settings.get(name) for name in ("query_prefix", "document_prefix")]
-    if _json(source, "modules.json") is None:
-        metadata = _json(source, "artifact.metadata") or {}
-        named = [
-            metadata.get(name) or usual
-            for name, usual in (("query_token_id", "[unused0]"), ("doc_token_id", "[unused1]"))
-        ]
-    return [marker for marker in named if marker]
+    """Marker tokens of a PyLate or Stanford ColBERT checkpoint; sentence-transformers' own have text prompts."""
+    if _modules(source):
+        settings = _settings(source, "config_sentence_transformers.json")
+        return [marker for name in ("query_prefix", "document_prefix") if (marker := settings.get(name))]
+    metadata = _settings(source, "artifact.metadata")
+    usual = {"query_token_id": "[unused0]", "doc_token_id": "[unused1]"}
+    return [metadata.get(name) or marker for name, marker in usual.items()]
 
 
 def is_bi_encoder(source: ModelSource) -> bool:
-    """Whether the model's folder or repository is a sentence-transformers bi-encoder's."""
-    modules = _json(source, "modules.json")
-    settings = _json(source, "config_sentence_transformers.json") or {}
-    if modules is None or settings.get("model_type", "SentenceTransformer") != "SentenceTransformer":
-        return False
-    return any(str(module["type"]).endswith(".Pooling") for module in modules)
+    """Return whether the model is a sentence-transformers bi-encoder."""
+    settings = _settings(source, "config_sentence_transformers.json")
+    pooled = any(kind == "Pooling" for kind, _ in _modules(source))
+    return pooled and settings.get("model_type", "SentenceTransformer") == "SentenceTransformer"
 
 
 def is_colbert(source: ModelSource) -> bool:
-    """Whether the model's folder or repository is a ColBERT checkpoint: of PyLate, sentence-transformers or Stanford.
-
-    PyLate's first versions wrote no kind of model, but the marker that stands before queries.
-    """
-    settings = _json(source, "config_sentence_transformers.json") or {}
-    if "model_type" in settings or "query_prefix" in settings:
+    """Return whether the model is a ColBERT checkpoint of PyLate, sentence-transformers or Stanford."""
+    settings = _settings(source, "config_sentence_transformers.json")
+    if "model_type" in settings or "query_prefix" in settings:  # the latter alone: PyLate's first versions
         return settings.get("model_type", "ColBERT") in ("ColBERT", "MultiVectorEncoder")
-    return "HF_ColBERT" in ((_json(source, "config.json") or {}).get("architectures") or ())
+    return "HF_ColBERT" in (_settings(source, "config.json").get("architectures") or ())
 
 
 def has_mean_head(source: ModelSource) -> bool:
-    """Whether the model is a local folder, an exported cross-encoder that reads the mean token. Raises ConfigError."""
-    settings = _json(source, f"{SCORE_FOLDER}/config.json") if source.is_local else None
-    return (settings or {}).get("module_output_name") == "scores"
+    """Return whether the model is an exported folder of a cross-encoder with a mean head."""
+    return source.is_local and _settings(source, f"{SCORE_FOLDER}/config.json").get("module_output_name") == "scores"
 
 
 def draws_head(source: ModelSource, student: Student, pooling: Pooling) -> bool:
-    """Whether training would draw the scoring head at random, as the model's configuration says; no weights are read.
-
-    Vectors need no head, and yes-no reads the language model's own.
-    """
+    """Return whether training would draw a scoring head at random, by the model's configuration."""
     if student != "cross-encoder" or pooling == "yes-no":
         return False
     if pooling == "mean":
         return not has_mean_head(source)
-    architectures = (_json(source, "config.json") or {}).get("architectures") or ("",)
+    architectures = _settings(source, "config.json").get("architectures") or ("",)
     return not str(architectures[0]).endswith("ForSequenceClassification")
 
 
-def _unread(source: ModelSource, what: str) -> ConfigError:
-    return ConfigError(
-        visible(what)[:_SHOWN],
-        f"model {source.name}",
-        f"give a bi-encoder of {', '.join(_READ)} that pools by {', '.join(POOLINGS)}, or train.student: cross-encoder",
-    )
+def _unsupported(source: ModelSource, what: str) -> ConfigError:
+    modules, poolings = ", ".join(_MODULES), ", ".join(POOLINGS)
+    remedy = f"give a bi-encoder of {modules} that pools by {poolings}, or train.student: cross-encoder"
+    return ConfigError(visible(what)[:200], f"model {source.name}", remedy)
+
+
+def _modules(source: ModelSource) -> list[tuple[str, str]]:
+    """Kind and folder of each module; empty without modules.json."""
+    modules = _json(source, "modules.json") or ()
+    return [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in modules]
+
+
+def _settings(source: ModelSource, name: str) -> dict[str, Any]:
+    return _json(source, name) or {}
 
 
 def _json(source: ModelSource, name: str) -> Any:
-    """A JSON file of the model, or None where it has none. ConfigError where it does not say what its kind says."""
+    """Read a JSON file of the model, None if it is missing. Raises ConfigError if it is malformed."""
     path = Path(source.path_or_id) / name if source.is_local else _fetched(source, name)
     if path is None or not path.is_file():
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        (_MODULES if name == "modules.json" else _SAID).validate_python(found, strict=True)
+        kind = list[_Module] if name == "modules.json" else _Settings
+        TypeAdapter[Any](kind).validate_python(found, strict=True)
         return found
     except ValidationError as error:
         field = ".".join(map(str, error.errors()[0]["loc"]))
-        message = f"its {name} is not what its library writes: {field or 'all of it'}"
+        message = f"its {name} is malformed: {field or 'all of it'}"
     except (ValueError, RecursionError) as error:
         message = f"its {name} is not JSON: {first_line(error)}"
     raise ConfigError(message, f"model {source.name}", "export the model anew, or download it again")
 
 
 def _fetched(source: ModelSource, name: str) -> Path | None:
-    """A file of a repository, from the cache where it is there; ConfigError where it can be neither had nor denied."""
+    """Path of a repository's file, None if it has none. Raises ConfigError if cache and hub cannot tell."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 

@@ -1,8 +1,4 @@
-"""The text around a query and a document that a decoder reads, and texts of strangers without control tokens.
-
-A prompt is one string with `{query}` and `{document}`. Its own special tokens are parsed; those inside the texts never
-are: whatever a document says, it opens no turn of a chat and closes none.
-"""
+"""Prompts of decoders, and tokenization of untrusted texts in which special tokens are plain text."""
 
 from __future__ import annotations
 
@@ -31,18 +27,18 @@ CHATML = (
     f"<|im_start|>system\n{_ASKED}<|im_end|>\n<|im_start|>user\n{_PAIR}<|im_end|>\n"
     "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 )
-"""The form of Qwen3-Reranker (arXiv:2506.05176, section 3, and its model card)."""
+"""Prompt of Qwen3-Reranker (arXiv:2506.05176, section 3, and its model card)."""
 PLAIN = f"{_ASKED}\n{_PAIR} Relevant:"
-"""The same for tokenizers without ChatML's tokens. A word after the document keeps its last tokens as they are."""
+"""The same for tokenizers without ChatML's tokens; the word after the document fixes the document's last tokens."""
 _CONTROL = re.compile(r"<[|｜].*[|｜]>|</?think>|</?tool_(call|response)>|\[/?INST\]")
 _ROLES = ("query", "document")
 
 
 @dataclass(frozen=True)
 class Prompt:
-    r"""Text with `{query}` and, after it, `{document}`. Raises ConfigError where it has not one of each, in this order.
+    r"""A string with `{query}` and, after it, `{document}`, each once. Raises ConfigError otherwise.
 
-    Spaces before a text, and line breaks after the query, are tokenised with it, as they are in the whole string.
+    White space next to a text is tokenized with it, as in the whole string.
 
     >>> found = Prompt("Query: {query}\nDocument: {document} Relevant:")
     >>> found.frame, found.around_query, found.around_document
@@ -64,23 +60,23 @@ class Prompt:
 
     @property
     def frame(self) -> tuple[str, str, str]:
-        """Text before, between and after the two texts."""
+        """Text before, between and after query and document."""
         before, between, after = self._parts()
         return before.rstrip(" "), between.lstrip("\n").rstrip(" "), after
 
     @property
     def around_query(self) -> tuple[str, str]:
-        """White space that is tokenised with the query: before it, after it."""
+        """White space tokenized with the query: before it, after it."""
         before, between, _ = self._parts()
         return _trailing(before), between[: len(between) - len(between.lstrip("\n"))]
 
     @property
     def around_document(self) -> tuple[str, str]:
-        """White space that is tokenised with the document: before it, after it."""
+        """White space tokenized with the document: before it, after it."""
         return _trailing(self._parts()[1].lstrip("\n")), ""
 
     def chat_template(self) -> str:
-        """As a Jinja template over messages of the roles query and document, which other tools read from a model."""
+        """Return a Jinja chat template of messages with the roles query and document."""
         pieces = [json.dumps(piece, ensure_ascii=False) for piece in self._parts()]
         texts = [f'messages | selectattr("role", "eq", "{role}") | map(attribute="content") | first' for role in _ROLES]
         ordered = [pieces[0], texts[0], pieces[1], texts[1], pieces[2]]
@@ -88,7 +84,7 @@ class Prompt:
 
 
 def declared(tokenizer: transformers.PreTrainedTokenizerBase) -> Prompt | None:
-    """The prompt that a tokenizer's chat template makes of a query and a document; None where it has no such roles."""
+    """The prompt of a tokenizer's chat template; None if it lacks the roles query and document."""
     if not isinstance(tokenizer.chat_template, str) or not has_roles(tokenizer.chat_template):
         return None
     roles = [{"role": role, "content": f"{{{role}}}"} for role in _ROLES]
@@ -96,14 +92,14 @@ def declared(tokenizer: transformers.PreTrainedTokenizerBase) -> Prompt | None:
 
 
 def has_roles(template: str) -> bool:
-    """Whether a chat template speaks of the roles query and document."""
+    """Return whether a chat template has the roles query and document."""
     return all(re.search(rf"['\"]{role}['\"]", template) for role in _ROLES)
 
 
 def prompt_for(tokenizer: transformers.PreTrainedTokenizerBase, text: str | None) -> Prompt:
-    """The prompt `text`, else the one that the model brings, else Qwen3-Reranker's, or plain text without ChatML.
+    """The prompt `text`, else the model's own, else Qwen3-Reranker's, or plain text for a tokenizer without ChatML.
 
-    The tokenizer's token that begins a text is put in front where it begins every text.
+    It starts with the tokenizer's begin-of-text token if all texts do.
     """
     if text is None:
         if (template := declared(tokenizer)) is not None:
@@ -116,37 +112,32 @@ def prompt_for(tokenizer: transformers.PreTrainedTokenizerBase, text: str | None
 
 
 class TextReader:
-    """Tokenises texts of strangers: nothing in them becomes a special token, or one of the prompt's.
-
-    A copy of the tokenizer holds all control tokens for special ones and splits these like any text.
-    """
+    """Tokenizes untrusted texts: nothing in them becomes a special token or one of the prompt's control tokens."""
 
     def __init__(self, tokenizer: transformers.PreTrainedTokenizerBase, prompt: Prompt) -> None:
         made = json.loads(cast(Any, tokenizer).backend_tokenizer.to_str())
-        held: list[int] = []
+        control: list[int] = []
         for token in made["added_tokens"]:
-            if token["special"] or _CONTROL.fullmatch(token["content"]) or _named(token["content"], prompt.text):
+            text = token["content"]
+            of_prompt = text.strip() and len(text) > 1 and text in prompt.text and not text.isalnum()
+            if token["special"] or _CONTROL.fullmatch(text) or of_prompt:
                 token["special"] = True
-                held.append(token["id"])
-        self._held = np.array(sorted(held), dtype=np.int32)
+                control.append(token["id"])
+        self._control = np.array(sorted(control), dtype=np.int32)
         self._tokenizer = Tokenizer.from_str(json.dumps(made))
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
     def __call__(self, texts: Sequence[str], around: tuple[str, str]) -> list[NDArray[np.int32]]:
-        """Token lists of `texts` with white space `around` each."""
+        """Token lists of `texts`, each inside the white space `around`."""
         before, after = around
         coded = self._tokenizer.encode_batch_fast(
             [f"{before}{text}{after}" for text in texts], add_special_tokens=False
         )
         lists = [np.array(encoding.ids, dtype=np.int32) for encoding in coded]
-        # Vocabularies of whole words may still spell one: it is left out.
-        return [ids[~np.isin(ids, self._held)] for ids in lists]
-
-
-def _named(token: str, prompt: str) -> bool:
-    return bool(token.strip()) and len(token) > 1 and token in prompt and not token.isalnum()
+        # vocabularies of whole words may still produce one
+        return [ids[~np.isin(ids, self._control)] for ids in lists]
 
 
 def _trailing(text: str) -> str:

@@ -1,7 +1,4 @@
-"""What training, reranking and export ask of a student, a cross-encoder or a bi-encoder, and what the two share.
-
-Legend: N pairs.
-"""
+"""The common interface of cross-encoders and bi-encoders: score, train, export. Legend: N pairs."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.errors import ConfigError, out_of_gpu_memory
 from anmi_ray.models.heads import FloatName, Scorer
-from anmi_ray.models.pairs import PairTokenizer, Ragged
-from anmi_ray.models.texts import TextTokenizer
+from anmi_ray.models.pairs import Ragged, TextsTokenizer
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -27,14 +23,15 @@ T = TypeVar("T")
 
 
 class Reranker(ABC):
-    """A network with its tokenizer: `score` for use, `network` for training, `export` to a Hugging Face folder.
+    """A network with its tokenizer; one score per pair of query and document, higher is more relevant.
 
-    One score per pair of query and document, higher is more relevant. `name` is the model as its user named it,
-    `precision` the transformer's number format, `threads` those of scoring on a CPU (None: the process's).
+    name: the model as its user named it.
+    precision: number format of the transformer.
+    threads: of scoring on a CPU; None: the process's.
     """
 
     network: Scorer
-    pairs: PairTokenizer | TextTokenizer
+    pairs: TextsTokenizer
 
     def __init__(self, network: Any, pairs: Any, name: str, threads: int | None = None) -> None:
         self.network = network
@@ -42,20 +39,20 @@ class Reranker(ABC):
         self.name = name
         self.threads = threads
         self.precision: Precision = "float32"
-        self._held: int | None = None  # the budget that memory was found to hold
+        self._budget: int | None = None  # largest token budget known to fit into memory
 
     @property
     def max_tokens(self) -> int:
-        """Tokens that an input is cut to: a pair, or a text."""
+        """Number of tokens that an input, a pair or a text, is cut to."""
         return self.pairs.max_tokens
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return next(self.network.parameters()).device
 
     def scorer(self, dtype: Precision = "auto") -> Self:
-        """A copy for scoring, its transformer in `dtype`; what is above it stays float32."""
+        """A copy for scoring, its transformer in `dtype`, its head in float32."""
         network = self._scoring_network().eval().requires_grad_(False)
         clone = type(self)(network, self.pairs, self.name, self.threads)
         clone._cast(dtype)
@@ -70,15 +67,14 @@ class Reranker(ABC):
             self.network.cast(self.precision)
 
     def score(self, queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.float32]:
-        """Scores float32[N] of the pairs (queries[i], documents[i]); repeated texts are tokenised once."""
-        if len(queries) != len(documents):
-            raise AssertionError(f"{len(queries)} queries and {len(documents)} documents are not pairs")
+        """Scores float32[N] of the pairs (queries[i], documents[i]); repeated texts are tokenized once."""
+        assert len(queries) == len(documents)
         return self.score_tokens(*self.tokens(queries, documents))
 
     def tokens(
         self, queries: Sequence[str], documents: Sequence[str]
     ) -> tuple[Ragged, NDArray[np.int64], Ragged, NDArray[np.int64]]:
-        """What `score_tokens` reads of pairs of texts: each distinct text's tokens, and which of them a pair has."""
+        """The arguments of `score_tokens`: token lists of the distinct texts, and each pair's indices."""
         query_texts, query_N = distinct(queries)
         texts, document_N = distinct(documents)
         return self.pairs.of_queries(query_texts), query_N, self.pairs.of_documents(texts), document_N
@@ -87,26 +83,23 @@ class Reranker(ABC):
     def score_tokens(
         self, queries: Ragged, query_N: NDArray[np.int64], documents: Ragged, document_N: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        """Scores float32[N] of the pairs (query_N[i], document_N[i]) of tokenised texts."""
+        """Scores float32[N] of the pairs (query_N[i], document_N[i]) of tokenized texts."""
 
     @abstractmethod
     def export(self, folder: str | Path, card: str = "") -> Path:
         """Write a Hugging Face folder with `card` in its README."""
 
     def _as_memory_allows(self, compute: Callable[[int], T], token_budget: int) -> T:
-        """What `compute` gives, with half the budget as often as a GPU's memory does not hold a batch; remembered.
-
-        Raises what torch does where it does not hold one text, or one pair.
-        """
-        budget = min(token_budget, self._held or token_budget)
+        """Return `compute(budget)`, halving the budget for good whenever a batch exceeds a GPU's memory."""
+        budget = min(token_budget, self._budget or token_budget)
         while True:
             try:
                 return compute(budget)
             except RuntimeError as error:
                 if budget <= 1 or not out_of_gpu_memory(error):
                     raise
-            budget //= 2  # not within except, which keeps the batch that did not fit
-            self._held = budget
+            budget //= 2  # outside of except, which keeps the failed batch alive
+            self._budget = budget
             torch.cuda.empty_cache()
 
     def assert_trained(self) -> None:
@@ -115,10 +108,7 @@ class Reranker(ABC):
 
 
 def resolve_device(device: Device, instead: str = "take the CPU") -> Literal["cpu", "cuda"]:
-    """Where a model is computed; auto: on a GPU where there is one. Raises ConfigError where torch sees none.
-
-    instead: what its user may do then.
-    """
+    """Return the device; auto: a GPU if any. Raises ConfigError, with the remedy `instead`, if torch sees none."""
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
         return "cpu"
     if not torch.cuda.is_available():
@@ -128,7 +118,7 @@ def resolve_device(device: Device, instead: str = "take the CPU") -> Literal["cp
 
 
 def native_bfloat16(device: torch.device) -> bool:
-    """Whether `device` computes bfloat16 in hardware."""
+    """Return whether `device` computes bfloat16 in hardware."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.backends.cpu.get_cpu_capability(), torch.cpu._is_avx512_bf16_supported()
@@ -142,7 +132,7 @@ def resolve_precision(
 @overload
 def resolve_precision(precision: Precision, device: torch.device) -> FloatName: ...
 def resolve_precision(precision: Precision, device: torch.device) -> FloatName:
-    """The number format of the forward pass: auto is bfloat16 where `device` computes it natively."""
+    """Number format of the forward pass; auto: bfloat16 if `device` computes it natively."""
     if precision == "auto":
         return "bfloat16" if native_bfloat16(device) else "float32"
     return precision

@@ -1,4 +1,4 @@
-"""How a network computes, which changes no result beyond rounding: attention, checkpointing, compilation."""
+"""Settings of speed and memory that change results only by rounding: attention, checkpointing, compilation."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ Attention = Literal["auto", "eager", "sdpa", "flash_attention_2"]
 
 @contextmanager
 def torch_settings(threads: int | None) -> Iterator[None]:
-    """Set for a while how the whole process computes, and put it back: on so many threads (None: as many as it has).
+    """Set the process's threads (None: unchanged) inside the context, and disable cuDNN's attention on a GPU.
 
-    On a GPU without cuDNN's attention, which torch prefers on an H100: it makes a plan for every new shape of a batch,
-    milliseconds each time, and batches of texts hardly repeat theirs.
+    cuDNN makes a plan for each new shape of a batch, which takes milliseconds, and batches of texts rarely repeat one.
     """
     before = torch.get_num_threads()
     planned = torch.backends.cuda.cudnn_sdp_enabled()
@@ -37,15 +36,14 @@ def torch_settings(threads: int | None) -> Iterator[None]:
 def set_attention(
     encoder: transformers.PreTrainedModel, attention: Attention, device: torch.device, in_bfloat16: bool
 ) -> None:
-    """Choose the attention; auto: plain matrix products on a CPU, elsewhere as the model was loaded.
+    """Set the attention; auto: eager on a CPU, elsewhere as loaded.
 
-    Raises ConfigError where the machine or the architecture has not the one that is asked for.
+    Raises ConfigError if machine or architecture do not support it.
     """
     if attention == "auto":
         if device.type != "cpu":
             return
-        # The fused kernel's backward pass is slower than plain matrix products there: by .7 in bfloat16.
-        attention = "eager"
+        attention = "eager"  # faster backward pass there than the fused kernel's
     current = encoder.config._attn_implementation
     if attention == current:
         return
@@ -55,21 +53,19 @@ def set_attention(
             why = "needs a GPU" if device.type != "cuda" else "its package flash-attn is not installed"
             raise ConfigError(why, place, "choose sdpa, which torch brings, or auto")
         if not in_bfloat16:
-            raise ConfigError(
-                "computes in half precision alone", place, "set train.precision: bfloat16, or choose sdpa"
-            )
+            raise ConfigError("needs half precision", place, "set train.precision: bfloat16, or choose sdpa")
     support = {"sdpa": "_supports_sdpa", "flash_attention_2": "_supports_flash_attn"}.get(attention)
     if not encoder._can_set_attn_implementation() or (support is not None and not getattr(encoder, support)):
         name = type(encoder).__name__
-        raise ConfigError(f"{name} computes attention by {current} alone", place, f"choose {current} or auto")
+        raise ConfigError(f"{name} supports only {current}", place, f"choose {current} or auto")
     encoder.set_attn_implementation(attention)
 
 
 def checkpoint_activations(encoder: transformers.PreTrainedModel) -> None:
-    """Keep the layers' inputs alone and compute each layer again going backward; ConfigError where it cannot be."""
+    """Keep only the layers' inputs and compute layers again in the backward pass. Raises ConfigError if unsupported."""
     if not encoder.supports_gradient_checkpointing:
         raise ConfigError(
-            f"{type(encoder).__name__} cannot compute its layers twice",
+            f"{type(encoder).__name__} does not support it",
             "execution.train.gradient_checkpointing",
             "leave it false and lower execution.train.micro_batch_tokens",
         )
@@ -77,7 +73,7 @@ def checkpoint_activations(encoder: transformers.PreTrainedModel) -> None:
 
 
 def compile_body(encoder: transformers.PreTrainedModel, device: torch.device) -> None:
-    """Compile the transformer, for all shapes at once. Raises ConfigError where a CPU has no C++ compiler."""
+    """Compile the transformer for all shapes. Raises ConfigError without a C++ compiler on a CPU."""
     if device.type == "cpu" and not any(map(shutil.which, ("g++", "c++", "clang++"))):
         raise ConfigError("needs a C++ compiler", "execution.train.compile", "install g++, or leave compile false")
     encoder.base_model.compile(dynamic=True)

@@ -1,6 +1,5 @@
-"""Tokenize single texts for a bi-encoder: queries and documents separately, and the pairs to compare.
+"""Tokenize queries and documents separately for a bi-encoder; a forward pass reads each distinct text once.
 
-Each distinct text appears once in the inputs of a forward pass, however many pairs use it.
 Legend: N pairs, L lists, X distinct texts, D distinct documents, T tokens.
 """
 
@@ -15,16 +14,15 @@ import transformers
 from numpy.typing import NDArray
 
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, length_batches, token_lists
+from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, TextsTokenizer, length_batches, token_lists
 
 
 @dataclass(frozen=True)
 class TextPairs:
-    """Batches of X distinct texts of similar length, and the pairs of them that get a score.
+    """Batches of X distinct texts of similar length, and the pairs to score.
 
-    The n-th score is that of list `list_N[n]`'s query, vector `query_L[list_N[n]]`, and of document `document_N[n]` of
-    D, vector `document_D[document_N[n]]`; vectors are counted from 0 over the batches, one after the other.
-    `recompute`: keep no activations for the backward pass, but compute each batch again there.
+    Score n is of the vectors query_L[list_N[n]] and document_D[document_N[n]], numbered over the batches in order.
+    recompute: keep no activations, but compute each batch again in the backward pass.
     """
 
     batches: list[Batch]
@@ -43,11 +41,11 @@ class TextPairs:
         return sum(batch.tokens for batch in self.batches)
 
 
-class TextTokenizer:
-    """Puts single texts into a fast tokenizer's special tokens, cut to `max_tokens` with these.
+class TextTokenizer(TextsTokenizer):
+    """Wraps single texts in a tokenizer's special tokens.
 
-    `query_prompt` and `document_prompt` stand before every query and document, as the model was trained. Raises
-    ConfigError if the tokenizer has no fast form or no padding token, or `max_tokens` leaves no room for text.
+    query_prompt, document_prompt: text before each query and document.
+    Also raises ConfigError if `max_tokens` leaves no room for text.
     """
 
     def __init__(
@@ -57,18 +55,9 @@ class TextTokenizer:
         query_prompt: str = "",
         document_prompt: str = "",
     ) -> None:
-        if not tokenizer.is_fast or tokenizer.pad_token_id is None:
-            raise ConfigError(
-                "the model has no fast tokenizer with a padding token",
-                tokenizer.name_or_path,
-                "choose a model with one",
-            )
-        self.tokenizer = tokenizer
-        self.max_tokens = max_tokens
+        super().__init__(tokenizer, max_tokens)
         self.query_prompt = query_prompt
         self.document_prompt = document_prompt
-        self.pad: int = int(tokenizer.pad_token_id)  # type: ignore[arg-type]
-        self.segments = "token_type_ids" in tokenizer.model_input_names
         coded = tokenizer("a")
         ids = np.array(coded["input_ids"], dtype=np.int64)
         inside = np.flatnonzero([part is not None for part in coded.sequence_ids(0)])
@@ -80,42 +69,34 @@ class TextTokenizer:
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """What decides token lists besides the tokenizer and `max_tokens`."""
         return self.query_prompt, self.document_prompt
 
-    def texts(self, texts: Sequence[str]) -> Ragged:
-        """Token lists of `texts` as they are, without special tokens, of which the first `max_tokens` are kept."""
-        return token_lists(self.tokenizer, texts, self.max_tokens)
-
     def of_queries(self, texts: Sequence[str]) -> Ragged:
-        """Token lists of queries, each after its prompt."""
-        return self.texts([self.query_prompt + text for text in texts] if self.query_prompt else texts)
+        return self._lists(texts, self.query_prompt)
 
     def of_documents(self, texts: Sequence[str]) -> Ragged:
-        """Token lists of documents, each after its prompt."""
-        return self.texts([self.document_prompt + text for text in texts] if self.document_prompt else texts)
+        return self._lists(texts, self.document_prompt)
+
+    def _lists(self, texts: Sequence[str], prompt: str) -> Ragged:
+        return token_lists(self.tokenizer, [prompt + text for text in texts] if prompt else texts, self.max_tokens)
 
     def lengths(self, texts: Ragged) -> NDArray[np.int64]:
-        """Tokens of every text, special tokens included; of a text without any, the one that stands for it."""
+        """Number of tokens of each text, special tokens included; at least one."""
         return np.maximum(np.minimum(texts.lengths, self.room) + (self.max_tokens - self.room), 1)
 
     def cut(self, documents: Ragged) -> int:
-        """How many of the documents are read in part."""
+        """Number of truncated documents."""
         return int((documents.lengths > self.room).sum())
 
     def pair_lengths(
         self, queries: Ragged, query_N: NDArray[np.int64], documents: Ragged, document_N: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Tokens that every pair costs: its document's, because a query is computed once for all of its documents."""
+        """Tokens of each pair's document: a query is computed once for all of its documents."""
         del queries, query_N
         return self.lengths(documents)[document_N]
 
     def batch(self, lists: Sequence[NDArray[np.int32]]) -> Batch:
-        """Padded inputs [X, T] of token lists; T is a multiple of 8.
-
-        For a text of no token, where the tokenizer adds none either, one padding token is read: of none at all a
-        network gives no number.
-        """
+        """Padded inputs [X, T] of token lists; T is a multiple of 8. An empty text reads one padding token."""
         kept = np.array([min(len(ids), self.room) for ids in lists], dtype=np.int64)
         longest = max(int(kept.max()) + self.max_tokens - self.room, 1)
         width = min(-(-longest // MULTIPLE) * MULTIPLE, max(self.max_tokens, longest))
@@ -129,7 +110,7 @@ class TextTokenizer:
         mask = (np.arange(width) < np.maximum(kept + before + after, 1)[:, None]).astype(np.int64)
         return Batch(ids, mask, np.zeros_like(ids) if self.segments else None)
 
-    def pairs(
+    def inputs(
         self,
         queries: Ragged,
         query_L: NDArray[np.int64],
@@ -138,18 +119,18 @@ class TextTokenizer:
         document_N: NDArray[np.int64],
         token_budget: int,
         on_gpu: bool = False,
-    ) -> TextPairs:
-        """Inputs of the pairs (query_L[list_N[i]], document_N[i]), in their order, in batches as `length_batches`."""
+    ) -> tuple[TextPairs, NDArray[np.int64]]:
         query_rows, query_of_L = np.unique(query_L, return_inverse=True)
         document_rows, document_of_N = np.unique(document_N, return_inverse=True)
         lists = [*(queries[int(i)] for i in query_rows), *(documents[int(i)] for i in document_rows)]
         lengths = np.concatenate([self.lengths(queries)[query_rows], self.lengths(documents)[document_rows]])
         chosen = length_batches(lengths, token_budget, on_gpu)
         place = np.argsort(np.concatenate(chosen), kind="stable")
-        return TextPairs(
+        pairs = TextPairs(
             batches=[self.batch([lists[row] for row in rows]) for rows in chosen],
             query_L=place[query_of_L],
             list_N=list_N,
             document_D=place[len(query_rows) :],
             document_N=document_of_N,
         )
+        return pairs, np.arange(len(list_N))

@@ -31,7 +31,7 @@ _TOKENS = 32_768  # tokens with vectors in memory at once: 50 MB with 384 dimens
 
 
 class TokenVectors(Protocol):
-    """The interface of `models.token_vectors.TokenEncoder` that late interaction uses."""
+    """The interface of `models.encoder.TokenEncoder` that late interaction uses."""
 
     @property
     def limits(self) -> Mapping[str, int]:

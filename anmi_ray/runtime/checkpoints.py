@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from anmi_ray.core.errors import TrainingError, disk_is_full, from_os_error
 from anmi_ray.store import public_root
 from anmi_ray.store.uri import filesystem
-from anmi_ray.training.preemption import listen
+from anmi_ray.training.checkpoints import listen
 
 KEPT = 2  # checkpoints on storage: the newest, and the one before it, should a failure spoil the newest
 _LIST = "checkpoint_manager_snapshot.json"

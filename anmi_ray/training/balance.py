@@ -1,7 +1,6 @@
-"""How the ranking and the regression term are weighed against each other.
+"""Weights of the ranking and the regression term, as functions of learned scalars.
 
-A balance gives both weights as functions of learned scalars, may add a term of its own to the loss, and may move its
-scalars by what was measured of a step. Judge it by the terms' shares of the gradient on shared weights, not by alpha.
+A balance may add a term to the loss, and update its scalars from a step's measurements.
 """
 
 from __future__ import annotations
@@ -17,27 +16,77 @@ from torch import Tensor
 
 from anmi_ray.config.objective import BalanceConfig
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.training.scalars import Scalars
 
 Weights = tuple[float | Tensor, float | Tensor]
 # report, Theorem 8: middles of .7-.8 and .3-.5
 LOW_RATE = (0.1, 0.75)
 HIGH_RATE = (0.3, 0.4)
 _ASYMMETRY = 1.5  # power on the relative training rate (GradNorm's alpha), which Chen et al. found best
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's
+
+
+class Scalars:
+    """Named numbers learned next to the model, with Adam's moments (Kingma and Ba 2015, without weight decay).
+
+    They live outside the engine, which may partition its parameters. Every worker sums their gradients and takes the
+    same step, so values do not depend on engine or number of workers.
+    """
+
+    def __init__(self, start: Mapping[str, float], learning_rate: float, device: torch.device) -> None:
+        self.learning_rate = learning_rate
+        self.values = {name: torch.tensor(value, device=device, requires_grad=True) for name, value in start.items()}
+        self._first = dict.fromkeys(start, 0.0)
+        self._second = dict.fromkeys(start, 0.0)
+        self._steps = 0
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.values[name]
+
+    def set(self, name: str, value: float) -> None:
+        """Set a number."""
+        with torch.no_grad():
+            self.values[name].fill_(value)
+
+    def gradients(self) -> list[float]:
+        """Gradients of the backward passes since the last call, in the order of the names."""
+        gradients = [0.0 if value.grad is None else float(value.grad) for value in self.values.values()]
+        for value in self.values.values():
+            value.grad = None
+        return gradients
+
+    def step(self, gradients: Sequence[float]) -> None:
+        """Take one step of Adam; `gradients` in the order of the names."""
+        self._steps += 1
+        for (name, value), gradient in zip(self.values.items(), gradients, strict=True):
+            self._first[name] = _BETA1 * self._first[name] + (1 - _BETA1) * gradient
+            self._second[name] = _BETA2 * self._second[name] + (1 - _BETA2) * gradient**2
+            mean = self._first[name] / (1 - _BETA1**self._steps)
+            scale = math.sqrt(self._second[name] / (1 - _BETA2**self._steps)) + _EPSILON
+            self.set(name, float(value.detach()) - self.learning_rate * mean / scale)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        values = {name: float(value.detach()) for name, value in self.values.items()}
+        return {"values": values, "first": self._first, "second": self._second, "steps": self._steps}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore `state`."""
+        for name, value in state["values"].items():
+            self.set(name, value)
+        self._first = dict(state["first"])
+        self._second = dict(state["second"])
+        self._steps = state["steps"]
 
 
 def numbers(weights: Weights) -> tuple[float, float]:
-    """Both weights without their graph."""
+    """Both weights as plain numbers."""
     first, second = (float(weight.detach()) if isinstance(weight, Tensor) else weight for weight in weights)
     return first, second
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Means over a step's lists: both unweighted terms, and the norms of their gradients on the last layer's weights.
-
-    The norms are NaN where the network shows no such layer.
-    """
+    """Means over a step's lists: both unweighted terms, and the norms of their gradients on the last layer (or NaN)."""
 
     ranking: float
     regression: float
@@ -49,7 +98,7 @@ class Balance(ABC):
     """Weights of the two terms."""
 
     def start(self) -> dict[str, float]:
-        """Its scalars' names and first values."""
+        """Names and first values of its scalars."""
         return {}
 
     @abstractmethod
@@ -57,22 +106,22 @@ class Balance(ABC):
         """(ranking, regression); `alpha` is the curriculum's."""
 
     def more(self, scalars: Scalars) -> Tensor | None:
-        """What it adds to the loss of a step."""
+        """Return a term to add to the loss of a step."""
         del scalars
         return None
 
     def step(self, scalars: Scalars, gradients: Sequence[float], measured: Measured) -> None:
-        """Move the scalars after a step: by the loss's `gradients`, in the order of their names, or by `measured`."""
+        """Update the scalars after a step, from their `gradients` or from `measured`."""
         del measured
         if scalars.values:
             scalars.step(gradients)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs besides the scalars."""
+        """Return the state besides the scalars."""
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
+        """Restore `state`."""
         del state
 
 
@@ -83,16 +132,15 @@ class Fixed(Balance):
         self._alpha = alpha
 
     def weights(self, scalars: Scalars, alpha: float) -> Weights:
-        """(α, 1 − α)."""
         del scalars
         alpha = alpha if self._alpha is None else self._alpha
         return alpha, 1.0 - alpha
 
 
 class Learned(Balance):
-    """α = σ(a), learned, with a prior: the cross-entropy of α from its mode (a Beta prior's logarithm).
+    """Learned α = σ(a) with the prior −(π log α + (1 − π) log(1 − α)), π its mode (logarithm of a Beta density).
 
-    Without it dL/dα = L₁ − L₂ would drive α to 0 or 1: to whichever term is smaller.
+    Without a prior α would go to 0 or 1, to the smaller term.
     """
 
     def __init__(self, config: BalanceConfig) -> None:
@@ -105,16 +153,13 @@ class Learned(Balance):
         self._config = config
 
     def start(self) -> dict[str, float]:
-        """The logit of α."""
         return {"alpha_logit": math.log(self._config.alpha / (1 - self._config.alpha))}
 
     def weights(self, scalars: Scalars, alpha: float) -> Weights:
-        """(σ(a), σ(−a))."""
         del alpha
         return torch.sigmoid(scalars["alpha_logit"]), torch.sigmoid(-scalars["alpha_logit"])
 
     def more(self, scalars: Scalars) -> Tensor | None:
-        """−(π log α + (1 − π) log(1 − α)), π the prior's mode."""
         mode = self._config.alpha
         logit = scalars["alpha_logit"]
         ours = mode * torch.nn.functional.logsigmoid(logit) + (1 - mode) * torch.nn.functional.logsigmoid(-logit)
@@ -124,30 +169,25 @@ class Learned(Balance):
 class Uncertainty(Balance):
     """Homoscedastic uncertainty (Kendall et al. 2018): ½e^{−s₁}L₁ + ½e^{−s₂}L₂ + ½(s₁ + s₂).
 
-    For given losses the best s is log L, where each term weighs ½ whatever its scale. The first step's losses give the
-    first s, so nothing has to travel there.
+    For given losses the best s is log L; s starts there, from the first step's losses.
     """
 
     def __init__(self) -> None:
         self._begun = False
 
     def start(self) -> dict[str, float]:
-        """s₁ and s₂."""
         return {"ranking_log_variance": 0.0, "regression_log_variance": 0.0}
 
     def weights(self, scalars: Scalars, alpha: float) -> Weights:
-        """(½e^{−s₁}, ½e^{−s₂})."""
         del alpha
         first, second = (0.5 * torch.exp(-value) for value in scalars.values.values())
         return first, second
 
     def more(self, scalars: Scalars) -> Tensor | None:
-        """½(s₁ + s₂)."""
         first, second = scalars.values.values()
         return 0.5 * (first + second)
 
     def step(self, scalars: Scalars, gradients: Sequence[float], measured: Measured) -> None:
-        """Begin where the first step's losses are at rest, later follow the gradient."""
         if self._begun:
             scalars.step(gradients)
         else:
@@ -157,11 +197,10 @@ class Uncertainty(Balance):
         self._begun = True
 
     def state(self) -> dict[str, Any]:
-        """Whether the first step was seen."""
         return {"begun": self._begun}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
+        """Restore `state`."""
         self._begun = state["begun"]
 
 
@@ -169,7 +208,7 @@ class GradNorm(Balance):
     """Equal training rates by gradient norms (Chen et al. 2018): |G_i − Ḡ r_i^a| falls, over the weights alone.
 
     G_i = w_i ‖∇L_i‖ on the last shared layer, r_i = (L_i / L_i(0)) over the mean of both. Weights are learned as
-    logarithms and renormalised to a sum of 1; they begin where the first step's G are equal.
+    logarithms and renormalised to a sum of 1; they start where the first step's G are equal.
     """
 
     def __init__(self, config: BalanceConfig) -> None:
@@ -177,17 +216,14 @@ class GradNorm(Balance):
         self._first: list[float] | None = None
 
     def start(self) -> dict[str, float]:
-        """log w, of both."""
         return {"ranking_log_weight": math.log(0.5), "regression_log_weight": math.log(0.5)}
 
     def weights(self, scalars: Scalars, alpha: float) -> Weights:
-        """Both as numbers: the loss itself must not move them."""
-        del alpha
+        del alpha  # as numbers: the loss itself must not move them
         first, second = (float(value.detach().exp()) for value in scalars.values.values())
         return first, second
 
     def step(self, scalars: Scalars, gradients: Sequence[float], measured: Measured) -> None:
-        """Begin, or one step of Adam down |G_i − Ḡ r_i^a|, and the sum to 1 again."""
         del gradients
         losses = [max(loss, 1e-12) for loss in (measured.ranking, measured.regression)]
         norms = [max(norm, 1e-12) for norm in (measured.ranking_gradient, measured.regression_gradient)]
@@ -202,9 +238,7 @@ class GradNorm(Balance):
             self._first = losses
             logs = [-math.log(norm) for norm in norms]
         else:
-            shares = [
-                float(value.detach().exp()) * norm for value, norm in zip(scalars.values.values(), norms, strict=True)
-            ]
+            shares = [weight * norm for weight, norm in zip(self.weights(scalars, 0.0), norms, strict=True)]
             rates = [loss / first for loss, first in zip(losses, self._first, strict=True)]
             mean_share = sum(shares) / 2
             mean_rate = sum(rates) / 2
@@ -220,11 +254,10 @@ class GradNorm(Balance):
             scalars.set(name, log - total)
 
     def state(self) -> dict[str, Any]:
-        """The first step's losses."""
         return {"first": self._first}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
+        """Restore `state`."""
         self._first = state["first"]
 
 
@@ -240,7 +273,7 @@ def estimated_alpha(false_negative_rate: float) -> float:
 
 
 def make_balance(config: BalanceConfig, false_negative_rate: float | None) -> Balance:
-    """The balance of the settings. Raises ConfigError where it needs an estimate that there is none of."""
+    """Return the configured balance. Raises ConfigError if it needs an estimate that is missing."""
     if config.rule == "estimated":
         if false_negative_rate is None:
             raise ConfigError(

@@ -1,28 +1,29 @@
 """Assign lists and documents to steps, workers and micro-batches, deterministically by index.
 
-The stream of lists is one shuffle per epoch, by hash of (seed, epoch, example); step s takes its s-th slice. There is
-no random state, so training resumes at any step with the same lists. A step's lists are dealt to workers and split into
-micro-batches by size, which changes no sum; within a micro-batch, pairs are batched by length. Lists that share
-in-batch negatives are consecutive and stay in one micro-batch.
+The stream of lists is one shuffle per epoch, by hash of (seed, epoch, example); step s takes its s-th slice. Without
+random state, training resumes at any step with the same lists. Lists that share in-batch negatives are consecutive and
+stay in one micro-batch.
 Letters: E lists, P documents of all lists, B lists of a micro-batch, K documents of its longest list, N pairs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.identity import uniforms
-from anmi_ray.models.pairs import Batch, PairTokenizer, length_batches
-from anmi_ray.models.texts import TextPairs, TextTokenizer
+from anmi_ray.models.pairs import Batch
+from anmi_ray.models.texts import TextPairs
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.training_set import Shuffle, TrainingSet
 
@@ -40,8 +41,7 @@ class Listed:
 class MicroBatch:
     """Lists of one forward and backward pass: pairs (or texts) in batches of similar length, and grids over lists.
 
-    slot_N: index of the n-th score in the flattened [B, K] grid, in order of the batches' pairs (or of a bi-encoder's
-    pairs).
+    slot_N: index of the n-th score in the flattened [B, K] grid.
     weight_BK, rating_BK: in-batch negatives follow a list's own documents and have no rating.
     precision_BK: weights of squared errors in the regression term.
     """
@@ -89,6 +89,7 @@ def lists_of_step(data: Shuffled, config: LearnConfig, step: int) -> list[tuple[
 
 
 S = TypeVar("S")
+M = TypeVar("M")
 
 
 def shared_out(
@@ -254,21 +255,17 @@ def _micro_batch(
     weight[:, 0] = 1.0
     chosen = np.array([one.e for one in lists])
     slot = np.flatnonzero(mask.ravel())
-    if isinstance(data.pairs, TextTokenizer):
-        of_lists = ((data.document_P[one.documents], more) for one, more in zip(lists, extra, strict=True))
-        document = np.concatenate([part for both in of_lists for part in both])
-        row = slot // width
-        batches = data.pairs.pairs(
-            data.queries, data.query_E[chosen], data.documents, row, document, execution.at_once, execution.use_gpu
-        )
-        # one unit cannot be split: bound its memory by recomputation
+    of_lists = ((data.document_P[one.documents], more) for one, more in zip(lists, extra, strict=True))
+    document = np.concatenate([part for both in of_lists for part in both])
+    query, row = data.query_E[chosen], slot // width
+    batches, order = data.pairs.inputs(
+        data.queries, query, data.documents, row, document, execution.at_once, execution.use_gpu
+    )
+    if isinstance(batches, TextPairs):  # one unit cannot be split: bound its memory by recomputation
         batches = replace(batches, recompute=len(units) == 1 and batches.tokens > execution.micro_batch_tokens)
-    else:
-        batches, order = _pairs(data, data.pairs, lists, execution)
-        slot = slot[order]
     return MicroBatch(
         batches=batches,
-        slot_N=slot,
+        slot_N=slot[order],
         mask_BK=mask,
         weight_BK=weight,
         rating_BK=rating,
@@ -278,13 +275,50 @@ def _micro_batch(
     )
 
 
-def _pairs(
-    data: TrainingSet, pairs: PairTokenizer, lists: list[Listed], execution: TrainExecution
-) -> tuple[list[Batch], NDArray[np.int64]]:
-    """Return the lists' pairs in batches of similar length, and their order in them."""
-    positions = np.concatenate([one.documents for one in lists])
-    query = np.repeat(data.query_E[[one.e for one in lists]], [len(one.documents) for one in lists])
-    document = data.document_P[positions]
-    rows = length_batches(data.tokens_P[positions], execution.at_once, execution.use_gpu)
-    batches = [pairs.batch(data.queries, query[n], data.documents, document[n]) for n in rows]
-    return batches, np.concatenate(rows)
+class Ahead(Generic[M]):
+    """Prepares the batches of the next step in a thread, while the current step computes.
+
+    Batches prepared for another step or phase are dropped, so results depend only on step and phase. `make` runs once
+    at a time; its errors are raised by `batches`. The thread ends with the `with` block.
+    """
+
+    def __init__(self, make: Callable[[int, Phase], list[M]]) -> None:
+        self._make = make
+        self._thread = ThreadPoolExecutor(1, "batches")
+        self._next: tuple[int, Phase, Future[list[M]]] | None = None
+
+    def prepare(self, step: int, phase: Phase | None) -> None:
+        """Start with the batches of `step`, if its phase is known."""
+        self._next = None if phase is None else (step, phase, self._thread.submit(self._make, step, phase))
+
+    def batches(self, step: int, phase: Phase) -> list[M]:
+        """Return the batches of `step` in `phase`."""
+        prepared, self._next = self._next, None
+        if prepared is not None:
+            if prepared[:2] == (step, phase):
+                return prepared[2].result()
+            wait([prepared[2]])
+        return self._make(step, phase)
+
+    def __enter__(self) -> Ahead[M]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+
+def pinned(batch: Any) -> Any:
+    """Copy a batch to page-locked memory, from which a GPU copies asynchronously."""
+    inputs: Any = [_arrays_pinned(part) for part in batch.batches]
+    if isinstance(batch.batches, TextPairs):
+        inputs = replace(_arrays_pinned(batch.batches), batches=inputs)
+    return replace(_arrays_pinned(batch), batches=inputs)
+
+
+def _arrays_pinned(part: Any) -> Any:
+    values = {field.name: getattr(part, field.name) for field in fields(part)}
+    return replace(part, **{name: _pin(value) for name, value in values.items() if isinstance(value, np.ndarray)})
+
+
+def _pin(array: NDArray[Any]) -> NDArray[Any]:
+    return torch.from_numpy(array).pin_memory().numpy()

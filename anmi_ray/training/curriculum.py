@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from anmi_ray.config.objective import CurriculumConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
-from anmi_ray.training.bandit import Exp3S
 
 _LEAST_GAPS = (250.0, 150.0)  # Elo points, at the start and the end, as in the report's window
 _LARGEST_GAPS = (500.0, 350.0)
 _MOVES = 4  # steps from start to end
+_GAINS = 1000  # last gains whose percentiles scale the next reward
 DEV_RISE = 1e-3  # improvement of dev for which the window stays
 
 
@@ -88,7 +88,6 @@ class Table3(Curriculum):
     ROWS = ((0.5, 300.0), (0.6, 200.0), (0.7, 150.0), (0.8, 100.0))
 
     def phase(self, step: int, steps: int) -> Phase:
-        """Return α and the minimum gap of the step's eighth."""
         return Phase(*self.ROWS[min(epoch(step, steps) - 1, 7) // 2])
 
 
@@ -96,7 +95,6 @@ class Algorithm3(Curriculum):
     """Algorithm 3 of the report: tier ≤ min(3, 1 + epoch/2), α = .5 + .3 min(1, epoch/5); an epoch is an eighth."""
 
     def phase(self, step: int, steps: int) -> Phase:
-        """Return α and the hardest tier of the step's eighth."""
         number = epoch(step, steps)
         return Phase(0.5 + 0.3 * min(1.0, number / 5), highest_tier=int(min(3, 1 + number / 2)))
 
@@ -114,34 +112,87 @@ class GapWindow(Curriculum):
         self._best = -math.inf
 
     def phases(self) -> list[Phase]:
-        """Return the union of all windows."""
         return [Phase(self.alpha, min(_LEAST_GAPS), max(_LARGEST_GAPS))]
 
     def phase(self, step: int, steps: int) -> Phase:
-        """Return the current window."""
         moved = self._moved if self._has_dev else step * (_MOVES + 1) // steps
         share = min(moved / _MOVES, 1.0)
         low, high = (first + share * (last - first) for first, last in (_LEAST_GAPS, _LARGEST_GAPS))
         return Phase(self.alpha, low, high)
 
     def evaluated(self, dev: float) -> None:
-        """Move the window unless dev improved."""
         if dev < self._best + DEV_RISE:
             self._moved += 1
         self._best = max(self._best, dev)
 
     def figures(self) -> dict[str, float]:
-        """Return the number of moves."""
         return {"window_moves": float(self._moved)} if self._has_dev else {}
 
     def state(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
         return {"moved": self._moved, "best": None if self._best == -math.inf else self._best}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`."""
         self._moved = state["moved"]
         self._best = -math.inf if state["best"] is None else state["best"]
+
+
+class Exp3S:
+    """The bandit EXP3.S, for a best arm that changes (Auer et al. 2002; as Graves et al. 2017 use it); K arms.
+
+    Rewards are gains scaled to [−1, 1] by percentiles of the last ones. The rate η is √(ln K / (K T)) for `steps` = T
+    plays (the paper's 1e-3 stays uniform over a short run); `exploration` is ε.
+    """
+
+    def __init__(self, arms: int, steps: int, exploration: float) -> None:
+        self.arms = arms
+        self.exploration = exploration
+        self.rate = math.sqrt(math.log(arms) / (arms * max(steps, 1)))
+        self._log_weight: NDArray[np.float64] = np.zeros(arms)
+        self._gains: list[float] = []
+        self._plays = 0
+
+    def probabilities(self) -> NDArray[np.float64]:
+        """π = (1 − ε) softmax(w) + ε/K, float64[K]."""
+        weight = np.exp(self._log_weight - self._log_weight.max())
+        return (1 - self.exploration) * weight / weight.sum() + self.exploration / self.arms
+
+    def draw(self, uniform: float) -> int:
+        """The arm that a uniform number in [0, 1) falls on."""
+        ends = np.cumsum(self.probabilities())
+        return min(int(np.searchsorted(ends, uniform, side="right")), self.arms - 1)
+
+    def update(self, arm: int, gain: float) -> None:
+        """Record the gain of `arm`. Raises DataError on a gain that is not finite.
+
+        w_i ← log[(1 − a) exp(w_i + η r̃_i) + a/(K − 1) Σ_{j≠i} exp(w_j + η r̃_j)], r̃ = reward/π for the chosen arm, else
+        0; a = 1/t, t from 2 on: at t = 1 the chosen arm's reward would go to the others.
+        """
+        if not math.isfinite(gain):
+            raise DataError(f"a gain is {gain}", "curriculum", "lower train.learning_rate")
+        reward = self._scaled(gain)
+        self._plays += 1
+        share = 1.0 / (self._plays + 1)
+        moved = self._log_weight.copy()
+        moved[arm] += self.rate * reward / self.probabilities()[arm]
+        peak = moved.max()
+        weight = np.exp(moved - peak)
+        mixed = (1 - share) * weight + share / (self.arms - 1) * (weight.sum() - weight)
+        self._log_weight = np.log(mixed)
+        self._log_weight -= self._log_weight.max()
+
+    def _scaled(self, gain: float) -> float:
+        """−1 at the 20th percentile of the last gains, 1 at the 80th, clipped; 0 while they are equal."""
+        self._gains = [*self._gains[-(_GAINS - 1) :], gain]
+        low, high = np.percentile(self._gains, [20, 80])
+        return 0.0 if high <= low else float(np.clip(2 * (gain - low) / (high - low) - 1, -1, 1))
+
+    def state(self) -> dict[str, Any]:
+        return {"log_weight": self._log_weight.tolist(), "gains": self._gains, "plays": self._plays}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._log_weight = np.array(state["log_weight"])
+        self._gains = list(state["gains"])
+        self._plays = state["plays"]
 
 
 class LearningProgress(Curriculum):
@@ -170,32 +221,26 @@ class LearningProgress(Curriculum):
         self.bandit = Exp3S(config.bands, steps, config.exploration)
 
     def foreseen(self, step: int, steps: int) -> None:
-        """Return None: a step's band depends on the gain of the step before."""
+        """Return None: the band depends on the gain of the step before."""
 
     def phases(self) -> list[Phase]:
-        """Return one phase with all gaps."""
         return [Phase(self.alpha)]
 
     def phase(self, step: int, steps: int) -> Phase:
-        """Draw the step's band."""
         del steps
         self._arm = self.bandit.draw(float(rng("band", self._seed, step).random()))
         return Phase(self.alpha, self.edges[self._arm], self.edges[self._arm + 1], nearest=True)
 
     def gained(self, gain: float) -> None:
-        """Reward the band drawn last."""
         self.bandit.update(self._arm, gain)
 
     def figures(self) -> dict[str, float]:
-        """Return the probability of each band, smallest gaps first."""
         return {f"band_{i + 1}": float(p) for i, p in enumerate(self.bandit.probabilities())}
 
     def state(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
         return self.bandit.state()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`."""
         self.bandit.load(state)
 
 
@@ -211,7 +256,7 @@ def epoch(step: int, steps: int) -> int:
 def make_curriculum(
     config: CurriculumConfig, alpha: float, gap_P: NDArray[np.float64], steps: int, seed: int, has_dev: bool
 ) -> Curriculum:
-    """The curriculum of the settings for a run of `steps`; arguments as in `LearningProgress` and `GapWindow`."""
+    """Return the configured curriculum; arguments as in `LearningProgress` and `GapWindow`."""
     if config.rule == "progress":
         return LearningProgress(config, alpha, gap_P, steps, seed)
     if config.rule == "window":

@@ -1,7 +1,7 @@
-"""What carries out a step: DeepSpeed (ZeRO stages 0 to 3) or plain torch (DDP), behind one interface.
+"""Optimiser steps by DeepSpeed (ZeRO stages 0 to 3) or plain torch (DDP), behind one interface.
 
-Every worker calls the same methods in the same order. A step is `accumulate` per micro-batch, then `step`; gradients
-are averaged over workers, so a worker's losses are scaled by the number of workers. The loop knows no engine.
+Every worker calls the same methods in the same order: `accumulate` per micro-batch, then `step`. Gradients are averaged
+over workers, so losses are scaled by the number of workers.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from anmi_ray.config.learning import LearnConfig, Offload
 from anmi_ray.config.train import offload_needs
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, StoreError, TrainingError
-from anmi_ray.training.module import Inputs, Learner, parameter_groups
+from anmi_ray.training.module import Inputs, Learner, copied, parameter_groups
 
-Objective = Callable[..., Tensor]  # (what the module gives, such as score[N] and predicted[N]) -> scalar loss
+Objective = Callable[..., Tensor]  # (outputs of the module, such as score[N] and predicted[N]) -> scalar loss
 _STATE = "state.pt"
 
 
 class Engine(ABC):
-    """Carries out optimiser steps on `module`."""
+    """Takes optimiser steps on `module`."""
 
     def __init__(self, module: Learner, config: LearnConfig) -> None:
         self.module = module
@@ -48,15 +48,15 @@ class Engine(ABC):
 
     @abstractmethod
     def accumulate(self, batches: Inputs, objective: Objective, last: bool) -> None:
-        """Add the gradient of `objective` of the batches' scores; `last` marks the step's last call."""
+        """Add the gradient of `objective` of the module's outputs; `last` marks the step's last call."""
 
     @abstractmethod
     def scores(self, batches: Inputs) -> tuple[Tensor, ...]:
-        """What the module gives of the current weights, without a gradient. All workers call it."""
+        """Outputs of the module without a gradient. All workers call it."""
 
     @abstractmethod
     def step(self, factor: float) -> float:
-        """Update the weights with learning rates times `factor`; the gradient's norm before clipping."""
+        """Update the weights with learning rates times `factor`; return the gradient's norm before clipping."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -64,18 +64,18 @@ class Engine(ABC):
 
     @abstractmethod
     def load(self, folder: Path) -> None:
-        """Read what `save` wrote; StoreError where it is not there."""
+        """Read what `save` wrote. Raises StoreError if it is missing."""
 
     def weights(self) -> dict[str, Tensor]:
-        """The network's weights as float32 on the CPU, whole on every worker (a copy)."""
-        return {name: value.detach().cpu().clone() for name, value in self.module.network.state_dict().items()}
+        """Copy the network's whole weights, float32, to the CPU of every worker."""
+        return copied(self.module.network)
 
     def trained(self) -> Iterator[nn.Parameter]:
-        """The network's trained parameters, each whole while it is looked at. All workers go through all of them."""
+        """The network's trained parameters, each whole while it is yielded. All workers iterate over all of them."""
         yield from (parameter for parameter in self.module.network.parameters() if parameter.requires_grad)
 
     def sums(self, values: list[float]) -> list[float]:
-        """Every value summed over the workers."""
+        """Sum each value over the workers."""
         if self.world == 1:
             return values
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -91,7 +91,7 @@ class Engine(ABC):
         return values
 
     def over_rows(self, rows: int, compute: Callable[[NDArray[np.int64]], NDArray[Any]]) -> NDArray[Any]:
-        """What `compute` gives of all `rows`, each worker computing its share (rank, rank + world, ...)."""
+        """Return `compute` of all `rows`, each worker computing its share (rank, rank + world, ...)."""
         share = compute(np.arange(rows)[self.rank :: self.world])
         values = np.zeros((rows, *share.shape[1:]), dtype=share.dtype)
         for worker, part in enumerate(self.gather(share)):
@@ -103,12 +103,11 @@ class Engine(ABC):
             group["lr"] = rate * factor
 
 
-# Adam's decays of the two moments, RoBERTa's: .999 would remember more steps than a fine-tuning has
-BETAS = (0.9, 0.98)
+BETAS = (0.9, 0.98)  # RoBERTa's; .999 would average over more steps than a fine-tuning has
 
 
 class TorchEngine(Engine):
-    """AdamW of torch; DistributedDataParallel where there are several workers."""
+    """AdamW of torch, with DistributedDataParallel for several workers."""
 
     def __init__(self, module: Learner, config: LearnConfig) -> None:
         super().__init__(module, config)
@@ -146,9 +145,9 @@ class TorchEngine(Engine):
 
 
 def _synchronised(module: Learner) -> DistributedDataParallel:
-    """The module with gradients averaged over workers, but of what has none: DDP would wait for it in every step.
+    """Average gradients over workers, except of parameters without one, for which DDP would wait.
 
-    The optimiser has these parameters in its groups all the same, so a checkpoint is that of one worker.
+    They stay in the optimiser's groups, so checkpoints do not depend on the number of workers.
     """
     for parameter in module.idle():
         parameter.requires_grad_(False)
@@ -156,19 +155,21 @@ def _synchronised(module: Learner) -> DistributedDataParallel:
 
 
 class DeepSpeedEngine(Engine):
-    """DeepSpeed's engine; the caller marks the end of a step (managed_gradient_accumulation false)."""
+    """DeepSpeed's engine; the caller marks the end of a step."""
 
     def __init__(self, module: Learner, config: LearnConfig, offload: Offload = "none") -> None:
         super().__init__(module, config)
         deepspeed = _deepspeed()
-        _join_alone()
+        os.environ.setdefault("LOCAL_RANK", "0")
+        if not dist.is_initialized():  # DeepSpeed needs a process group and would look for MPI
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         self.engine, self.optimizer, _, _ = deepspeed.initialize(
             model=module, model_parameters=self.groups, config=deepspeed_json(config, offload), dist_init_required=False
         )
         self.engine.checkpoint_engine = _data_only(self.engine.checkpoint_engine)
         self._norm = 0.0
         if config.zero_stage == 0:
-            # Without ZeRO DeepSpeed clips but tells no norm: clip in the optimiser's own hook instead.
+            # without ZeRO DeepSpeed clips but does not report the norm
             self.optimizer.register_step_pre_hook(self._clip)
 
     def _clip(self, *_: Any) -> None:
@@ -193,7 +194,7 @@ class DeepSpeedEngine(Engine):
 
     def load(self, folder: Path) -> None:
         path, _ = self.engine.load_checkpoint(str(folder), tag="engine")
-        if path is None:  # DeepSpeed says no more than this
+        if path is None:
             raise StoreError("holds no DeepSpeed state", str(folder), "remove the checkpoints and train anew")
 
     def weights(self) -> dict[str, Tensor]:
@@ -209,9 +210,9 @@ class DeepSpeedEngine(Engine):
 
 
 def make_engine(module: Learner, config: LearnConfig, offload: Offload = "none") -> Engine:
-    """The engine that `config` names. Workers must have joined torch.distributed before.
+    """Return the configured engine; several workers must have joined torch.distributed.
 
-    Raises ConfigError where `offload` needs another engine or ZeRO stage.
+    Raises ConfigError if `offload` needs another engine or ZeRO stage.
     """
     if wrong := offload_needs(offload, config):
         raise ConfigError(wrong, "execution.train.offload", "change these, or set offload: none")
@@ -219,10 +220,8 @@ def make_engine(module: Learner, config: LearnConfig, offload: Offload = "none")
 
 
 def deepspeed_json(config: LearnConfig, offload: Offload = "none") -> dict[str, Any]:
-    """DeepSpeed's own settings, derived: the only place where they are written.
-
-    bfloat16 is autocast inside the module, as in the other engine: master weights stay float32, and so does the head.
-    """
+    """DeepSpeed's settings; bfloat16 is autocast inside the module, so master weights and head stay float32."""
+    adam = {"torch_adam": True, "lr": config.learning_rate, "betas": list(BETAS), "fused": True}
     zero: dict[str, Any] = {"stage": config.zero_stage, "overlap_comm": False}
     if offload != "none":
         zero["offload_optimizer"] = {"device": "cpu"}
@@ -234,26 +233,15 @@ def deepspeed_json(config: LearnConfig, offload: Offload = "none") -> dict[str, 
         "managed_gradient_accumulation": False,
         "gradient_clipping": config.clip if config.zero_stage else 0.0,
         "zero_optimization": zero,
-        # DeepSpeed's own Adam compiles C++ when it is first used; torch's does not, and is one kernel as well.
-        "optimizer": {
-            "type": "AdamW",
-            "params": {
-                "torch_adam": True,
-                "lr": config.learning_rate,
-                "betas": list(BETAS),
-                "fused": True,
-            },
-        },
+        # torch's Adam: DeepSpeed's own compiles C++ when first used
+        "optimizer": {"type": "AdamW", "params": adam},
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 1_000_000_000,
     }
 
 
 def _deepspeed() -> Any:
-    """DeepSpeed, imported only where it is used, quiet, and without its compiled shared-memory collective.
-
-    That operator serves inference only, yet DeepSpeed would compile it at every first start on a CPU.
-    """
+    """Import DeepSpeed quietly, without its shared-memory collective, an inference operator that it would compile."""
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(tempfile.gettempdir()) / f"torch-extensions-{os.getuid()}"))
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
@@ -273,10 +261,7 @@ def _deepspeed() -> Any:
 
 
 def _data_only(checkpoints: Any) -> Any:
-    """DeepSpeed's reader of checkpoints, made to read tensors and plain data: its own runs any code that a file holds.
-
-    These three classes, which carry numbers, are all that its files hold besides.
-    """
+    """Make DeepSpeed's checkpoint reader load plain data and three classes only; its own runs code in files."""
     from deepspeed.runtime.fp16.loss_scaler import LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
@@ -287,10 +272,3 @@ def _data_only(checkpoints: Any) -> Any:
 
     checkpoints.load = load
     return checkpoints
-
-
-def _join_alone() -> None:
-    """A process group of one where there is none: DeepSpeed needs one, and would look for MPI."""
-    os.environ.setdefault("LOCAL_RANK", "0")
-    if not dist.is_initialized():
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -1,8 +1,6 @@
-"""The training loop as a plain function: steps, evaluation on dev, checkpoints, and what is logged.
+"""The training loop as a plain function, without Ray: steps, evaluation on dev, checkpoints, log rows.
 
-It knows no Ray and no measure: the stage passes the measure as a callable and says where checkpoints go. Resumed at
-step s it sees the lists, learning rates and dropout masks that an uninterrupted run would have seen.
-Legend: B lists, K documents of a list, N pairs.
+Resumed at step s it uses the lists, learning rates and dropout masks of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -27,35 +25,45 @@ from anmi_ray.core.errors import TrainingError
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.models.speed import torch_settings
-from anmi_ray.training.batching import total_steps
-from anmi_ray.training.checkpoints import Checkpoints, newest_whole
-from anmi_ray.training.checks import check_effect, moments
+from anmi_ray.training.batching import Ahead, pinned, total_steps
+from anmi_ray.training.checkpoints import NOTICE, Checkpoints, Origin, newest_complete, seal
+from anmi_ray.training.checks import check_effect, freed_memory_kept, memory_named, moments
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.engine import Engine, make_engine
-from anmi_ray.training.interpolation import NO_DEV, START_IS_BEST, START_STAYS, best_share, copied, take_best_mix
-from anmi_ray.training.manifest import Origin, seal
-from anmi_ray.training.memory import freed_memory_kept, memory_named
-from anmi_ray.training.module import Average, rate_factor
-from anmi_ray.training.preemption import NOTICE
-from anmi_ray.training.prefetch import Ahead, pinned
+from anmi_ray.training.module import Average, best_share, copied, rate_factor, take_best_mix
 from anmi_ray.training.task import DevSet, Ranking, Task
 from anmi_ray.training.training_set import TrainingSet
 
 Row = dict[str, float | int | None]
-CONSTANT_STEPS = 50  # steps in a row without a difference between a list's scores before training is given up
-_AVERAGE_START = 0.5  # share of the run after which weights are averaged: those before it are still far off
-LOOK_S = 5.0  # seconds between two questions whether workers will soon be stopped
+CONSTANT_STEPS = 50  # consecutive steps with constant scores after which training fails
+_AVERAGE_START = 0.5  # share of the run after which weights are averaged
+LOOK_S = 5.0  # seconds between two checks whether workers will soon be stopped
 _STATE = "loop.json"
 _BEST = "best.safetensors"
 _AVERAGE = "average.safetensors"
+_NO_DEV = (
+    "{group}.interpolate compares the start and the trained weights on dev, but no dev query is judged: the trained "
+    "weights are exported; give the collection judged dev queries"
+)
+_START_IS_BEST = (
+    "nothing trained was better on dev than the start ({start:.4f}; the trained weights alone {trained:.4f}): the "
+    "start is exported as it was, because {group}.interpolate holds 0"
+)
+_START_STAYS = (
+    "no step was better on dev than the start ({dev:.4f}): the start is exported as it was, because {group}.dev_points "
+    "holds 0"
+)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The model of the best dev point (the last step's where dev was not evaluated), and how it came about.
+    """The model of the best dev point, else of the last step, and its history.
 
-    share: that of the weights after `best_step` in the model's, the rest the start's; shares: of every share that was
-    compared, {"share", "dev"}. `dev` is of the model's weights.
+    model: with whole weights; after publication its folder or URI.
+    rows: the log, a row per step and dev point.
+    dev: measure of the model's weights.
+    share: of the weights after `best_step` in the model's, the rest the start's.
+    shares: {"share", "dev"} of each share compared.
     """
 
     model: Any
@@ -69,7 +77,7 @@ class Trained:
 
 @dataclass
 class _Progress:
-    """What a checkpoint holds besides weights and optimiser."""
+    """Contents of a checkpoint besides weights and optimiser."""
 
     step: int = 0
     rows: list[Row] = field(default_factory=list)
@@ -105,21 +113,21 @@ def train(
     on_notice: Callable[[str], None] | None = None,
     false_negative_rate: float | None = None,
 ) -> Trained:
-    """Train `model` on `data`; resumes from the newest whole one of `checkpoints`, and after SIGTERM saves one at once.
+    """Train `model` on `data`, from the newest complete checkpoint; SIGTERM saves one at once. Consumes `model`.
 
-    `on_row` sees every log row as it is made, `on_notice` what is wrong with checkpoints. `false_negative_rate` is the
-    estimated share of false negatives among the examples' negatives, for settings that follow it (ConfigError where one
-    does and it is None). Raises TrainingError where the loss is not finite, the model gives all documents of a list one
-    score, a learning rate moves nothing, or memory does not suffice; ConfigError and DataError as `before_training`,
-    ConfigError where a checkpoint needs another number of workers. `model` is used up: the result has its own copy of
-    the weights.
+    on_row: receives each log row.
+    on_notice: receives problems with checkpoints.
+    false_negative_rate: estimated share of false negatives among the examples' negatives.
+    Raises TrainingError if the loss is not finite, scores are constant, a learning rate moves nothing, or memory does
+    not suffice; ConfigError and DataError as `before_training`; ConfigError if a setting needs `false_negative_rate`
+    and it is None, or a checkpoint needs another number of workers.
     """
     steps = total_steps(config, len(data))
     task = partial(Ranking, model, data, dev, config, execution, steps, false_negative_rate)
-    return carry_out(task, config, execution, checkpoints, on_row, on_notice)
+    return train_task(task, config, execution, checkpoints, on_row, on_notice)
 
 
-def carry_out(
+def train_task(
     task: Callable[[], Task],
     config: LearnConfig,
     execution: TrainExecution,
@@ -127,7 +135,7 @@ def carry_out(
     on_row: Callable[[Row], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
 ) -> Trained:
-    """Train what `task` makes, on the threads and within the memory that `execution` names; the rest as `train`."""
+    """Train the task that `task` returns; arguments and errors as `train`."""
     with ExitStack() as stack:
         stack.enter_context(torch_settings(execution.threads))
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -157,7 +165,7 @@ class _Run:
         self.on_notice = on_notice or (lambda _: None)
         self.steps = total_steps(self.config, task.items)
         self.curriculum = task.curriculum
-        # taken before the engine and a checkpoint: whole and untrained whatever these do
+        # copied before the engine and a checkpoint change the weights
         self.start = copied(task.result.network) if task.interpolate and task.has_dev else None
         self.module = task.module.train()
         self.engine: Engine = make_engine(self.module, self.config, execution.offload)
@@ -170,7 +178,7 @@ class _Run:
 
     def run(self) -> Trained:
         if self.task.interpolate and self.start is None and self.engine.rank == 0:
-            self.on_notice(NO_DEV.format(group=self.config.group))
+            self.on_notice(_NO_DEV.format(group=self.config.group))
         resumed = self._resume()
         if not resumed and 0 in self.dev_steps:
             self._log({"step": 0, "epoch": 0.0, "progress": 0.0, "dev": self._evaluate(0)})
@@ -194,11 +202,11 @@ class _Run:
             best = self._weights()
             self.progress.best_step = self.steps
         elif not self.progress.best_step and self.engine.rank == 0:
-            self.on_notice(START_STAYS.format(group=self.config.group, dev=self.progress.dev))
+            self.on_notice(_START_STAYS.format(group=self.config.group, dev=self.progress.dev))
         devs = self._interpolate(best)
         share = best_share(devs) if devs else 1.0
         if share == 0 and self.engine.rank == 0:
-            self.on_notice(START_IS_BEST.format(group=self.config.group, start=devs[0.0], trained=devs[1.0]))
+            self.on_notice(_START_IS_BEST.format(group=self.config.group, start=devs[0.0], trained=devs[1.0]))
         return Trained(
             self.task.result,
             self.progress.rows,
@@ -210,10 +218,7 @@ class _Run:
         )
 
     def _interpolate(self, trained: dict[str, Tensor]) -> dict[float, float]:
-        """Give the result the best weights between the start and `trained`; by share, the dev measures compared.
-
-        Neither the log nor a curriculum hears of these: they are no points of the run.
-        """
+        """Give the result the best weights between the start and `trained`; return the dev measure by share."""
         network = self.task.result.network
         if self.start is None:
             network.load_state_dict(trained)
@@ -223,17 +228,17 @@ class _Run:
         return take_best_mix(network, self.start, trained, self.task.interpolate, known, measure)
 
     def _batches(self, step: int, phase: Phase) -> list[Any]:
-        """Made beside a step under way: reads no attribute of the module, where ZeRO 3 would gather a parameter."""
+        """Runs in a thread during a step: it reads no attribute of the module, where ZeRO 3 would gather parameters."""
         batches = self.task.batches(step, phase, self.execution, self.engine.rank, self.engine.world)
         return [pinned(batch) for batch in batches] if self.engine.device.type == "cuda" else batches
 
     def _step(self, step: int) -> tuple[Row, bool]:
-        """One optimiser step: its log row, and whether a checkpoint is due (on all workers alike)."""
+        """Take one optimiser step; return its log row, and whether a checkpoint is due, the same on all workers."""
         begin = time.monotonic()
         now = self.curriculum.phase(step, self.steps)
         batches = self.ahead.batches(step, now)
         if step + 1 < self.steps:
-            self.ahead.foresee(step + 1, self.curriculum.foreseen(step + 1, self.steps))
+            self.ahead.prepare(step + 1, self.curriculum.foreseen(step + 1, self.steps))
         self._seed_dropout(step)
         for i, batch in enumerate(batches):
             self.engine.accumulate(batch.batches, self.objective.of(batch, now), last=i + 1 == len(batches))
@@ -267,14 +272,14 @@ class _Run:
         return row, self._due(due, look)
 
     def _signals(self) -> tuple[float, float]:
-        """This worker's share of two sums: a checkpoint is due (by the clock, by SIGTERM), and it is time to look."""
+        """This worker's part of two sums: a checkpoint is due (by the clock, by SIGTERM), and it is time to look."""
         now = time.monotonic()
         first = self.engine.rank == 0
         due = first and now - self.saved >= 60 * self.execution.checkpoint_minutes
         return float(due or bool(NOTICE)), float(first and now - self.looked >= LOOK_S)
 
     def _due(self, due: float, look: float) -> bool:
-        """Whether all workers save now, from the sums; where they look, whether any of them will soon be stopped."""
+        """Return whether all workers save now, from the sums; looks whether workers will soon be stopped."""
         if self.checkpoints is None:
             return False
         if look:
@@ -286,7 +291,7 @@ class _Run:
         torch.manual_seed(derived_seed("dropout", self.config.seed, step, self.engine.rank))
 
     def _gain(self, batches: Sequence[Any], now: Phase, step: int, before: float) -> float:
-        """By how much the step lowered the loss of its own lists, under the same dropout masks."""
+        """Decrease of the loss of the step's own lists, under the same dropout masks."""
         self._seed_dropout(step)
         after = sum(self.objective.loss_of(batch, now, *self.engine.scores(batch.batches)) for batch in batches)
         return before - self.engine.sums([after])[0]
@@ -315,13 +320,13 @@ class _Run:
         self.progress.average = self.average.weights
 
     def _weights(self) -> dict[str, Tensor]:
-        """Whole float32 weights on the CPU: the current ones, or their average where there is one."""
+        """Whole float32 weights on the CPU: the average if there is one, else the current ones."""
         weights = self.engine.weights()
         averaged = self.progress.average or {}
         return weights | {name: value.detach().cpu().clone() for name, value in averaged.items()}
 
     def _evaluate(self, step: int) -> float:
-        """The dev measure of the current weights, each worker scoring its share; keeps the best."""
+        """Return the dev measure of the current weights; keep the best."""
         weights = self._weights()
         self.task.result.network.load_state_dict(weights)
         value = self._measured(step)
@@ -366,7 +371,7 @@ class _Run:
     def _resume(self) -> bool:
         if self.checkpoints is None:
             return False
-        newest = newest_whole(self.checkpoints, self._origin(), self.engine, self.on_notice)
+        newest = newest_complete(self.checkpoints, self._origin(), self.engine, self.on_notice)
         if newest is None:
             return False
         self.engine.load(newest[0])

@@ -1,9 +1,9 @@
-"""What is trained: a network as the settings want it, a reranker's with the map to ratings, parameters by rate."""
+"""The trained modules, their parameter groups and learning rates, weight averages and mixes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -15,36 +15,35 @@ from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.cross_encoder import tensors
 from anmi_ray.models.heads import Scorer, transformer_layers
-from anmi_ray.models.lora import is_adapted, is_adapter
+from anmi_ray.models.lora import is_adapted, is_adapter, is_adapter_input
 from anmi_ray.models.pairs import Batch
 from anmi_ray.models.reranker import Reranker, resolve_precision
 from anmi_ray.models.speed import checkpoint_activations, compile_body, set_attention
 from anmi_ray.models.texts import TextPairs
 
-# The map a·score + b that regression compares with ratings: its start, and its peak learning rate. Two scalars on
-# top of a network find their place with a rate far above the network's own.
+# The map a·score + b from scores to ratings: its start, and its learning rate, far above the network's.
 _MAP_START = (0.3, 1.0)
 _MAP_RATE = 2e-2
 _WARMUP = 0.1  # share of the steps with rising learning rate
 _WEIGHT_DECAY = 0.01  # decoupled; of matrices alone
 
-Inputs = list[Batch] | TextPairs  # of one forward call: pairs as they are read together, or texts and their pairs
+Inputs = list[Batch] | TextPairs  # of one forward call: pairs read together, or texts and their pairs
+Weights = Mapping[str, Tensor]
 
 
 class Learner(nn.Module):
-    """A network made ready: frozen where it is kept, with its dropout, attention and arithmetic.
+    """A network with frozen parts, dropout, attention and precision as configured.
 
-    forward gives a tuple of tensors float32[N, ...], inputs of one call in their order, whose loss engines propagate.
-    Raises ConfigError where the settings and the network do not fit.
+    forward returns a tuple of tensors float32[N, ...] in the order of the inputs. Raises ConfigError if settings and
+    network do not match.
     """
 
     def __init__(
         self, network: Scorer, device: torch.device, config: LearnConfig, execution: TrainExecution | None = None
     ) -> None:
         super().__init__()
-        # ZeRO 3 gathers a parameter that is asked for its device
         self.network = network
-        self.device = device
+        self.device = device  # stored: ZeRO 3 would gather a parameter to read its device
         encoder = network.encoder
         how = execution or TrainExecution()
         self.in_bfloat16 = resolve_precision(config.precision, device) == "bfloat16"
@@ -60,32 +59,35 @@ class Learner(nn.Module):
             _set_dropout(network, config.dropout)
         set_attention(encoder, how.attention, device, self.in_bfloat16)
         if self.in_bfloat16:
-            _residuals_in_bfloat16(encoder)
+            # autocast would keep embeddings, so residuals, in float32 and cast before each product: a tenth of a step
+            embeddings = getattr(encoder.base_model, "embeddings", None) or encoder.get_input_embeddings()
+            embeddings.register_forward_hook(lambda _module, _inputs, output: output.bfloat16())
         if how.gradient_checkpointing:
             checkpoint_activations(encoder)
         if how.compile:
             compile_body(encoder, device)
 
     def logits(self, batches: Sequence[Batch]) -> list[Tensor]:
-        """What the network gives of every batch."""
+        """Outputs of the network for each batch."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bfloat16):
             return [self.network(**tensors(batch, self.device)) for batch in batches]
 
     def rates(self) -> dict[int, float]:
-        """By id, the learning rates of parameters that are neither the transformer's nor its head's."""
+        """Learning rates, by id, of parameters outside of the transformer and its head."""
         return {}
 
     def idle(self) -> list[nn.Parameter]:
-        """Trained parameters that no loss of these settings reaches."""
+        """Trained parameters without a gradient under these settings."""
         return []
 
 
 class Trainable(Learner):
-    """Scores of a micro-batch and g_ψ of them, the rising affine map exp(a)·s + b that regression reads.
+    """Scores of a micro-batch and g_ψ of them, the increasing affine map exp(a)·s + b for the regression term.
 
-    One forward call covers all length batches of a micro-batch, so engines that synchronise workers per call see one.
-    Of the newest call it keeps `features_NH`, the inputs of the last linear layer, whose product with the gradient of
-    the scores is the gradient of that layer's weights (None where the network has no such layer), and exp(a).
+    One forward call covers all batches of a micro-batch, for engines that synchronise workers per call.
+    features_NH: of the last call, the inputs of the last linear layer; times the gradient of the scores they give the
+        gradient of its weights. None if the network has no such layer.
+    slope: exp(a) of the last call.
     """
 
     def __init__(self, model: Reranker, config: TrainConfig, execution: TrainExecution | None = None) -> None:
@@ -102,7 +104,7 @@ class Trainable(Learner):
         self.to(model.device)
 
     def forward(self, batches: Inputs) -> tuple[Tensor, Tensor]:
-        """(score, predicted rating in units of the target), float32[N] each, batch after batch."""
+        """Return (score, predicted rating in units of the target), float32[N] each."""
         self._inputs.clear()
         score = torch.cat(self.logits(cast(Sequence[Batch], batches))).float()
         flat = [features for features in self._inputs if features.dim() == 2]
@@ -111,21 +113,19 @@ class Trainable(Learner):
         return score, self.mapped(score)
 
     def rates(self) -> dict[int, float]:
-        """Those of g_ψ."""
         return {id(self.log_scale): _MAP_RATE, id(self.shift): _MAP_RATE}
 
     def idle(self) -> list[nn.Parameter]:
-        """Those of g_ψ where the regression term has no weight."""
         return [] if self.regresses else [self.log_scale, self.shift]
 
     def mapped(self, score_N: Tensor) -> Tensor:
-        """g_ψ of scores; keeps its slope."""
+        """Apply g_ψ to scores and store its slope."""
         slope = self.log_scale.exp()
         self.slope = slope.detach()
         return slope * score_N + self.shift
 
     def pulled(self, pull_2N: Tensor) -> Tensor | None:
-        """What adds up over micro-batches to both terms' gradients on the last layer, from those of the scores."""
+        """A micro-batch's summand of both terms' gradients on the last layer, from those of the scores."""
         return None if self.features_NH is None else pull_2N @ self.features_NH
 
     def gradients(self, pulled: Tensor) -> Tensor:
@@ -142,21 +142,21 @@ class Average:
         self.weights = {name: p.detach().clone() for name, p in self._current.items()}
 
     def load(self, weights: dict[str, Tensor]) -> None:
-        """Go on from the average of an earlier process."""
+        """Restore the average of an earlier process."""
         for name, value in weights.items():
             self.weights[name].copy_(value)
 
     def update(self) -> None:
-        """Take the current weights in."""
+        """Add the current weights."""
         with torch.no_grad():
             for name, parameter in self._current.items():
                 self.weights[name].lerp_(parameter, 1.0 - self.decay)
 
 
 def parameter_groups(module: Learner, config: LearnConfig) -> list[dict[str, Any]]:
-    """AdamW's groups of the parameters that are trained: learning rate by depth, no decay on vectors.
+    """AdamW's groups of the trained parameters, without decay on vectors.
 
-    The head and g_ψ have learning rates of their own; layer l of L has learning_rate · layer_decay^(L − 1 − l).
+    Layer l of L has the rate learning_rate · layer_decay^(L − 1 − l); the head and g_ψ have their own.
     """
     head = {id(p) for layer in module.network.head() for p in layer.parameters()}
     rates = dict.fromkeys(head, config.head_learning_rate)
@@ -185,7 +185,7 @@ def rate_factor(step: int, steps: int) -> float:
 
 
 def _depths(network: Scorer) -> dict[int, int]:
-    """By id of a parameter, the layer that it is in; what is above the last layer counts to that layer."""
+    """Layer of each parameter, by id; the last layer for what is above it."""
     layers = transformer_layers(network.encoder)
     depth = {id(p): i for i, layer in enumerate(layers) for p in layer.parameters()}
     above = [child for child in network.children() if child is not network.encoder]
@@ -199,10 +199,10 @@ def _depths(network: Scorer) -> dict[int, int]:
 def _freeze(encoder: transformers.PreTrainedModel, config: LearnConfig) -> None:
     if config.freeze_embeddings:
         base = encoder.base_model
-        # Word, position and segment embeddings with their LayerNorm, where the architecture keeps them together.
+        # word, position and segment embeddings with their LayerNorm, if the architecture has them in one module
         embeddings = getattr(base, "embeddings", None) or encoder.get_input_embeddings()
         embeddings.requires_grad_(False)
-        if (out := encoder.get_output_embeddings()) is not None:  # a language model's, of which two rows are read
+        if (out := encoder.get_output_embeddings()) is not None:
             out.requires_grad_(False)
     if not config.freeze_layers:
         return
@@ -217,21 +217,67 @@ def _freeze(encoder: transformers.PreTrainedModel, config: LearnConfig) -> None:
         layer.requires_grad_(False)
 
 
-def _residuals_in_bfloat16(encoder: transformers.PreTrainedModel) -> None:
-    """Autocast would keep embeddings and so residuals in float32, and cast before each product: a tenth of a step."""
-    embeddings = getattr(encoder.base_model, "embeddings", None) or encoder.get_input_embeddings()
-    embeddings.register_forward_hook(lambda _module, _inputs, output: output.bfloat16())
-
-
 def _set_dropout(network: nn.Module, probability: float) -> None:
     for path, module in network.named_modules():
-        if is_adapter(path):  # has a dropout of its own
+        if is_adapter(path):  # has its own dropout
             continue
         if isinstance(module, nn.Dropout):
             module.p = probability
         for name, child in module.named_children():
-            if isinstance(child, nn.Identity) and "drop" in name:  # ModernBERT's, where it was trained without
+            if isinstance(child, nn.Identity) and "drop" in name:  # ModernBERT, trained without dropout
                 setattr(module, name, nn.Dropout(probability))
-        for name in ("dropout_prob", "attention_dropout"):  # attention that calls the function, not the module
+        for name in ("dropout_prob", "attention_dropout"):  # of attention that calls the function
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, probability)
+
+
+def copied(network: nn.Module) -> dict[str, Tensor]:
+    """Copy the network's weights to the CPU."""
+    return {name: value.detach().to("cpu", copy=True) for name, value in network.state_dict().items()}
+
+
+@torch.no_grad()
+def mix(network: nn.Module, start: Weights, trained: Weights, share: float) -> None:
+    """Set weights to (1 - share) start + share trained, exactly one of them at the shares 0 and 1 (WiSE-FT).
+
+    Wortsman et al. 2022, "Robust fine-tuning of zero-shot models". For an adapter B A, which starts at B = 0, only B is
+    mixed: this mixes the merged weights. Integer buffers stay as trained.
+    """
+    for name, own in network.state_dict().items():
+        end = trained[name]
+        if share == 0:  # lerp would lose the sign of a zero
+            end = start[name]
+        elif share != 1 and end.is_floating_point() and not is_adapter_input(name):
+            end = torch.lerp(start[name], end, share)
+        own.copy_(end)
+
+
+def take_best_mix(
+    network: nn.Module,
+    start: Weights,
+    trained: Weights,
+    shares: Sequence[float],
+    known: Mapping[float, float],
+    measure: Callable[[], float],
+) -> dict[float, float]:
+    """Give `network` the best mix among `shares` and 1; return the dev measure by share.
+
+    `measure` returns the dev measure of the network as it is (larger is better); `known` has those known already. All
+    workers call it and try the same shares in the same order.
+    """
+    dev = dict(known)
+    for share in (*shares, 1.0):
+        if share not in dev:
+            mix(network, start, trained, share)
+            dev[share] = measure()
+    mix(network, start, trained, best_share(dev))
+    return dev
+
+
+def best_share(dev: Mapping[float, float]) -> float:
+    """The share with the best dev measure; ties go to the largest.
+
+    >>> best_share({0.0: 0.4, 0.5: 0.6, 1.0: 0.6})
+    1.0
+    """
+    return max(dev, key=lambda share: (dev[share], share))

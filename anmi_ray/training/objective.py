@@ -8,6 +8,7 @@ Legend: B lists, K documents of a list, N pairs, H inputs of the last layer.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.core.errors import ConfigError, TrainingError
-from anmi_ray.training.balance import Measured, make_balance, numbers
+from anmi_ray.training.balance import Measured, Scalars, make_balance, numbers
 from anmi_ray.training.batching import MicroBatch
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.losses import (
@@ -29,7 +30,6 @@ from anmi_ray.training.losses import (
     weighted_infonce,
 )
 from anmi_ray.training.module import Trainable
-from anmi_ray.training.scalars import Scalars
 
 LOSS_RATE = 0.02  # learning rate of the loss parameters, a few scalars: temperature, balance
 SHARPEST = 100.0  # largest 1/τ of a learned temperature (CLIP)
@@ -40,8 +40,39 @@ _GRID = ("slot_N", "mask_BK", "weight_BK", "rating_BK", "precision_BK", "mean_B"
 Figures = dict[str, float | int | None]
 
 
-class Objective:
-    """The loss of a run. Per step: `of` for each micro-batch, then `sums`, which are added over workers, then `finish`.
+class Losses(ABC):
+    """The loss of a run. Per step: `of` each micro-batch, then `sums`, added over workers, then `finish`."""
+
+    @abstractmethod
+    def of(self, batch: Any, phase: Phase) -> Callable[..., Tensor]:
+        """Return a micro-batch's part of the step's loss, as a function of the module's outputs; it adds to `sums`."""
+
+    @abstractmethod
+    def loss_of(self, batch: Any, phase: Phase, *given: Tensor) -> float:
+        """Return a micro-batch's part of the step's loss, without adding to `sums`."""
+
+    @abstractmethod
+    def sums(self) -> list[float]:
+        """Return the sums over the step's micro-batches on this worker, and reset them."""
+
+    @abstractmethod
+    def finish(self, totals: Sequence[float], phase: Phase, step: int) -> Figures:
+        """Return the step's figures from the sums of all workers: at least loss, pairs, tokens, and varied.
+
+        varied: 0 if all outputs were constant.
+        """
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint as JSON values."""
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore `state`."""
+        del state
+
+
+class Objective(Losses):
+    """The loss of a reranker.
 
     Raises ConfigError if the settings need the share of false negatives (`false_negative_rate`) and it is None.
     """
@@ -94,7 +125,6 @@ class Objective:
 
     @torch.no_grad()
     def loss_of(self, batch: MicroBatch, phase: Phase, *given: Tensor) -> float:
-        """Return a micro-batch's part of the step's mean loss over lists, without adding to `sums`."""
         _, parts = self._parts(self._grid(batch), *given)
         return float(self._weigh(parts, phase, len(batch.mean_B))[0])
 
@@ -143,7 +173,8 @@ class Objective:
         error = parts[1].sum() / per_step
         first, second = self.balance.weights(self.weights, phase.alpha)
         # leave out terms of zero weight: 0 · ∞ would be NaN
-        terms = [weight * part for weight, part in ((first, ranking), (second, error)) if not _is_zero(weight)]
+        weighted = ((first, ranking), (second, error))
+        terms = [weight * part for weight, part in weighted if isinstance(weight, Tensor) or weight != 0.0]
         loss = torch.stack(terms).sum()
         if (more := self.balance.more(self.weights)) is not None:
             loss = loss + more * lists / per_step
@@ -166,7 +197,6 @@ class Objective:
         self._gradients_2H = gradients_2H if self._gradients_2H is None else self._gradients_2H + gradients_2H
 
     def sums(self) -> list[float]:
-        """Return the sums over the step's micro-batches on this worker, and reset them."""
         learned = [value / self.world for scalars in (self.weights, self.sharpness) for value in scalars.gradients()]
         gradients = [] if self._gradients_2H is None else self._gradients_2H.flatten().tolist()
         totals = [*self._sums.tolist(), *learned, *gradients]
@@ -175,7 +205,7 @@ class Objective:
         return totals
 
     def finish(self, totals: Sequence[float], phase: Phase, step: int) -> Figures:
-        """Return the step's figures from the sums of all workers, and update the loss parameters.
+        """Also updates the loss parameters.
 
         Raises TrainingError if the debiased loss was clamped for most lists over CLAMPED_STEPS steps.
         """
@@ -241,12 +271,10 @@ class Objective:
         return share
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint as JSON values."""
         parts = {"weights": self.weights.state(), "sharpness": self.sharpness.state(), "balance": self.balance.state()}
         return parts | {"clamped_steps": self._clamped_steps}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`."""
         for name in ("weights", "sharpness", "balance"):
             getattr(self, name).load(state[name])
         self._clamped_steps = state["clamped_steps"]
@@ -256,10 +284,6 @@ def _negative_weights(on: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Return Σ w of rated negatives and of all negatives; random and in-batch ones are not rated."""
     weight = torch.where(on["mask_BK"], on["weight_BK"], 0.0)[:, 1:]
     return weight[on["rating_BK"][:, 1:].isfinite()].sum(), weight.sum()
-
-
-def _is_zero(weight: float | Tensor) -> bool:
-    return not isinstance(weight, Tensor) and weight == 0.0
 
 
 def _positive_share(config: TrainConfig, false_negative_rate: float | None) -> float:

@@ -1,15 +1,15 @@
-"""A pair classifier under training: scores of an ensemble on pairs of documents, the losses against them, and its task.
+"""Training a distilled judge on an ensemble's scores of pairs of documents: inputs, loss, and task.
 
-A pair has two inputs, one a presentation order: (first a, second b), then (first b, second a). Each epoch shows one of
-them, by hash; where each document is scored alone the two inputs are the documents, both are shown, and the difference
-of their scores is the logit. Legend: P pairs, R = 2P inputs, B rows of a micro-batch, N inputs of it, L labels.
+Pair p has the inputs 2p and 2p + 1. Read together, they are the presentation orders (a, b) and (b, a), of which each
+epoch shows one, by hash. Read apart, they are the documents a and b; the difference of their scores is the logit.
+Legend: P pairs, R = 2P inputs, B rows of a micro-batch, N inputs of it, L labels.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -26,44 +26,93 @@ from anmi_ray.config.objective import CurriculumConfig
 from anmi_ray.config.train import TrainExecution
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import uniforms
-from anmi_ray.models.pairs import Batch
+from anmi_ray.models.classifier import PairClassifier, TokenInputs
+from anmi_ray.models.cross_encoder import SCORE_TOKENS, tensors
+from anmi_ray.models.pairs import Batch, Ragged, length_batches, scoring_batches
+from anmi_ray.models.reranker import Reranker
 from anmi_ray.models.texts import TextPairs
 from anmi_ray.training.batching import lists_of_step, shared_out
 from anmi_ray.training.checks import check_positions
 from anmi_ray.training.curriculum import Curriculum, Phase
 from anmi_ray.training.engine import Engine
 from anmi_ray.training.module import Inputs, Learner
-from anmi_ray.training.objective import CONSTANT_SPREAD, Figures
-from anmi_ray.training.pair_inputs import Logits, PairReader
+from anmi_ray.training.objective import CONSTANT_SPREAD, Figures, Losses
+from anmi_ray.training.task import Task
 from anmi_ray.training.training_set import Shuffle
 from anmi_ray.training.vectors import cosines
 
 SHARPNESS = 20.0  # of cosines, at the start
+Rows = NDArray[np.int64]
+Logits = NDArray[np.float32]
+
+
+class Together:
+    """Inputs with a query and both documents, read together.
+
+    single: whether an input has one document, so that a pair's logit is a difference of two scores.
+    """
+
+    single = False
+
+    def __init__(self, inputs: TokenInputs) -> None:
+        self._inputs = inputs
+        self.tokens_R = inputs.lengths
+
+    def inputs(self, row_N: Rows, token_budget: int, on_gpu: bool = False) -> tuple[Inputs, Rows]:
+        """Return batches of similar length, and the position in `row_N` of each output."""
+        parts = length_batches(self.tokens_R[row_N], token_budget, on_gpu)
+        return [self._inputs.batch(row_N[part]) for part in parts], np.concatenate(parts)
+
+    def infer(self, model: PairClassifier, row_N: Rows) -> Logits:
+        """Logits float32[N, L]."""
+        logits = np.zeros((len(row_N), len(model.labels)), dtype=np.float32)
+        with torch.inference_mode():
+            for part in scoring_batches(self.tokens_R[row_N], SCORE_TOKENS, model.device):
+                output = model.network(**tensors(self._inputs.batch(row_N[part]), model.device))
+                logits[part] = output.reshape(len(part), -1).float().cpu().numpy()
+        return logits
+
+
+class Apart:
+    """Inputs with a query and one document: input r has the query query_R[r] and document r."""
+
+    single = True
+
+    def __init__(self, model: Reranker, queries: Ragged, query_R: Rows, documents: Ragged) -> None:
+        self._pairs = model.pairs
+        self._texts = queries, query_R, documents
+        self.tokens_R = self._pairs.pair_lengths(queries, query_R, documents, np.arange(len(query_R)))
+
+    def inputs(self, row_N: Rows, token_budget: int, on_gpu: bool = False) -> tuple[Inputs, Rows]:
+        """As `Together.inputs`; for a bi-encoder, texts and their pairs."""
+        queries, query_R, documents = self._texts
+        each = np.arange(len(row_N))
+        return self._pairs.inputs(queries, query_R[row_N], documents, each, row_N, token_budget, on_gpu)
+
+    def infer(self, model: Reranker, row_N: Rows) -> Logits:
+        """Scores float32[N, 1]."""
+        queries, query_R, documents = self._texts
+        return model.score_tokens(queries, query_R[row_N], documents, row_N)[:, None]
 
 
 @dataclass(frozen=True)
 class PairSet:
-    """Pairs with their inputs and scores, score_P[p] in [0, 1], 0 where all judges prefer document a."""
+    """Pairs with their inputs and scores in [0, 1]: 0 if all judges prefer document a."""
 
     comparison_P: NDArray[np.uint8]
     score_P: NDArray[np.float64]
-    reader: PairReader
+    reader: Together | Apart
 
     def __len__(self) -> int:
         return len(self.score_P)
 
     @cached_property
-    def tokens_R(self) -> NDArray[np.int64]:
-        """Tokens of every input."""
-        return self.reader.tokens_R
-
-    @cached_property
     def order(self) -> Shuffle:
-        """The pairs in the order of an epoch."""
+        """Order of the pairs in an epoch."""
         return Shuffle(self.comparison_P)
 
     def swapped(self, pair_B: NDArray[np.int64], seed: int, epoch_B: NDArray[np.int64]) -> NDArray[np.int64]:
-        """For each pair 1 where its epoch shows document b first: by hash in even epochs, the other one in odd ones."""
+        """Return 1 for pairs whose epoch shows document b first: by hash in even epochs, the opposite in odd ones."""
         drawn_B = np.zeros(len(pair_B), dtype=bool)
         for two in np.unique(epoch_B // 2).tolist():
             of = epoch_B // 2 == two
@@ -73,10 +122,10 @@ class PairSet:
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Inputs of one forward call; the n-th logit belongs to row place_N[n].
+    """Inputs of one forward call.
 
-    score_B float32[B]: the score of the document shown second, of a row of pairs read together; of documents read
-    alone of every two rows.
+    place_N: row of each output.
+    score_B: score of each pair's second document.
     """
 
     batches: Inputs
@@ -85,20 +134,20 @@ class PairBatch:
 
     @property
     def tokens(self) -> int:
-        """Tokens computed, padding included."""
+        """Number of tokens including padding."""
         return sum(batch.tokens for batch in self.batches)
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Pairs that nothing is trained on, and the measure of their logits float32[R, L] at a step (larger is better)."""
+    """Pairs not trained on, and the measure of their logits float32[R, L] at a step (larger is better)."""
 
     pairs: PairSet
     measure: Callable[[int, Logits], float]
 
 
 def soft_labels(score_B: Tensor, target: Target) -> Tensor:
-    """What logits are trained towards, [B, L]: of `two-head` two probabilities, else a distribution.
+    """Training targets [B, L]: two probabilities for `two-head`, else a distribution.
 
     binary: (1 - c, c). ternary: P(tie) = 1 - |2c - 1|, the rest on the preferred side. two-head: (c, |2c - 1|).
     """
@@ -111,7 +160,7 @@ def soft_labels(score_B: Tensor, target: Target) -> Tensor:
 
 
 def preference_loss(logits_BL: Tensor, score_B: Tensor, target: Target) -> Tensor:
-    """Cross-entropy [B] in nats of logits against `soft_labels`; of `two-head` the sum of both logits' own."""
+    """Cross-entropy [B] in nats of logits against `soft_labels`; for `two-head` the sum over both logits."""
     label_BL = soft_labels(score_B, target)
     if target == "two-head":
         return functional.binary_cross_entropy_with_logits(logits_BL, label_BL, reduction="none").sum(1)
@@ -119,13 +168,13 @@ def preference_loss(logits_BL: Tensor, score_B: Tensor, target: Target) -> Tenso
 
 
 def as_logits(score_R: Tensor) -> Tensor:
-    """Logits [B, 2] (first, second) of pairs whose documents are scored alone, rows 2i and 2i + 1."""
+    """Logits [B, 2] of pairs read apart, from the scores of rows 2i and 2i + 1."""
     difference = score_R[1::2] - score_R[::2]
     return torch.stack([torch.zeros_like(difference), difference], dim=1)
 
 
 class PairLearner(Learner):
-    """What the network gives of a micro-batch; of a bi-encoder's cosines, times a learned sharpness."""
+    """Outputs of the network for a micro-batch; cosines are multiplied by a learned sharpness."""
 
     def __init__(self, model: Any, config: DistillConfig, execution: TrainExecution) -> None:
         super().__init__(model.network, model.device, config, execution)
@@ -134,18 +183,17 @@ class PairLearner(Learner):
         self.to(model.device)
 
     def rates(self) -> dict[int, float]:
-        """That of the sharpness."""
         return {} if self.log_sharpness is None else {id(self.log_sharpness): self._rate}
 
     def forward(self, batches: Inputs) -> tuple[Tensor]:
-        """Scores float32[N] or logits [N, L], in the order of the inputs."""
+        """Return scores float32[N] or logits [N, L]."""
         if self.log_sharpness is None:
             return (torch.cat(self.logits(cast(list[Batch], batches))).float(),)
         return (self.log_sharpness.exp() * cosines(self, cast(TextPairs, batches))[0],)
 
 
-class PreferenceLoss:
-    """The loss of a step, the mean over its pairs; figures: loss, the share of decided pairs on the right side."""
+class PreferenceLoss(Losses):
+    """The mean loss over a step's pairs, and the share of decided pairs on the right side."""
 
     def __init__(self, device: torch.device, config: DistillConfig, single: bool) -> None:
         self.device = device
@@ -166,8 +214,6 @@ class PreferenceLoss:
         return preference_loss(logits_BL, score_B, target).sum() / self.config.per_step, logits_BL, score_B
 
     def of(self, batch: PairBatch, phase: Phase) -> Callable[..., Tensor]:
-        """The loss of a micro-batch as its share of the step's, from the logits; adds to `sums`."""
-
         def objective(given: Tensor) -> Tensor:
             loss, logits_BL, score_B = self._loss(batch, given)
             with torch.no_grad():
@@ -184,42 +230,32 @@ class PreferenceLoss:
 
     @torch.no_grad()
     def loss_of(self, batch: PairBatch, phase: Phase, *given: Tensor) -> float:
-        """The same as a number, adding to nothing."""
         return float(self._loss(batch, given[0])[0])
 
     def sums(self) -> list[float]:
-        """What the step's micro-batches of this worker add up to; begins anew."""
         totals = self._sums.tolist()
         self._sums.zero_()
         return totals
 
     def finish(self, totals: Sequence[float], phase: Phase, step: int) -> Figures:
-        """The step's figures from the sums of all workers."""
         loss, right, decided, inputs, tokens, *moments = totals
         accuracy = right / decided if decided else None
         varied = self._varied(torch.tensor(moments, dtype=torch.float64).view(2, -1) / self.config.per_step)
         return {"loss": loss, "accuracy": accuracy, "varied": varied, "pairs": inputs, "tokens": tokens}
 
     def _varied(self, moments_2L: Tensor) -> bool:
-        """Whether a logit differs between the step's pairs, from means and mean squares; of a single pair none can."""
+        """Return whether a logit differs between the step's pairs, from means and mean squares."""
         if self.config.per_step == 1:
             return True
         mean_L, square_L = moments_2L
-        # of large logits relative to their size: what rounding leaves of their squares is no difference
+        # relative for large logits: rounding of their squares is not a difference
         least_L = CONSTANT_SPREAD**2 * square_L.clamp(min=1.0)
         return bool((square_L - mean_L**2 > least_L).any())
-
-    def state(self) -> dict[str, Any]:
-        """Nothing: nothing is learned beside the model."""
-        return {}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
 
 
 @dataclass(frozen=True)
 class _Unit:
-    """A pair in the order that a step shows."""
+    """A pair as shown in a step."""
 
     pair: int
     rows: tuple[int, ...]
@@ -227,16 +263,14 @@ class _Unit:
     tokens: int
 
 
-class PreferenceTask:
-    """A pair classifier (or the cross-encoder whose differences it is) and its pairs.
+class PreferenceTask(Task):
+    """A pair classifier, or a reranker whose score differences are the logits, and its pairs.
 
-    Raises DataError where there are fewer pairs than labels or every score is a tie; ConfigError where inputs are
-    longer than the model's positions, or the network's `Learner` does.
+    Raises DataError as `check_pairs`, ConfigError as `check_positions` and `Learner`.
     """
 
     constant = "every pair got the same logits"
     has_dev = True
-    interpolate: tuple[float, ...] = ()
 
     def __init__(
         self,
@@ -247,22 +281,20 @@ class PreferenceTask:
         execution: TrainExecution,
     ) -> None:
         check_pairs(data, config)
-        check_positions(model.network, int(data.tokens_R.max()), "inputs", config.group)
-        self.config = config
+        check_positions(model.network, int(data.reader.tokens_R.max()), "inputs", config.group)
+        self.config: DistillConfig = config
         self.data = data
         self.held = held
         self.items = len(data)
-        self.curriculum = Curriculum(CurriculumConfig(), 1.0)  # all pairs at all times
+        self.curriculum = Curriculum(CurriculumConfig(), 1.0)  # all pairs in every step
         self.result = copy.copy(model)
-        self.result.network = copy.deepcopy(model.network)  # engines may partition or wrap the other one
+        self.result.network = copy.deepcopy(model.network)  # engines may partition or wrap the other
         self.module: Learner = PairLearner(model, config, execution)
 
     def losses(self, world: int) -> PreferenceLoss:
-        """Cross-entropy against the scores; its value does not depend on the number of workers."""
         return PreferenceLoss(self.module.device, self.config, self.data.reader.single)
 
     def batches(self, step: int, phase: Phase, execution: TrainExecution, rank: int, world: int) -> list[PairBatch]:
-        """The micro-batches of a worker's share of a step."""
         self.config.check_workers(world)
         units = self._units(step)
         units.sort(key=lambda unit: (-unit.tokens, unit.pair))
@@ -273,7 +305,7 @@ class PreferenceTask:
         chosen = np.array(lists_of_step(self.data, self.config, step), dtype=np.int64)
         pair_B = chosen[:, 0]
         epoch_B = chosen[:, 1]
-        tokens = self.data.tokens_R
+        tokens = self.data.reader.tokens_R
         score = self.data.score_P
         if self.data.reader.single:
             return [
@@ -292,7 +324,6 @@ class PreferenceTask:
         return PairBatch(batches, place, np.array([unit.score for unit in units], dtype=np.float32))
 
     def evaluate(self, engine: Engine, step: int) -> float:
-        """The measure of the held-out pairs' logits in both orders."""
         pairs = self.held.pairs
         scorer = self.result.scorer(self.config.precision)
         output = engine.over_rows(2 * len(pairs), lambda rows: pairs.reader.infer(scorer, rows))
@@ -301,7 +332,7 @@ class PreferenceTask:
 
 
 def both_orders(score_R: NDArray[np.float32]) -> Logits:
-    """Logits float32[R, 2] of both orders of pairs whose documents are scored alone."""
+    """Logits float32[R, 2] of both orders of pairs read apart."""
     difference = score_R[1::2] - score_R[::2]
     logits = np.zeros((len(score_R), 2), dtype=np.float32)
     logits[::2, 1] = difference
@@ -310,7 +341,7 @@ def both_orders(score_R: NDArray[np.float32]) -> Logits:
 
 
 def check_pairs(data: PairSet, config: DistillConfig) -> None:
-    """DataError where there is nothing to learn: too few pairs, scores outside [0, 1], or nothing but ties."""
+    """Raise DataError on too few pairs, scores outside [0, 1], or nothing but ties."""
     labels = 3 if config.target == "ternary" else 2
     remedy = f"raise {config.group}.sample.pairs"
     if len(data) <= labels:

@@ -1,20 +1,16 @@
-"""What the loop asks of a thing to train, and the first of them: a reranker, from lists of documents.
-
-Legend: N pairs of query and document.
-"""
+"""What the training loop trains: the interface, and the reranker's task. Legend: N pairs of query and document."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.models.pairs import Ragged
 from anmi_ray.models.reranker import Reranker
@@ -22,15 +18,15 @@ from anmi_ray.training.batching import MicroBatch, step_batches, weighed_gaps
 from anmi_ray.training.checks import before_training
 from anmi_ray.training.curriculum import Curriculum, Phase, make_curriculum
 from anmi_ray.training.engine import Engine
-from anmi_ray.training.late import trainable
 from anmi_ray.training.module import Learner
-from anmi_ray.training.objective import Figures, Objective
+from anmi_ray.training.objective import Losses, Objective
 from anmi_ray.training.training_set import TrainingSet
+from anmi_ray.training.vectors import trainable
 
 
 @dataclass(frozen=True)
 class DevSet:
-    """Tokenised pairs to rerank, and the measure of their scores float32[N] (larger is better)."""
+    """Tokenized pairs to rerank, and the measure of their scores float32[N] (larger is better)."""
 
     queries: Ragged
     query_N: NDArray[np.int64]
@@ -39,70 +35,42 @@ class DevSet:
     measure: Callable[[NDArray[np.float32]], float]
 
 
-class Losses(Protocol):
-    """The loss of a step. Per step: `of` every micro-batch, then `sums`, added up over workers, then `finish`."""
-
-    def of(self, batch: Any, phase: Phase) -> Callable[..., Tensor]:
-        """The loss of a micro-batch as its share of the step's, from what the module gives; adds to `sums`."""
-        ...
-
-    def loss_of(self, batch: Any, phase: Phase, *given: Tensor) -> float:
-        """The same as a number, adding to nothing."""
-        ...
-
-    def sums(self) -> list[float]:
-        """What the step's micro-batches of this worker add up to; begins anew."""
-        ...
-
-    def finish(self, totals: Sequence[float], phase: Phase, step: int) -> Figures:
-        """The step's figures from the sums of all workers: at least loss, pairs, tokens, and varied (else constant)."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint needs, as JSON values."""
-        ...
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
-        ...
-
-
-class Task(Protocol):
+class Task(ABC):
     """Something to train.
 
-    items: what one epoch shows; module: what engines train; result: what they train, with whole weights, for dev and
-    in the end; constant: what is wrong where figures stay without variation; has_dev: whether `evaluate` has anything;
-    interpolate: shares of the trained weights to try, the rest the start's, which `result` has at first.
+    config: a LearnConfig
+    items: number of items of an epoch
+    module: what engines train
+    result: a copy of the model that gets whole weights, for dev and as the result; it starts untrained
+    constant: what is wrong if figures show no variation
+    has_dev: whether `evaluate` has anything to measure
+    interpolate: shares of the trained weights to try, the rest the start's
     """
 
+    config: Any
     items: int
     curriculum: Curriculum
     module: Learner
     result: Any
     constant: str
     has_dev: bool
-    interpolate: tuple[float, ...]
+    interpolate: tuple[float, ...] = ()
 
-    @property
-    def config(self) -> LearnConfig:
-        """The settings."""
-        ...
-
+    @abstractmethod
     def losses(self, world: int) -> Losses:
-        """The loss, for so many workers."""
-        ...
+        """Return the loss for `world` workers."""
 
+    @abstractmethod
     def batches(self, step: int, phase: Phase, execution: TrainExecution, rank: int, world: int) -> list[Any]:
-        """The micro-batches of a worker's share of a step: a pure function of what is given."""
-        ...
+        """Return the micro-batches of a worker's share of a step, a pure function of its arguments."""
 
+    @abstractmethod
     def evaluate(self, engine: Engine, step: int) -> float:
-        """The dev measure of `result`, each worker computing its share; NaN where what it gives is not finite."""
-        ...
+        """Return the dev measure of `result`, each worker computing its share; NaN if outputs are not finite."""
 
 
-class Ranking:
-    """A reranker and its lists; raises as `before_training` and the network's `Learner` do."""
+class Ranking(Task):
+    """A reranker and its lists. Raises as `before_training` and `Learner`."""
 
     constant = "every document of a list got one score"
 
@@ -116,7 +84,7 @@ class Ranking:
         steps: int,
         false_negative_rate: float | None,
     ) -> None:
-        self.config = config
+        self.config: TrainConfig = config
         self.data = data
         self.dev = dev
         self.items = len(data)
@@ -125,24 +93,20 @@ class Ranking:
         self.false_negative_rate = false_negative_rate
         # with a learned balance both terms always have weight, whatever alpha is
         alpha = config.balance.alpha if config.balance.rule == "fixed" else 0.5
-        told_dev = self.has_dev and bool(config.dev_points)
-        self.curriculum = make_curriculum(config.curriculum, alpha, weighed_gaps(data), steps, config.seed, told_dev)
+        dev_points = self.has_dev and bool(config.dev_points)
+        self.curriculum = make_curriculum(config.curriculum, alpha, weighed_gaps(data), steps, config.seed, dev_points)
         before_training(model, data, config, self.curriculum)
-        # Engines may partition or wrap the network; this copy takes whole weights, for dev and for the result.
-        self.result = type(model)(copy.deepcopy(model.network), model.pairs, model.name)
+        self.result = type(model)(copy.deepcopy(model.network), model.pairs, model.name)  # engines may wrap the other
         self._module = trainable(model, config, execution)
-        self.module: Learner = self._module
+        self.module = self._module
 
-    def losses(self, world: int) -> Losses:
-        """The hybrid objective."""
+    def losses(self, world: int) -> Objective:
         return Objective(self._module, self.config, world, self.false_negative_rate)
 
     def batches(self, step: int, phase: Phase, execution: TrainExecution, rank: int, world: int) -> list[MicroBatch]:
-        """As `step_batches`."""
         return step_batches(self.data, self.config, step, phase, execution, rank, world)
 
     def evaluate(self, engine: Engine, step: int) -> float:
-        """The measure of the dev pairs' scores."""
         dev = self.dev
         assert dev is not None
         scorer = self.result.scorer(self.config.precision)

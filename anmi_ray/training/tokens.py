@@ -1,8 +1,7 @@
-"""Texts become token lists once: in a file that all workers of a node map into memory and a resumed run finds again.
+"""Tokenize texts once, into a file that all workers of a node map into memory and a resumed run reuses.
 
-The file is named by what decides its content, the tokenizer and the texts, and appears whole (temporary file, fsync,
-os.replace). Its checksum is compared whenever it is opened; a wrong one is made anew. Of the texts themselves, memory
-holds a chunk at a time.
+The file is named by a hash of tokenizer and texts, published whole, and made anew if its checksum is wrong. Memory
+holds a chunk of the texts at a time.
 Layout: header (magic, N texts, V tokens kept, CRC-32 of the rest), int32[V] tokens, zeros up to a multiple of 8,
 int64[N + 1] where each list begins, int64[N] tokens that each text has; all little endian.
 """
@@ -31,8 +30,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import ID_BYTES, copy_hash, id_array, id_matrix, mix
-from anmi_ray.models.pairs import PairTokenizer, Ragged, document_text
-from anmi_ray.models.texts import TextTokenizer
+from anmi_ray.models.pairs import Ragged, TextsTokenizer, document_text
 
 _HEADER = struct.Struct("<8sqqq")
 _MAGIC = b"anmitok1"
@@ -42,7 +40,7 @@ _CHUNK = 4096  # texts that are Python strings at a time
 
 @dataclass(frozen=True)
 class TokenCache:
-    """Where token lists are kept; `notice` is told where that cannot be, and they are made in memory."""
+    """A folder of token lists; `notice` receives why they are made in memory instead."""
 
     folder: Path
     notice: Callable[[str], None] = lambda _: None
@@ -54,9 +52,9 @@ class TokenCache:
         content: bytes,
         chunks: Callable[[], Iterable[list[str]]],
     ) -> Ragged:
-        """Token lists by `code`, of which `how` is a hash, of the texts that `chunks()` gives, `content` theirs.
+        """Token lists by `code`, with hash `how`, of the texts of `chunks()`, with hash `content`.
 
-        One process of a node makes them, while the others wait for it.
+        One process of a node makes them while the others wait.
         """
         name = hashlib.blake2b(how + content, digest_size=16).hexdigest()
         path = self.folder / f"{name}.tokens"
@@ -70,13 +68,13 @@ class TokenCache:
                     if (lists := _open(path)) is None:
                         raise OSError(f"{path} is not what was written")
         except OSError as error:
-            self.notice(f"tokenised texts cannot be kept, every worker makes its own: {error}")
+            self.notice(f"tokenized texts cannot be kept, every worker makes its own: {error}")
             lists = None
         return joined(map(code, chunks())) if lists is None else lists
 
 
 def joined(parts: Iterable[Ragged]) -> Ragged:
-    """All lists of `parts`, one after the other."""
+    """Concatenate the lists of `parts`."""
     lists = list(parts)
     lengths = [np.diff(part.start) for part in lists]
     start = np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *lengths]))]).astype(np.int64)
@@ -90,13 +88,14 @@ def tokenised(
     columns: tuple[str, ...],
     ids: pa.Array,
     place: str,
-    pairs: PairTokenizer | TextTokenizer,
+    pairs: TextsTokenizer,
     cache: TokenCache | None,
 ) -> tuple[Ragged, NDArray[np.int64]]:
-    """Token lists of the texts of `ids`, and for each id which list is its own.
+    """Token lists of the texts of `ids`, and the index of each id's list.
 
-    A text is what the `columns` hold, (title, text) of documents or (text,) of queries. `tables` are read one at a time
-    and more than once, and may repeat a row (a document in several buckets). Raises DataError where an id is in none.
+    columns: (title, text) for documents, (text,) for queries.
+    tables: read one at a time, more than once; they may repeat rows.
+    Raises DataError if an id is in no table.
     """
     list_D = np.full(len(ids), -1, dtype=np.int64)
     content = hashlib.blake2b(digest_size=16)
@@ -126,7 +125,7 @@ def tokenised(
 
 
 def copies(tables: Sequence[pa.Table], ids: pa.Array) -> NDArray[np.int64]:
-    """For each document of `ids` a number that it shares with its copies (`identity.copy_hash`)."""
+    """Number of each document of `ids`, shared by copies (`identity.copy_hash`)."""
     hashes = np.zeros((len(ids), ID_BYTES), dtype=np.uint8)
     for id_R, rows in _rows(tables, "doc_id", ("title", "text"), ids):
         texts = zip(*(column.to_pylist() for column in rows.columns), strict=True)
@@ -137,7 +136,7 @@ def copies(tables: Sequence[pa.Table], ids: pa.Array) -> NDArray[np.int64]:
 def _rows(
     tables: Iterable[pa.Table], key: str, columns: tuple[str, ...], ids: pa.Array
 ) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
-    """Of every table the rows with ids that no table before had: their positions in `ids`, and the columns."""
+    """Yield, for each table, the rows with new ids: their positions in `ids`, and the columns."""
     seen = np.zeros(len(ids), dtype=bool)
     for table in tables:
         at = pc.fill_null(pc.index_in(table[key].combine_chunks(), value_set=ids), -1).to_numpy().astype(np.int64)
@@ -149,7 +148,7 @@ def _rows(
 
 
 def _add(content: hashlib.blake2b, rows: pa.Table) -> None:
-    """Take the texts of some rows into a hash."""
+    """Update a hash with the texts of some rows."""
     for column in rows.columns:
         for chunk in column.cast(pa.large_string()).chunks:
             _, offsets, text = chunk.buffers()
@@ -158,29 +157,24 @@ def _add(content: hashlib.blake2b, rows: pa.Table) -> None:
             content.update(memoryview(text)[end[0] : end[-1]] if text else b"")
 
 
-def _tokenizer(pairs: PairTokenizer | TextTokenizer, columns: tuple[str, ...]) -> bytes:
-    """What decides the token lists besides the texts."""
+def _tokenizer(pairs: TextsTokenizer, columns: tuple[str, ...]) -> bytes:
+    """Hash of what determines the token lists besides the texts."""
     state = json.loads(pairs.tokenizer.backend_tokenizer.to_str())  # type: ignore[attr-defined]
-    for changing in ("truncation", "padding"):  # of the newest call, and without effect on these lists
+    for changing in ("truncation", "padding"):  # of the last call, without effect on these lists
         state.pop(changing, None)
     kind = type(pairs.tokenizer)
-    others = [tokenizers.__version__, kind.__module__, kind.__qualname__, pairs.max_tokens, columns]
-    if isinstance(pairs, TextTokenizer):
-        others += pairs.form
-    elif pairs.prompt is not None:
-        others += [pairs.prompt.text]
+    others = [tokenizers.__version__, kind.__module__, kind.__qualname__, pairs.max_tokens, columns, *pairs.form]
     return hashlib.blake2b(json.dumps([state, *others], sort_keys=True).encode(), digest_size=16).digest()
 
 
 def _write(path: Path, parts: Iterable[Ragged]) -> None:
-    """Publish a file of all lists of `parts`, which are not held."""
+    """Publish a file of all lists of `parts`, which are not kept in memory."""
     for left in path.parent.glob(f".{path.name}.*"):  # of a process that was killed
         left.unlink(missing_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with open(handle, "wb") as file:
-            file.write(bytes(_HEADER.size))
-            _publishable(file, parts)
+            _write_lists(file, parts)
         os.replace(name, path)
     except BaseException:
         with suppress(OSError):
@@ -188,7 +182,8 @@ def _write(path: Path, parts: Iterable[Ragged]) -> None:
         raise
 
 
-def _publishable(file: BinaryIO, parts: Iterable[Ragged]) -> None:
+def _write_lists(file: BinaryIO, parts: Iterable[Ragged]) -> None:
+    file.write(bytes(_HEADER.size))
     kept = [np.zeros(0, np.int64)]
     lengths = [np.zeros(0, np.int64)]
     checksum = 0
@@ -214,11 +209,11 @@ def _publishable(file: BinaryIO, parts: Iterable[Ragged]) -> None:
 
 
 def _open(path: Path) -> Ragged | None:
-    """The lists of a file, mapped into memory; None where there is no such file or it is not what was written."""
+    """The lists of a file, mapped into memory; None if it is missing or damaged."""
     try:
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (FileNotFoundError, ValueError):  # the latter of an empty file
+    except (FileNotFoundError, ValueError):  # ValueError: empty file
         return None
     if len(mapped) < _HEADER.size:
         return None
@@ -226,23 +221,19 @@ def _open(path: Path) -> Ragged | None:
     begin = _HEADER.size + 4 * (tokens + tokens % 2)
     if magic != _MAGIC or min(texts, tokens) < 0 or len(mapped) != begin + 8 * (2 * texts + 1):
         return None
-    if _checksum(memoryview(mapped)[_HEADER.size :]) != checksum:
+    found = 0
+    for at in range(_HEADER.size, len(mapped), _BLOCK):
+        found = zlib.crc32(memoryview(mapped)[at : at + _BLOCK], found)
+    if found != checksum:
         return None
     values = np.frombuffer(mapped, "<i4", tokens, _HEADER.size)
     start = np.frombuffer(mapped, "<i8", texts + 1, begin)
     return Ragged(values, start, np.frombuffer(mapped, "<i8", texts, begin + 8 * (texts + 1)))
 
 
-def _checksum(content: memoryview) -> int:
-    checksum = 0
-    for at in range(0, len(content), _BLOCK):
-        checksum = zlib.crc32(content[at : at + _BLOCK], checksum)
-    return checksum
-
-
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold a lock that ends with its process; where the filesystem has none, several may do the same work."""
+    """Hold a lock that ends with its process; without file locks, several may do the same work."""
     with path.open("wb") as file:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,9 +1,7 @@
-"""Learning curves in TensorBoard, MLflow or W&B: thin adapters from the training log to the tools' own clients.
+"""Learning curves in TensorBoard, MLflow or W&B, by the tools' own clients and environment variables.
 
-Rank 0 writes. A curve has one point per step however often its run was killed: TensorBoard purges the steps that are
-written again, and MLflow and W&B get only steps that they do not have (a resumed run writes the same rows again).
-Addresses and keys come from the tools' own environment variables. Files go to `tracking/<fingerprint>/` of the root.
-Ray's integrations are not used: they start a new run when training resumes.
+Rank 0 writes. A curve has one point per step even if its run was resumed: TensorBoard purges the steps that are written
+again, MLflow and W&B get only new steps. Ray's integrations are not used: they start a new run on resuming.
 """
 
 from __future__ import annotations
@@ -61,21 +59,18 @@ def named(row: Row) -> dict[str, float]:
     {'loss/loss': 0.5, 'gradient/gradient_norm': 1.0, 'training/share': 0.25}
     """
     numbers = {key: float(value) for key, value in row.items() if key != "step" and value is not None}
-    return {f"{_group(key)}/{key}": value for key, value in numbers.items() if math.isfinite(value)}
-
-
-def _group(key: str) -> str:
-    matches = [
-        (len(prefix), group) for group, prefixes in GROUPS.items() for prefix in prefixes if key.startswith(prefix)
-    ]
-    return max(matches)[1] if matches else OTHER
+    prefixes = [(len(prefix), prefix, group) for group, several in GROUPS.items() for prefix in several]
+    groups = {
+        key: max([one for one in prefixes if key.startswith(one[1])], default=(0, "", OTHER))[2] for key in numbers
+    }
+    return {f"{groups[key]}/{key}": value for key, value in numbers.items() if math.isfinite(value)}
 
 
 class Tracker:
     """One tool.
 
-    errors: what it raises if it does not work
-    where: where a reader finds the curves
+    errors: what it raises if it fails.
+    where: where to find the curves.
     """
 
     errors: tuple[type[Exception], ...] = (OSError,)
@@ -197,9 +192,9 @@ class WandB(Tracker):
 
 
 class Curves:
-    """All trackers of a training, called with each row of its log. One that fails is given up; training continues.
+    """All trackers of a training, called with each row of its log; one that fails is dropped.
 
-    where: where each tracker's curves are, or at which step it was given up and why
+    where: where each tracker's curves are, or at which step and why it was dropped.
     """
 
     def __init__(self, trackers: Mapping[str, Tracker]) -> None:
@@ -233,7 +228,7 @@ class Curves:
 
 
 def open_curves(
-    trackers: Iterable[str], name: str, folder: Path, settings: Mapping[str, Any], shown: str | None = None
+    trackers: Sequence[str], name: str, folder: Path, settings: Mapping[str, Any], shown: str | None = None
 ) -> Curves:
     """Open the curves of the training `name` (its fingerprint). Raise ConfigError if a tracker cannot be opened.
 
@@ -244,7 +239,6 @@ def open_curves(
         "mlflow": lambda: MLflow(name, settings),
         "wandb": lambda: WandB(name, settings, folder),
     }
-    trackers = tuple(trackers)
     check(trackers)
     return Curves({tracker: makers[tracker]() for tracker in trackers})
 

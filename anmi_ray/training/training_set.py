@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import id_matrix, uniforms
-from anmi_ray.models.pairs import PairTokenizer, Ragged
+from anmi_ray.models.pairs import Ragged, TextsTokenizer
 from anmi_ray.models.texts import TextTokenizer
 from anmi_ray.training.tokens import TokenCache, copies, tokenised
 
@@ -66,7 +66,7 @@ class TrainingSet:
     tokens_P: NDArray[np.int64]
     queries: Ragged
     documents: Ragged
-    pairs: PairTokenizer | TextTokenizer
+    pairs: TextsTokenizer
     copy_D: NDArray[np.int64]
     own_Q: NDArray[np.int64]
 
@@ -123,15 +123,17 @@ def prepare(
     examples: Iterable[pa.Table],
     texts: Sequence[pa.Table],
     queries: Sequence[pa.Table],
-    pairs: PairTokenizer | TextTokenizer,
+    pairs: TextsTokenizer,
     cache: TokenCache | None = None,
     own: Sequence[pa.Table] = (),
 ) -> TrainingSet:
-    """Join Example tables with their texts and tokenise each text once; sorted by example, whatever the files' order.
+    """Join Example tables with their texts and tokenize each text once; lists are sorted by example.
 
-    `texts` are Text tables, `queries` Query tables (all splits allowed), `own` pairs of a query and the document that
-    is the query itself, all read one at a time. Token lists are kept in memory, or in `cache`. Raises DataError where
-    there is no example, an example is its anchor alone, a text is missing, or a query's ratings have no spread.
+    texts, queries: Text and Query tables (of all splits), read one at a time.
+    own: tables of pairs of a query and the document that is the query itself.
+    cache: keeps the token lists; None: in memory.
+    Raises DataError if there is no example, an example has only an anchor, a text is missing, or a query's ratings have
+    no spread.
     """
     example = pa.concat_tables(list(examples))
     if not example.num_rows:
@@ -155,7 +157,7 @@ def prepare(
     document = list_D[document]
     query_lists, list_Q = tokenised(queries, "query_id", ("text",), query_ids, "queries", pairs, cache)
     query = list_Q[query]
-    lent = isinstance(pairs, TextTokenizer)  # documents that are read alone can be negatives of other lists
+    apart = isinstance(pairs, TextTokenizer)  # documents can be negatives of other lists
     return TrainingSet(
         example_E=id_matrix(example["example_id"]),
         query_E=query,
@@ -174,7 +176,7 @@ def prepare(
         queries=query_lists,
         documents=documents,
         pairs=pairs,
-        copy_D=copies(texts, document_ids)[np.argsort(list_D)] if lent else np.arange(len(documents)),
+        copy_D=copies(texts, document_ids)[np.argsort(list_D)] if apart else np.arange(len(documents)),
         own_Q=_own(own, query_ids, document_ids, list_D)[np.argsort(list_Q)],
     )
 
@@ -193,10 +195,9 @@ def _own(
 
 
 def precision(error_P: NDArray[np.float64], spread_P: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Weights of squared errors by what is known of their targets, with mean 1; 0 where there is no target (error NaN).
+    """Weights of squared errors, with mean 1, by the standard errors of their targets; 0 without a target (error NaN).
 
-    1/(se² + s²), s = MISFIT σ_q, over an exact target's 1/s²: error and spread are in one unit, which cancels. Over the
-    mean of all documents with a target, so the regression term is as large beside the ranking term as without weights.
+    s²/(se² + s²) over its mean, with s = MISFIT σ_q.
 
     >>> precision(np.array([0.0, 50.0, np.nan]), np.array([100.0, 100.0, 100.0]))
     array([1.33333333, 0.66666667, 0.        ])
@@ -208,12 +209,12 @@ def precision(error_P: NDArray[np.float64], spread_P: NDArray[np.float64]) -> ND
 
 
 def numbered(ids: pa.Array | pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:
-    """Every id's position among the distinct ids, and these."""
+    """Index of each id among the distinct ids, and the distinct ids."""
     array = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
     coded = array.dictionary_encode()
     return coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), coded.dictionary
 
 
 def _reals(lists: pa.ChunkedArray) -> NDArray[np.float64]:
-    """A column of lists of reals end to end, nulls as NaN."""
+    """Flatten a column of lists of reals, nulls as NaN."""
     return pc.list_flatten(lists).combine_chunks().to_numpy(zero_copy_only=False).astype(np.float64)

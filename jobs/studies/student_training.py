@@ -180,9 +180,9 @@ def _by_tokens(
     model: LateInteraction, max_tokens: int, queries: Sequence[str], texts: Sequence[str]
 ) -> NDArray[np.float32]:
     """Scores float32[Q, D] of a late-interaction model, a text's tokens compared with those of all queries at once."""
+    from anmi_ray.models.encoder import TokenEncoder
     from anmi_ray.models.loading import resolve
     from anmi_ray.models.reranker import resolve_precision
-    from anmi_ray.models.token_vectors import TokenEncoder
 
     with tempfile.TemporaryDirectory() as folder:
         settings = LateConfig(model=folder, max_tokens=max_tokens, query_tokens=max_tokens)

@@ -135,7 +135,7 @@ def test_a_public_repository_is_called_so_and_loses_files_of_before(tmp_path: Pa
             '--license: the hub refuses the card\'s metadata: "license" is none remedy: give',
         ),
         ({"invalid": '"model-index" is odd'}, 'README.md: the hub refuses the card\'s metadata: "model-index" is odd'),
-        ({"html": True}, "answers what is none of the hub's answers"),
+        ({"html": True}, "expected an answer of the hub, got"),
     ],
     ids=["licence", "head", "page"],
 )

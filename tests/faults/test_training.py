@@ -22,8 +22,8 @@ from anmi_ray.config.train import TrainExecution
 from anmi_ray.core.errors import TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.runtime.checkpoints import room_named
+from anmi_ray.training.checkpoints import check
 from anmi_ray.training.loop import train
-from anmi_ray.training.manifest import check
 from anmi_ray.training.training_set import prepare
 from tests.disks import small_disk_at
 from tests.faults.test_kill import kill_tree

@@ -168,7 +168,7 @@ def test_a_folder_says_which_kind_it_holds(base: Path, tmp_path: Path, pooling: 
 
 def test_what_cannot_be_read_is_refused(base: Path, tmp_path: Path) -> None:
     dense = published(base, tmp_path / "dense", more=(Dense(32, 16), Normalize()))
-    with pytest.raises(ConfigError, match="Transformer, Pooling, Dense, Normalize, and Dense is not read"):
+    with pytest.raises(ConfigError, match="Transformer, Pooling, Dense, Normalize, and Dense is not supported"):
         BiEncoder.load(str(dense))
     with pytest.raises(ConfigError, match="it pools by max") as caught:
         BiEncoder.load(str(published(base, tmp_path / "max", "max")))

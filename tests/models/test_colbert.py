@@ -24,11 +24,11 @@ from anmi_ray.config.learning import LoraConfig
 from anmi_ray.config.retrieve import LateConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models import card as model_card
+from anmi_ray.models.encoder import TokenEncoder
 from anmi_ray.models.kinds import load_reranker, reads_apart
 from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.models.loading import resolve
 from anmi_ray.models.pairs import Ragged
-from anmi_ray.models.token_vectors import TokenEncoder
 from tests.models.test_token_vectors import write, write_pylate, write_stanford
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder, write_tiny_encoder
 
@@ -241,7 +241,7 @@ def test_a_decoder_is_no_start(tmp_path: Path) -> None:
     """Unless it says that its tokens see both sides."""
     folder = write_tiny_decoder(tmp_path / "model", "qwen3")
     found = refused(folder)
-    assert "a decoder (qwen3): each token has seen the text to its left alone" in found
+    assert "a decoder (qwen3): its token vectors see the text to the left only" in found
     assert "train.student: cross-encoder with train.pooling: last or yes-no" in found
     config = json.loads((folder / "config.json").read_text())
     write(folder / "config.json", **config | {"use_bidirectional_attention": True})
@@ -253,7 +253,7 @@ def test_models_without_a_vector_of_every_token_are_refused(tiny: Path, tmp_path
     folder = tmp_path / "static"
     SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=8)], device="cpu").save(str(folder))
     shutil.copy(tiny / "config.json", folder)
-    assert "StaticEmbedding is not read" in refused(folder)
+    assert "StaticEmbedding is not supported" in refused(folder)
     text: dict[str, Any] = {"vocab_size": 65, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     text |= {"num_attention_heads": 2}
     t5 = AutoConfig.for_model("t5", vocab_size=65, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
@@ -271,7 +271,7 @@ def test_a_marker_that_the_tokenizer_lacks_is_refused(
 ) -> None:
     changed = {"query_prefix": "[Query] "} if write_one is write_pylate else {"doc_token_id": "[unused1]"}
     found = refused(write_one(tmp_path / "model", tiny, **changed))
-    assert f"marker {next(iter(changed.values()))!r} is no token of its tokenizer" in found
+    assert f"marker {next(iter(changed.values()))!r} is not a token of its tokenizer" in found
 
 
 def test_what_is_above_the_transformer_and_not_read_is_refused(tiny: Path, tmp_path: Path) -> None:

@@ -17,11 +17,10 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from anmi_ray.config.retrieve import LateConfig
 from anmi_ray.models import late_interaction
 from anmi_ray.models.bi_encoder import BiEncoder
-from anmi_ray.models.encoder import Encoder
+from anmi_ray.models.encoder import Encoder, TokenEncoder
 from anmi_ray.models.kinds import load_reranker
 from anmi_ray.models.late_interaction import LateInteraction, mean_maxsim
 from anmi_ray.models.loading import resolve
-from anmi_ray.models.token_vectors import TokenEncoder
 from anmi_ray.retrieval.late import maxsim
 from tests.models.test_bi_encoder import base, published  # noqa: F401
 from tests.models.test_cross_encoder import columns, some_pairs

@@ -17,14 +17,12 @@ from anmi_ray.config.retrieve import LateConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.judging.tokens import load_tokens
 from anmi_ray.models.bi_encoder import BiEncoder
-from anmi_ray.models.classifier import Classifier, load_scorer
+from anmi_ray.models.classifier import Classifier, PairClassifier, load_scorer
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.models.encoder import Encoder
+from anmi_ray.models.encoder import Encoder, TokenEncoder
 from anmi_ray.models.kinds import load_reranker
 from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.models.loading import PACKAGED, ModelSource, resolve
-from anmi_ray.models.pair_classifier import PairClassifier
-from anmi_ray.models.token_vectors import TokenEncoder
 from tests.models.tiny import SPECIAL, WORDS, in_bert_form, write_tiny_bert, write_tiny_classifier
 
 LOADERS: dict[str, Callable[[ModelSource], Any]] = {

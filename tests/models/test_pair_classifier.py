@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from anmi_ray.config.distill import LABELS, DistillConfig, Target
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models import loading
-from anmi_ray.models.classifier import Classifier
+from anmi_ray.models.classifier import Classifier, PairClassifier, sharpen
 from anmi_ray.models.cross_encoder import CrossEncoder, tensors
 from anmi_ray.models.heads import output_layer
-from anmi_ray.models.pair_classifier import PairClassifier, sharpen
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder
 
 TEXTS = ["word1", "word2 word3", "word4"]

@@ -18,9 +18,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from anmi_ray.config.retrieve import LateConfig
 from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.models.encoder import Task, TokenEncoder, check
 from anmi_ray.models.loading import PACKAGED, resolve
 from anmi_ray.models.pooling import is_colbert
-from anmi_ray.models.token_vectors import Task, TokenEncoder, check
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder
 
 TEXTS = ["word1 word2 word3", "word4", "word5 " * 30, "word6 word7", "", "word8 strange word9"]

@@ -10,8 +10,7 @@ import pytest
 
 from anmi_ray.config.distill import LABELS, DistillConfig
 from anmi_ray.models import loading
-from anmi_ray.models.classifier import Classifier
-from anmi_ray.models.pair_classifier import PairClassifier, sharpen
+from anmi_ray.models.classifier import Classifier, PairClassifier, sharpen
 from tests.engines import in_vllm, needs_vllm
 from tests.models.tiny import write_tiny_classifier, write_tiny_llm
 

@@ -25,7 +25,7 @@ from anmi_ray.runtime.capacity import check_room
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, data_settings, rows_of
 from anmi_ray.stages.judge.vllm import reserved
-from anmi_ray.stages.train.trainer import Job, Tools, run_training
+from anmi_ray.stages.train.trainer import Job, run_training
 from anmi_ray.store import Store
 from anmi_ray.training.loop import Trained
 
@@ -57,7 +57,7 @@ def label_of_data(on: dict[str, str]) -> list[str]:
             return sorted({row["label"] for row in rows})
 
 
-def tell_label(job: Job, tools: Tools) -> Trained:
+def tell_label(job: Job, *_: object) -> Trained:
     """Instead of training: say where it would have been, as an error that no retry changes."""
     raise DataError(f"trained on {label_here()}")
 

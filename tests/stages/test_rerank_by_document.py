@@ -94,7 +94,7 @@ def test_a_run_with_a_late_interaction_student(prepared: Path, small_collection:
     settings = load(config, [f"execution.root={start_from(prepared, tmp_path / 'root', 'mine')}"])
     first = Remembering()
     record = run(settings, reporter=first)
-    said = r"[1-9]\d* of \d+ documents are longer than train.max_tokens, 48: what is beyond is not read"
+    said = r"[1-9]\d* of \d+ documents are longer than train.max_tokens, 48: the rest is not read"
     assert [text for text in first.notices if re.fullmatch(said, text)]
     store = Store(settings.execution.root)
     artifacts = {name: Artifact(store, name, known["fingerprint"]) for name, known in record["stages"].items()}

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from anmi_ray.config.objective import BalanceConfig
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.training.balance import Balance, Measured, estimated_alpha, make_balance, numbers
-from anmi_ray.training.scalars import Scalars
+from anmi_ray.training.balance import Balance, Measured, Scalars, estimated_alpha, make_balance, numbers
 
 
 def settle(balance: Balance, losses: tuple[float, float], norms: tuple[float, float], steps: int) -> Scalars:

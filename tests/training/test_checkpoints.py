@@ -16,9 +16,9 @@ import torch
 
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.training.checkpoints import Origin, check
 from anmi_ray.training.engine import make_engine
 from anmi_ray.training.loop import Row, Trained, train
-from anmi_ray.training.manifest import Origin, check
 from anmi_ray.training.module import Trainable
 from tests.models.tiny import write_tiny_bert
 from tests.training.folder import FolderCheckpoints
@@ -126,7 +126,7 @@ def test_without_a_whole_checkpoint_training_starts_anew(
     assert [row["step"] for row in seen] == list(range(1, 13))
     assert curve(trained.rows) == curve(whole.rows)
     assert [NEWEST in said[0], BEFORE in said[1]] == [True, True]
-    assert said[2:] == ["no whole checkpoint is left: training starts anew"]
+    assert said[2:] == ["no complete checkpoint is left: training starts over"]
 
 
 @pytest.mark.parametrize("engine", list(ENGINES))

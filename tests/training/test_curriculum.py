@@ -10,8 +10,7 @@ import pytest
 from anmi_ray.config.objective import CurriculumConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
-from anmi_ray.training.bandit import Exp3S
-from anmi_ray.training.curriculum import Curriculum, LearningProgress, Phase, make_curriculum
+from anmi_ray.training.curriculum import Curriculum, Exp3S, LearningProgress, Phase, make_curriculum
 
 GAPS = rng("gaps").normal(350, 120, 400)
 

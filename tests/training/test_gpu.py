@@ -17,10 +17,9 @@ from anmi_ray.config.learning import LoraConfig, Offload
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.models.kinds import load_reranker, load_student
 from anmi_ray.models.reranker import Reranker
-from anmi_ray.training.batching import step_batches
+from anmi_ray.training.batching import pinned, step_batches
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.loop import Trained, train
-from anmi_ray.training.prefetch import pinned
 from anmi_ray.training.training_set import prepare
 from tests.models.test_token_vectors import write_pylate
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder

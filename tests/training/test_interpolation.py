@@ -18,8 +18,8 @@ from anmi_ray.config.learning import LoraConfig
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.lora import merged
-from anmi_ray.training.interpolation import best_share, copied, mix
 from anmi_ray.training.loop import Trained, train
+from anmi_ray.training.module import best_share, copied, mix
 from anmi_ray.training.task import DevSet
 from tests.models.tiny import write_tiny_bert
 from tests.training.folder import FolderCheckpoints

@@ -23,14 +23,14 @@ from anmi_ray.config.train import TrainConfig
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.models.texts import TextTokenizer
-from anmi_ray.training import late
+from anmi_ray.training import vectors
 from anmi_ray.training.batching import step_batches
 from anmi_ray.training.curriculum import Phase
-from anmi_ray.training.late import LateTrainable, trainable
 from anmi_ray.training.loop import Trained, train
 from anmi_ray.training.module import Trainable
 from anmi_ray.training.objective import Objective
 from anmi_ray.training.training_set import TrainingSet, prepare
+from anmi_ray.training.vectors import LateTrainable, trainable
 from tests.training.lists import planted
 from tests.training.test_loop import dev_set
 from tests.training.test_vectors import (
@@ -95,7 +95,7 @@ def test_a_step_is_that_of_encoding_every_pair_by_itself(
     wanted = gradients(module)
     one_group = loss["in_batch"] and "in_batch_lists" not in loss
     for execution, world in ((LARGE, 1), (SMALL, 1), (SMALL, 1 if one_group else 2)):
-        monkeypatch.setattr(late, "_PRODUCTS", 1 if world == 2 else 1 << 24)  # a query at a time
+        monkeypatch.setattr(vectors, "_PRODUCTS", 1 if world == 2 else 1 << 24)  # a query at a time
         found, figures = step_gradients(module, data, config, execution, world)
         assert figures["loss"] == pytest.approx(float(naive.detach()), rel=1e-5)
         assert found.keys() == wanted.keys()

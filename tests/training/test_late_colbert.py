@@ -18,15 +18,15 @@ from torch import Tensor
 from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.models.pairs import Ragged
 from anmi_ray.models.texts import TextPairs
-from anmi_ray.training import prefetch
+from anmi_ray.training import batching
 from anmi_ray.training.batching import step_batches
 from anmi_ray.training.curriculum import Phase
-from anmi_ray.training.late import trainable
 from anmi_ray.training.loop import Trained, train
 from anmi_ray.training.module import Trainable, parameter_groups
 from anmi_ray.training.objective import Objective
 from anmi_ray.training.tokens import TokenCache
 from anmi_ray.training.training_set import TrainingSet, prepare
+from anmi_ray.training.vectors import trainable
 from tests.models.test_colbert import expansion, write_multi_vector
 from tests.models.test_token_vectors import write_pylate, write_stanford
 from tests.models.tiny import write_tiny_bert
@@ -191,10 +191,10 @@ def test_documents_longer_than_the_checkpoint_reads_are_counted(start: Path) -> 
 
 def test_pinning_loses_nothing(start: Path, data: TrainingSet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which tokens count, most of all: without it punctuation would be trained on, on GPUs alone."""
-    monkeypatch.setattr(prefetch, "_pin", np.copy)  # page-locked memory needs a GPU
+    monkeypatch.setattr(batching, "_pin", np.copy)  # page-locked memory needs a GPU
     (batch,) = step_batches(data, settings(), 0, Phase(1.0), LARGE)
     pairs = cast(TextPairs, batch.batches)
-    held = prefetch.pinned(batch)
+    held = batching.pinned(batch)
     for before, after in ((batch, held), (pairs, held.batches), *zip(pairs.batches, held.batches.batches, strict=True)):
         for name in (field.name for field in fields(before) if field.name != "batches"):
             np.testing.assert_array_equal(getattr(after, name), getattr(before, name), err_msg=name)

@@ -20,8 +20,8 @@ from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.pairs import PairTokenizer
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.training import loop
+from anmi_ray.training.batching import Ahead
 from anmi_ray.training.loop import Row, Trained, train
-from anmi_ray.training.prefetch import Ahead
 from anmi_ray.training.task import DevSet
 from anmi_ray.training.training_set import TrainingSet, prepare
 from tests.models.tiny import write_tiny_bert
@@ -192,7 +192,7 @@ def test_batches_made_ahead_change_no_step(
 ) -> None:
     config = changed(curriculum=curriculum, dev_points=(0.25, 0.5, 0.75, 1.0))
     ahead = run(base, config)
-    monkeypatch.setattr(Ahead, "foresee", lambda self, step, phase: None)
+    monkeypatch.setattr(Ahead, "prepare", lambda self, step, phase: None)
     assert curve(run(base, config).rows) == curve(ahead.rows)
 
 

@@ -18,8 +18,8 @@ import torch
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
+from anmi_ray.training.checks import memory_named
 from anmi_ray.training.loop import train
-from anmi_ray.training.memory import memory_named
 from anmi_ray.training.training_set import prepare
 from tests.models.tiny import write_tiny_bert
 from tests.training.lists import planted
@@ -96,7 +96,7 @@ def test_a_step_that_does_not_fit_on_this_machine_names_the_settings(tmp_path: P
 # Page faults of ten tensors of 64 MB, one after another, outside and within, and the memory held within and after.
 _FAULTS = """
 import resource, torch
-from anmi_ray.training.memory import freed_memory_kept
+from anmi_ray.training.checks import freed_memory_kept
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

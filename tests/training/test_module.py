@@ -176,7 +176,7 @@ def test_attention_changes_no_gradient(folders: dict[str, Path], family: str, po
 def test_attention_that_is_not_there_is_refused(folders: dict[str, Path]) -> None:
     for family, attention, what in (
         ("bert", "flash_attention_2", "needs a GPU"),
-        ("deberta-v2", "sdpa", "computes attention by eager alone"),
+        ("deberta-v2", "sdpa", "supports only eager"),
     ):
         with pytest.raises(ConfigError, match=what) as caught:
             step(folders[family], settings("cls"), TrainExecution(attention=attention))  # type: ignore[arg-type]

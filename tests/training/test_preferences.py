@@ -21,19 +21,21 @@ from anmi_ray.core.errors import ConfigError, DataError, TrainingError
 from anmi_ray.core.identity import digest, rng
 from anmi_ray.judging.truncate import Truncator
 from anmi_ray.models.bi_encoder import BiEncoder
+from anmi_ray.models.classifier import PairClassifier
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.models.pair_classifier import PairClassifier
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.training import loop
 from anmi_ray.training.curriculum import Phase
-from anmi_ray.training.loop import Trained, carry_out
-from anmi_ray.training.pair_inputs import Apart, Logits, Together
+from anmi_ray.training.loop import Trained, train_task
 from anmi_ray.training.preferences import (
+    Apart,
     HeldOut,
+    Logits,
     PairBatch,
     PairSet,
     PreferenceLoss,
     PreferenceTask,
+    Together,
     both_orders,
     preference_loss,
     soft_labels,
@@ -117,7 +119,7 @@ def run(
     held = make(model, 60, 1)
     measure = lambda _, logits: accuracy(logits, held.score_P, target)  # noqa: E731
     task = partial(PreferenceTask, model, make(model, pairs), HeldOut(held, measure), config, execution)
-    return carry_out(task, config, execution, **more)
+    return train_task(task, config, execution, **more)
 
 
 @given(st.floats(0, 1), st.sampled_from(TARGETS))
@@ -187,7 +189,7 @@ def test_a_model_that_says_the_same_of_every_pair_stops(
     data = together(model)
     task = partial(PreferenceTask, model, data, HeldOut(data, lambda *_: 0.0), config, execution)
     with pytest.raises(TrainingError, match="for 3 steps every pair got the same logits"):
-        carry_out(task, config, execution)
+        train_task(task, config, execution)
 
 
 @pytest.mark.parametrize("form", ["pointwise", "bi-encoder"])
@@ -245,7 +247,7 @@ def test_resumed_training_goes_on_step_for_step(base: Path, tmp_path: Path) -> N
     def once(**more: Any) -> Trained:
         model = PairClassifier.start(config.model_copy(update={"model": str(base)}), "ternary")
         held = HeldOut(together(model, 40, 1), lambda step, _: float(step))
-        return carry_out(partial(PreferenceTask, model, together(model), held, config, often), config, often, **more)
+        return train_task(partial(PreferenceTask, model, together(model), held, config, often), config, often, **more)
 
     whole = once()
     with pytest.raises(InterruptedTrainingError):

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.training.batching import Ahead
 from anmi_ray.training.curriculum import Phase
-from anmi_ray.training.prefetch import Ahead
 
 PHASES = [Phase(0.7), Phase(0.7, 100.0), Phase(0.5)]
 
@@ -30,7 +30,7 @@ def test_what_is_given_depends_on_step_and_phase_alone(steps: list[tuple[int, Ph
 
     with Ahead(make) as ahead:
         for step, (skipped, foreseen, phase) in enumerate(steps):
-            ahead.foresee(step + skipped, foreseen)
+            ahead.prepare(step + skipped, foreseen)
             assert ahead.batches(step, phase) == [(step, phase)]
     wanted = [(step, phase) for step, (_, _, phase) in enumerate(steps)]
     wrong = [one for one in made if one not in wanted]
@@ -50,7 +50,7 @@ def test_what_was_foreseen_is_made_by_the_thread_before_it_is_asked_for() -> Non
         return [step]
 
     with Ahead(make) as ahead:
-        ahead.foresee(1, PHASES[0])
+        ahead.prepare(1, PHASES[0])
         assert ready.wait(60)
         assert ahead.batches(1, PHASES[0]) == [1]
     assert [name.startswith("batches") for name in by] == [True]
@@ -63,9 +63,9 @@ def test_an_error_is_raised_where_its_batches_are_asked_for_and_not_elsewhere() 
         return [step]
 
     with Ahead(make) as ahead:
-        ahead.foresee(1, PHASES[1])
+        ahead.prepare(1, PHASES[1])
         assert ahead.batches(1, PHASES[0]) == [1]
-        ahead.foresee(2, PHASES[1])
+        ahead.prepare(2, PHASES[1])
         with pytest.raises(ConfigError, match="cannot be divided"):
             ahead.batches(2, PHASES[1])
     assert threads() == []
@@ -74,7 +74,7 @@ def test_an_error_is_raised_where_its_batches_are_asked_for_and_not_elsewhere() 
 def test_the_thread_ends_when_the_run_is_interrupted() -> None:
     def interrupted() -> None:
         with Ahead(lambda step, phase: []) as ahead:
-            ahead.foresee(1, PHASES[0])
+            ahead.prepare(1, PHASES[0])
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

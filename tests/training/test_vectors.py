@@ -35,12 +35,11 @@ from anmi_ray.training.batching import (
     step_batches,
 )
 from anmi_ray.training.curriculum import Phase
-from anmi_ray.training.late import trainable
 from anmi_ray.training.loop import Row, Trained, train
 from anmi_ray.training.module import Trainable
 from anmi_ray.training.objective import Objective
 from anmi_ray.training.training_set import TrainingSet, prepare
-from anmi_ray.training.vectors import VectorTrainable
+from anmi_ray.training.vectors import VectorTrainable, trainable
 from tests.models.tiny import write_tiny_bert
 from tests.training.folder import FolderCheckpoints
 from tests.training.lists import planted

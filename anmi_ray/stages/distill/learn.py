@@ -1,8 +1,7 @@
 """The body of the distill stage.
 
-A pair's query decides whether the pair is learned from (train), chooses the checkpoint and calibrates (dev), or is in
-the report alone (test). What the model says of the held-out pairs at every dev point is published as it is made, so a
-resumed run loses none of it.
+Pairs are split by query: train, dev (chooses the checkpoint, calibrates), test (report). Logits of the held-out pairs
+are published at each dev point, so a resumed run keeps them.
 """
 
 from __future__ import annotations
@@ -27,8 +26,10 @@ from anmi_ray.judging import calibration, ensemble
 from anmi_ray.runtime.tasks import Context, over_buckets
 from anmi_ray.stages.distill import worker
 from anmi_ray.stages.distill.worker import DEV, LOGITS, TEST, TRAIN
-from anmi_ray.stages.train.trainer import TrainResult, clear_checkpoints, report_steps, train_artifact
+from anmi_ray.stages.train import report_steps
+from anmi_ray.stages.train.trainer import clear_checkpoints, train_artifact
 from anmi_ray.store import Artifact, Flow, parquet_bytes, uri
+from anmi_ray.training.loop import Trained
 
 PAIRS = "pairs.parquet"
 UNCALIBRATED, SIMILARITY = "before calibration", "similarity judge"
@@ -67,7 +68,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: DistillConfi
 def _pairs_of(
     bucket: int, sample: Artifact, label: Artifact, retrieve: Artifact, config: DistillConfig
 ) -> tuple[pa.Table, list[bytes]]:
-    """A bucket's sampled pairs with their scores and similarities, and those without a score."""
+    """Return a bucket's pairs with scores and similarities, and the ids of pairs without a score."""
     comparisons = sample.read_part("comparisons", bucket, COMPARISON)
     scored = ensemble.scores(label.read_part("judgments", bucket, JUDGMENT), config.votes)
     at = find_rows(scored, {"comparison_id": comparisons["comparison_id"]})
@@ -83,9 +84,9 @@ def _pairs_of(
 
 
 def split_of(query_ids: pa.ChunkedArray | pa.Array, config: DistillConfig) -> list[str]:
-    """The split of every pair, by its query: queries in order of their hash, test first, then dev, the rest train.
+    """Split of each pair: queries in the order of their hash, first test, then dev, then train.
 
-    Raises DataError where there are fewer than three queries: one for each split.
+    Raises DataError on fewer than three queries.
     """
     ids = pc.unique(query_ids)
     count = len(ids)
@@ -104,13 +105,13 @@ def split_of(query_ids: pa.ChunkedArray | pa.Array, config: DistillConfig) -> li
 
 
 def _report(
-    artifact: Artifact, pairs: pa.Table, label: Artifact, config: DistillConfig, result: TrainResult
+    artifact: Artifact, pairs: pa.Table, label: Artifact, config: DistillConfig, result: Trained
 ) -> dict[str, Any]:
     """Publish predictions of the test pairs and the summary; returns facts for the manifest."""
     predictions, fitted = _predictions(artifact, pairs, config, result)
     if config.form == "bi-encoder" and not fitted.beta:
         raise DataError(
-            "the judge tells nothing of the pairs that were held out for dev: no difference is the best it can say",
+            "the judge predicts nothing about the held-out dev pairs: its best calibration is a constant",
             "stage distill",
             "give it more pairs to learn from (distill.sample.pairs), or an ensemble that prefers more often",
         )
@@ -128,7 +129,7 @@ def _summary(
     judgments: int,
     form: str,
 ) -> dict[str, Any]:
-    """Held-out figures with intervals over queries: of the judge, and of the predictors next to it."""
+    """Held-out figures with intervals over queries, of the judge and of the baselines."""
     figures = {
         one.name: {
             "accuracy_consensus": _ends(one.accuracy),
@@ -155,14 +156,13 @@ def _summary(
 
 
 def _ends(found: Estimate) -> list[float | None]:
-    """A number with the ends of its interval."""
     return [found.mean, found.low, found.high]
 
 
 def _predictions(
-    artifact: Artifact, pairs: pa.Table, config: DistillConfig, result: TrainResult
+    artifact: Artifact, pairs: pa.Table, config: DistillConfig, result: Trained
 ) -> tuple[pa.Table, calibration.OrderCalibration]:
-    """Prediction rows of the test pairs up to the best step, each step calibrated on the dev pairs as the last one."""
+    """Prediction rows of the test pairs up to the best step, each step calibrated on the dev pairs."""
     target = config.target
     held = pairs.filter(pc.not_equal(pairs["split"], TRAIN))
     is_dev = pc.equal(held["split"], DEV).to_numpy(zero_copy_only=False)
@@ -184,7 +184,7 @@ def _predictions(
 
 
 def _held_logits(artifact: Artifact, last: int) -> list[tuple[int, NDArray[np.float32]]]:
-    """(step, logits float32[R, L] of the held-out pairs) of every dev point up to `last`."""
+    """Read (step, logits float32[R, L] of the held-out pairs) of each dev point up to `last`."""
     files, folder = uri.filesystem(artifact.store.uri(f"{artifact.path}/{LOGITS}"))
     found = []
     for name in sorted(artifact.store.tree(f"{artifact.path}/{LOGITS}")):
@@ -196,7 +196,7 @@ def _held_logits(artifact: Artifact, last: int) -> list[tuple[int, NDArray[np.fl
 
 
 def _similarity(pairs: pa.Table, test: pa.Table) -> calibration.Averaged:
-    """The first stage's similarity as a judge, sharpened on the pairs that are not in the report."""
+    """The first stage's similarity as a judge, calibrated on the train and dev pairs."""
     known = pairs.filter(pc.not_equal(pairs["split"], TEST))
     difference, of_test = ((t["similarity_b"].to_numpy() - t["similarity_a"].to_numpy()) for t in (known, test))
     beta = calibration.fit_temperature(difference, known["score"].to_numpy(), calibration.SHARPEST)

@@ -1,4 +1,4 @@
-"""What a worker of the distill stage does: pairs and their texts become inputs, training, calibration, the folder.
+"""A worker of the distill stage: inputs, training, calibration, and the model's folder.
 
 Legend: P pairs, R = 2P inputs, L labels.
 """
@@ -23,15 +23,16 @@ from anmi_ray.judging import calibration
 from anmi_ray.judging.kinds import distilled
 from anmi_ray.judging.truncate import Truncator
 from anmi_ray.models.bi_encoder import BiEncoder
+from anmi_ray.models.classifier import PairClassifier, sharpen
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.models.pair_classifier import PairClassifier, sharpen
 from anmi_ray.models.reranker import Reranker
+from anmi_ray.runtime.checkpoints import RayCheckpoints
+from anmi_ray.runtime.status import Report
 from anmi_ray.stages.rerank.ranking import document_texts
-from anmi_ray.stages.train.trainer import Files, Job, Tools, positions
+from anmi_ray.stages.train.trainer import Files, Job, positions
 from anmi_ray.store import uri
-from anmi_ray.training.loop import Trained, carry_out
-from anmi_ray.training.pair_inputs import Apart, Logits, Together
-from anmi_ray.training.preferences import HeldOut, PairSet, PreferenceTask, both_orders
+from anmi_ray.training.loop import Trained, train_task
+from anmi_ray.training.preferences import Apart, HeldOut, Logits, PairSet, PreferenceTask, Together, both_orders
 
 LOGITS = "logits"
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -49,14 +50,14 @@ class PairSources:
     logits: str
 
 
-def distill(job: Job, tools: Tools) -> Trained:
+def distill(job: Job, device: str, checkpoints: RayCheckpoints, report: Report) -> Trained:
     """Train on the train pairs, choose the checkpoint and calibrate on the dev pairs."""
     config, sources = cast(DistillConfig, job.config), cast(PairSources, job.sources)
     table = uri.read_table(sources.pairs)
     train = table.filter(pc.equal(table["split"], TRAIN))
     held = table.filter(pc.not_equal(table["split"], TRAIN))
     texts, queries = _texts(sources.texts, table), _queries(sources.queries, table)
-    model, made = reader_of(config, tools.device)
+    model, made = reader_of(config, device)
     data, others = (made(part, texts, queries) for part in (train, held))
     is_dev = np.repeat(pc.equal(held["split"], DEV).to_numpy(zero_copy_only=False), 2)
     score = others.score_P[is_dev[::2]]
@@ -68,8 +69,7 @@ def distill(job: Job, tools: Tools) -> Trained:
 
     held_out = HeldOut(others, measure)
     task = partial(PreferenceTask, model, data, held_out, config, job.execution)
-    report = tools.report
-    trained = carry_out(task, config, job.execution, tools.checkpoints, report, report.notice)
+    trained = train_task(task, config, job.execution, checkpoints, report, report.notice)
     said = others.reader.infer(trained.model.scorer(config.precision), np.flatnonzero(is_dev))
     logits = both_orders(said[:, 0]) if others.reader.single else said
     _calibrate(trained.model, calibration.fit(logits, score, target, config.calibration), config)
@@ -95,10 +95,10 @@ Make = Callable[[pa.Table, pa.Table, pa.Table], PairSet]
 
 
 def reader_of(config: DistillConfig, device: str) -> tuple[Any, Make]:
-    """The model at its start, and what makes inputs for it of pairs, texts and queries.
+    """Return the start model and a function that makes a PairSet of tables of pairs, texts and queries.
 
-    Pairs have the columns comparison_id, query_id, doc_a, doc_b and score, texts doc_id, title and text, queries
-    query_id and text, of all that the pairs name. Raises ConfigError as the models' loading does.
+    Columns: comparison_id, query_id, doc_a, doc_b and score; doc_id, title and text; query_id and text. Raises
+    ConfigError if the model cannot be loaded.
     """
     if config.form != "pairwise":
         shared: dict[str, Any] = {
@@ -152,7 +152,7 @@ def _shown(pairs: pa.Table, texts: pa.Table, queries: pa.Table) -> tuple[list[st
 
 
 def _texts(files: Sequence[str], pairs: pa.Table) -> pa.Table:
-    """The texts of the pairs' documents, read a file at a time."""
+    """Texts of the pairs' documents, read one file at a time."""
     wanted = pc.unique(pa.chunked_array([*pairs["doc_a"].chunks, *pairs["doc_b"].chunks]))
     return pa.concat_tables([one.filter(pc.is_in(one["doc_id"], value_set=wanted)) for one in Files(files)])
 
@@ -163,7 +163,7 @@ def _queries(files: Sequence[str], pairs: pa.Table) -> pa.Table:
 
 
 def _publish(folder: str, step: int, logits_RL: Logits) -> None:
-    """Write the held-out logits of a dev point, by the first worker; a point that is repeated writes the same."""
+    """Write the held-out logits of a dev point, on rank 0; a repeated point writes the same."""
     if dist.is_initialized() and dist.get_rank() != 0:
         return
     files, path = uri.filesystem(folder)
@@ -173,6 +173,6 @@ def _publish(folder: str, step: int, logits_RL: Logits) -> None:
 
 
 def step_of(file: str) -> int | None:
-    """The step of a file of logits, None for another file."""
+    """Step of a file of logits, None for other files."""
     found = re.fullmatch(r"step-(\d+)\.parquet", file)
     return int(found[1]) if found else None

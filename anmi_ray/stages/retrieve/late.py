@@ -16,7 +16,8 @@ import torch
 from anmi_ray.config.needs import SCORE_ON_CPU
 from anmi_ray.config.retrieve import LateConfig, RetrieveConfig
 from anmi_ray.core.records import DOCUMENT, QUERY
-from anmi_ray.models import loading, token_vectors
+from anmi_ray.models import encoder as encoders
+from anmi_ray.models import loading
 from anmi_ray.models.reranker import Device, resolve_device, resolve_precision
 from anmi_ray.retrieval import late
 from anmi_ray.runtime import exchange
@@ -28,7 +29,7 @@ from anmi_ray.store import Artifact
 def check(config: RetrieveConfig) -> None:
     """Raise ConfigError, before hours of search, for settings that do not go with the model of late interaction."""
     if "late" in config.retrievers:
-        token_vectors.check(_source(config.late), config.late)
+        encoders.check(_source(config.late), config.late)
 
 
 def rescore(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, context: Context, shards: int) -> None:
@@ -71,7 +72,7 @@ def _rescore(
 
 
 @lru_cache(maxsize=1)
-def encoder(settings: str, model: str, threads: int, device: Device = "cpu") -> token_vectors.TokenEncoder:
+def encoder(settings: str, model: str, threads: int, device: Device = "cpu") -> encoders.TokenEncoder:
     """The encoder, loaded once per worker process; settings: as JSON, which can be a cache's key.
 
     model: JSON has a path as it was written, and a worker has a folder of its own. Raises ConfigError where no GPU is
@@ -80,7 +81,7 @@ def encoder(settings: str, model: str, threads: int, device: Device = "cpu") -> 
     device = resolve_device(device, f"set {SCORE_ON_CPU}")
     config = LateConfig.model_validate_json(settings).model_copy(update={"model": model})
     dtype = resolve_precision(config.dtype, torch.device(device))
-    return token_vectors.TokenEncoder(_source(config), config, dtype, threads, device)
+    return encoders.TokenEncoder(_source(config), config, dtype, threads, device)
 
 
 def _source(config: LateConfig) -> loading.ModelSource:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.experiment import Experiment
@@ -11,36 +15,109 @@ from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.needs import Need, of_training
 from anmi_ray.config.train import TrainConfig, with_engine
 from anmi_ray.core import environment
-from anmi_ray.core.errors import AnmiError, caught
+from anmi_ray.core.errors import AnmiError, DataError, caught
+from anmi_ray.core.records import EXAMPLE, QREL, RUN, TEXT_OF
 from anmi_ray.models import loading
 from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.anchor import read_of_dev
-from anmi_ray.stages.rerank.start import gone_on_with
-from anmi_ray.store import Artifact
+from anmi_ray.stages.ingest import OWN, of_queries, queries_of, stacked
+from anmi_ray.stages.rerank.start import GONE_ON_WITH, gone_on_with
+from anmi_ray.store import Artifact, Flow
 from anmi_ray.training import tracking
+
+if TYPE_CHECKING:
+    from anmi_ray.stages.train.trainer import DevInputs
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig, context: Context) -> dict[str, Any]:
-    """Train on all mined examples, keep the model that is best on dev; returns flows and what became of it."""
-    from anmi_ray.stages.train import reranker
+    """Train on all mined examples, keep the model that is best on dev; return flows and facts for the manifest."""
+    from anmi_ray.stages.train import trainer
 
-    return reranker.run(artifact, inputs, config, context)
+    mine, retrieve, ingest = (inputs[name] for name in ("mine", "retrieve", "ingest"))
+    buckets = range(context.buckets)
+    flows = [flow for bucket in buckets for flow in mine.seal("examples", EXAMPLE, bucket) or []]
+    examples = sum(flow.rows_out for flow in flows)
+    if not examples:
+        remedy = (
+            "see the rejects of mine: `anmi show RUN`; if no negative is left, ask about more pairs (a larger "
+            "compare.degree), or let uncertain negatives count less instead of leaving them out (mine.allow=[])"
+        )
+        raise DataError("no example was mined", "train", remedy)
+
+    wants_dev = bool(config.dev_points or config.interpolate)
+    has_own = bool((ingest.manifest() or {}).get("own_documents"))
+
+    def sources() -> trainer.TrainSources:
+        return trainer.TrainSources(
+            examples=[mine.store.uri(mine.part_path("examples", bucket)) for bucket in buckets],
+            texts=[retrieve.store.uri(retrieve.part_path("texts", bucket)) for bucket in buckets],
+            queries=[ingest.store.uri(ingest.part_path("queries", bucket)) for bucket in buckets],
+            dev=_dev_inputs(inputs, config.dev_depth, context.buckets) if wants_dev else None,
+            false_negative_rate=mine.read_json("summary.json")["false_negative_rate"]["mean"],
+            start=inputs.get(GONE_ON_WITH),
+            own=[ingest.store.uri(ingest.part_path(OWN, bucket)) for bucket in buckets if has_own],
+        )
+
+    result = trainer.train_artifact(artifact, sources, config, context, lambda row: _report_row(context, row))
+    trainer.clear_checkpoints(artifact, context.execution.training)
+    facts = {"best_step": result.best_step, "steps": result.steps, "dev": result.dev, **trainer.interpolated(result)}
+    return {"flows": [Flow("examples of queries", examples, examples)], **facts}
+
+
+def _report_row(context: Context, row: dict[str, Any]) -> None:
+    """Report the progress of training and dev measures."""
+    from anmi_ray.runtime.status import GROUP
+
+    step, progress, dev = (row.get(name) for name in ("step", "progress", "dev"))
+    if step and progress and dev is not None:
+        context.measured(int(step), progress, dev, row.get(GROUP))
+    report_steps(context, row)
+
+
+def report_steps(context: Context, row: Mapping[str, Any]) -> None:
+    """Report the progress of training."""
+    step, progress = row.get("step"), row.get("progress")
+    if step and progress:
+        context.progress(int(step), round(step / progress), "steps")
+
+
+def _dev_inputs(inputs: Mapping[str, Artifact], depth: int, buckets: int) -> DevInputs | None:
+    """The hybrid's top of the dev queries with labels, else with judges' gains; None without either."""
+    from anmi_ray.evaluation import judged
+    from anmi_ray.stages import by_judges
+    from anmi_ray.stages.train.trainer import DevInputs
+
+    retrieve, ingest = inputs["retrieve"], inputs["ingest"]
+
+    def of_bucket(bucket: int) -> tuple[pa.Table, ...]:
+        queries = queries_of(ingest, bucket, "dev")
+        runs = of_queries(retrieve.read_part("runs", bucket, RUN), queries)
+        runs = runs.filter(pc.and_(pc.equal(runs["system"], "hybrid"), pc.less_equal(runs["rank"], depth)))
+        texts = retrieve.read_part("texts", bucket, TEXT_OF)
+        texts = texts.filter(pc.is_in(texts["doc_id"], value_set=pc.unique(runs["doc_id"])))
+        return runs, of_queries(ingest.read_part("qrels", bucket, QREL), queries), texts, queries
+
+    dev = DevInputs(*stacked(map(of_bucket, range(buckets))))
+    if "anchor" in inputs:
+        gains = by_judges.rated(inputs["anchor"], dev.queries, buckets)
+        dev = dev if judged.labels_choose(dev.qrels, gains) else replace(dev, qrels=gains)
+    return dev if dev.run.num_rows and judged.tell(dev.qrels) else None
 
 
 def needs(_: Stage, experiment: Experiment) -> Iterable[Need]:
-    """Room for the workers."""
+    """Resources of the workers."""
     yield of_training(experiment.execution.training)
 
 
 def check(_: Stage, experiment: Experiment) -> Iterator[AnmiError]:
-    """As `check_settings`, of the reranker's training."""
+    """`check_settings` of the reranker's training."""
     yield from check_settings(experiment.train, experiment.execution)
 
 
 def check_settings(config: LearnConfig, execution: ExecutionConfig) -> Iterator[AnmiError]:
-    """Packages that are not installed (on a cluster the nodes' count, not this machine's), and an uneven step."""
+    """Report packages that are not installed (unless training runs on a cluster), and uneven steps."""
     yield from caught(tracking.check, execution.train.trackers)
     yield from caught(config.check_workers, execution.train.num_workers)
     if execution.address is not None:
@@ -54,7 +131,7 @@ def check_settings(config: LearnConfig, execution: ExecutionConfig) -> Iterator[
 
 
 def _also(config: TrainConfig, experiment: Experiment, content: str) -> dict[str, str]:
-    """The model that it starts from: the settings', or another run's."""
+    """The model to start from: the configured one, or another run's."""
     return gone_on_with(experiment, content) or {"model": loading.resolve(config.model).revision or "unpinned"}
 
 

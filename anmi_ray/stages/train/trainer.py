@@ -1,7 +1,7 @@
-"""The train stage: examples become a reranker, through Ray Train, with checkpoints under the artifact's fingerprint.
+"""Training through Ray Train, with checkpoints under the artifact's fingerprint.
 
-Running again is resuming: the run's name in Ray Train is the fingerprint, so a call after a crash (of workers, or of
-everything) goes on from the newest checkpoint. A finished artifact is never entered again: Ray Train would go on.
+The run's name in Ray Train is the fingerprint, so a call after a crash resumes from the newest checkpoint. A finished
+artifact is never trained again: Ray Train would continue.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from anmi_ray.stages.rerank.ranking import SYSTEM, document_texts, ranked
 from anmi_ray.store import Artifact, uri
 from anmi_ray.store.folders import local_folder, publish_folder, seal_folder
 from anmi_ray.training import tracking
+from anmi_ray.training.checks import memory_remedy
 from anmi_ray.training.loop import Row, Trained, train
-from anmi_ray.training.memory import remedy
 from anmi_ray.training.task import DevSet
 from anmi_ray.training.tokens import TokenCache
 from anmi_ray.training.tracking import shared_curves
 from anmi_ray.training.training_set import numbered, prepare
 
-MODEL = "model"  # the folder of an artifact that the trained model stands in
+MODEL = "model"  # folder of the trained model in an artifact
 RESULT = "training.json"
 _LOG = logging.getLogger(__name__)
-_STORAGE, _TOKENS = "ray", "tokens"  # the former beside the output, the latter in it
-_DETERMINED = (ConfigError, DataError, TrainingError)  # what no retry can change
+_STORAGE, _TOKENS = "ray", "tokens"  # _STORAGE next to the output, _TOKENS in it
+_DETERMINED = (ConfigError, DataError, TrainingError)  # errors that no retry changes
 
 
 @dataclass(frozen=True)
 class DevInputs:
-    """What dev is evaluated on: a Run of one system (its documents are reranked), Qrel, Text and Query tables."""
+    """Dev data: a Run of one system, whose documents are reranked, Qrel, Text and Query tables."""
 
     run: pa.Table
     qrels: pa.Table
@@ -71,10 +71,11 @@ class DevInputs:
 
 @dataclass(frozen=True)
 class TrainSources:
-    """Inputs of training: Example, Text and Query files of all buckets, as paths or URIs that every worker reaches.
+    """What to train on: Example, Text and Query files of all buckets, as paths or URIs that every worker reaches.
 
-    `false_negative_rate` is the estimated share of false negatives among the examples' negatives, where it is known;
-    `start` another run's model, where training goes on from that; `own` files of queries' own documents, if any.
+    false_negative_rate: estimated share of false negatives among the examples' negatives.
+    start: another run's model to start from.
+    own: files of queries' own documents.
     """
 
     examples: list[str]
@@ -87,24 +88,16 @@ class TrainSources:
 
 
 @dataclass(frozen=True)
-class TrainResult:
-    """The log (a row per step and dev point), and the exported model: of the best dev point, in `folder`.
-
-    `share` and `shares` are as in `Trained`.
-    """
-
-    rows: list[Row]
-    best_step: int
-    dev: float | None
-    steps: int
-    folder: str
-    share: float = 1.0
-    shares: list[Row] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class Job:
-    """What every worker gets; `body` trains: (the job, its tools) -> what was trained."""
+    """How to train.
+
+    sources: what to train on, as `body` reads it.
+    storage: folder or URI of checkpoints; output: of the model; curves: of the trackers' files.
+    tokens: local folder of token lists.
+    board: actor that receives rows, notices and errors.
+    body: called in each worker with (job, device, checkpoints, report).
+    where: context of log lines, the driver's.
+    """
 
     sources: Any
     config: LearnConfig
@@ -116,19 +109,10 @@ class Job:
     curves: str
     tokens: str
     body: Body
-    where: Mapping[str, Any] = field(default_factory=logs.context)  # of log lines: the driver's context
+    where: Mapping[str, Any] = field(default_factory=logs.context)
 
 
-@dataclass(frozen=True)
-class Tools:
-    """Worker context: device, checkpoint folder, and reporters of rows and notices."""
-
-    device: str
-    checkpoints: RayCheckpoints
-    report: Report
-
-
-Body = Callable[[Job, Tools], Trained]
+Body = Callable[[Job, str, RayCheckpoints, Report], Trained]
 
 
 def train_artifact(
@@ -138,14 +122,14 @@ def train_artifact(
     context: Context,
     on_row: Callable[[Row], None],
     body: Body | None = None,
-) -> TrainResult:
-    """`run_training` where the artifact has no model yet; its model sealed and its log published in any case."""
+) -> Trained:
+    """Call `run_training` unless the artifact has a model; seal the model and publish the log."""
     output = artifact.store.uri(f"{artifact.path}/{MODEL}")
     if not artifact.store.exists(f"{artifact.path}/{MODEL}/{RESULT}"):
+        name = artifact.fingerprint
+        curves = artifact.store.uri(f"tracking/{name}")
         execution = context.execution.training
-        curves = artifact.store.uri(f"tracking/{artifact.fingerprint}")
-        fingerprint = artifact.fingerprint
-        run_training(sources(), config, execution, fingerprint, output, on_row, context.notice, curves, body)
+        run_training(sources(), config, execution, name, output, on_row, context.notice, curves, body)
     result = collect(uri.absolute(output))
     artifact.publish_json("log.json", result.rows)
     seal_folder(artifact, MODEL)
@@ -162,16 +146,16 @@ def run_training(
     on_notice: Callable[[str], None] = lambda _: None,
     curves: str | None = None,
     body: Body | None = None,
-) -> TrainResult:
-    """Train on the sources; the Hugging Face folder appears at `output_folder`.
+) -> Trained:
+    """Train on the sources and publish the Hugging Face folder at `output_folder`. Needs a started Ray.
 
-    A worker reads them in `body` and trains there; left out, they are `TrainSources`, and a reranker is trained as
-    `config`, a TrainConfig, says.
-    `on_row` sees the newest log row about once a second (its "progress" runs to 1) and every one with a dev measure,
-    each with the workers' placement group (GROUP); `on_notice` what a user should know (a broken checkpoint that was
-    left out); both from a thread. Checkpoints go to `execution.storage_path`/`fingerprint`, the trackers' files to
-    `curves` (else beside the output). Raises ConfigError where the cluster has no room for the workers, TrainingError,
-    DataError or ConfigError as the loop does, and TrainingError where workers keep dying. Needs a started Ray.
+    on_row: called from a thread with the newest log row about once a second and each with a dev measure, with the
+        workers' placement group (GROUP).
+    on_notice: called from a thread with what a user should know, such as a broken checkpoint.
+    curves: place for the trackers' files; default: next to the output.
+    body: trains in a worker; default: a reranker on `TrainSources`.
+    Raises ConfigError if the cluster has no room for the workers, TrainingError if workers keep dying, and the loop's
+    errors.
     """
     tracking.check(execution.trackers)
     check_room(of_training(execution), on_notice)
@@ -179,27 +163,26 @@ def run_training(
     output = uri.absolute(output_folder)
     storage = uri.absolute(execution.storage_path or uri.beside(output, _STORAGE))
     mend_list(uri.below(storage, fingerprint), on_notice)
-    board = new_board()
     job = Job(
         sources=sources,
         config=config,
         execution=execution,
         storage=uri.below(storage, fingerprint),
         output=output,
-        board=board,
+        board=new_board(),
         name=fingerprint,
         curves=uri.absolute(curves or uri.beside(output, "tracking")),
         tokens=uri.absolute(_token_folder(storage)),
         body=body or train_reranker,
     )
     try:
-        with shown(board, on_row, on_notice):
+        with shown(job.board, on_row, on_notice):
             _trainer(job, storage, fingerprint).fit()
     except (ray.train.TrainingFailedError, RayActorError) as error:
-        if (found := failed(board)) is None:
+        if (found := failed(job.board)) is None:
             raise _died(error, config, execution) from error
         raise found from None
-    if found := failed(board):
+    if found := failed(job.board):
         raise found
     return collect(job.output)
 
@@ -226,7 +209,7 @@ def _trainer(job: Job, storage: str, name: str) -> TorchTrainer:
 
 
 def _died(error: BaseException, config: LearnConfig, execution: TrainExecution) -> TrainingError:
-    """Workers died more often than is allowed, or what watches them did."""
+    """Describe why the workers, or the controller that watches them, died too often."""
     failures = error.worker_failures.values() if isinstance(error, ray.train.WorkerGroupError) else [error]
     text = "\n".join(str(failure) for failure in failures)
     most = execution.max_failures
@@ -234,17 +217,17 @@ def _died(error: BaseException, config: LearnConfig, execution: TrainExecution) 
     resumes = "running again resumes from the newest checkpoint"
     if "running low on memory" in text:
         what = f"{times}, last: Ray ended it because its node ran out of memory"
-        return TrainingError(what, "train", f"{remedy(config, execution)}; {resumes}")
+        return TrainingError(what, "train", f"{memory_remedy(config, execution)}; {resumes}")
     if "OOM killer" in text:
-        what = f"{times}, last: its process was killed, as the system does where memory does not suffice"
-        return TrainingError(what, "train", f"if memory was short, {remedy(config, execution)}; {resumes}")
+        what = f"{times}, last: its process was killed, as the system does when memory runs out"
+        return TrainingError(what, "train", f"if memory was short, {memory_remedy(config, execution)}; {resumes}")
     return TrainingError(f"{times}, last: {last_line(error)}", "train", f"see Ray's logs of the workers; {resumes}")
 
 
 def _work(loop_config: dict[str, Any]) -> None:
-    """One worker: read, train, and on rank 0 publish. What no retry can change goes to the board."""
+    """Train in a worker, and publish on rank 0. Errors that no retry changes go to the board."""
     job: Job = loop_config["job"]
-    if failed(job.board):  # in an attempt before, on another worker
+    if failed(job.board):  # in an earlier attempt, on another worker
         return
     logs.set_up()
     try:
@@ -281,30 +264,31 @@ def _train(job: Job) -> Trained:
         settings = job.config.model_dump(mode="json")
         curves, flush = shared_curves(job.execution.trackers, job.name, job.curves, settings, stack)
         checkpoints = RayCheckpoints(job.storage, stack, flush)
-        return job.body(job, Tools(str(get_device()), checkpoints, Report(job.board, curves)))
+        return job.body(job, str(get_device()), checkpoints, Report(job.board, curves))
 
 
-def train_reranker(job: Job, tools: Tools) -> Trained:
+def train_reranker(job: Job, device: str, checkpoints: RayCheckpoints, report: Report) -> Trained:
     """Train a reranker on the lists of `TrainSources`."""
-    sources, config, report = job.sources, cast(TrainConfig, job.config), tools.report
+    sources: TrainSources = job.sources
+    config = cast(TrainConfig, job.config)
     if sources.start is not None:
         config = config.model_copy(update={"model": str(local_folder(sources.start, MODEL))})
-    model = load_student(config, tools.device)
+    model = load_student(config, device)
     cache = TokenCache(Path(job.tokens), report.notice)
     examples, texts, queries, own = map(Files, (sources.examples, sources.texts, sources.queries, sources.own))
     data = prepare(examples, texts, queries, model.pairs, cache, own)
     if data.cut:
         report.notice(
             f"{data.cut:,} of {len(data.documents):,} documents are longer than train.max_tokens, {model.max_tokens}: "
-            "what is beyond is not read"
+            "the rest is not read"
         )
     dev = None if sources.dev is None else dev_set(sources.dev, model)
     rate = sources.false_negative_rate
-    return train(model, data, dev, config, job.execution, tools.checkpoints, report, report.notice, rate)
+    return train(model, data, dev, config, job.execution, checkpoints, report, report.notice, rate)
 
 
 def dev_set(dev: DevInputs, model: Reranker) -> DevSet:
-    """The dev run tokenised, with its measure: scores become a Run, which evaluation measures."""
+    """Tokenize the dev run; its measure makes a Run of scores and evaluates it."""
     from anmi_ray.evaluation import measures
 
     query, query_rows = positions(dev.run["query_id"], dev.queries["query_id"], "dev queries")
@@ -323,7 +307,7 @@ def dev_set(dev: DevInputs, model: Reranker) -> DevSet:
 
 
 class Files(Sequence[pa.Table]):
-    """Parquet files, read when they are looked at."""
+    """Parquet files, read on access."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
@@ -345,14 +329,14 @@ def positions(ids: pa.ChunkedArray, among: pa.ChunkedArray, place: str) -> tuple
     return index, rows
 
 
-def collect(output: str) -> TrainResult:
-    """What rank 0 published at `output`."""
+def collect(output: str) -> Trained:
+    """Read what rank 0 published at `output`."""
     files, path = uri.filesystem(output)
     with files.open_input_stream(f"{path}/{RESULT}") as stream:
-        return TrainResult(folder=output, **json.loads(stream.read()))
+        return Trained(model=output, **json.loads(stream.read()))
 
 
-def interpolated(found: Trained | TrainResult) -> dict[str, Any]:
+def interpolated(found: Trained) -> dict[str, Any]:
     """Return the record's entries about interpolation with the start's weights; none if not requested."""
     return {"share": found.share, "shares": found.shares} if found.shares else {}
 
@@ -371,27 +355,20 @@ def _card(job: Job, trained: Trained) -> str:
 
 
 def _token_folder(storage: str) -> str:
-    """Beside the checkpoints, or of a name that a later run finds again on a node's own disk."""
+    """Next to the checkpoints, or on the node's own disk if these are at a URI."""
     if "://" not in storage:
         return f"{storage}/{_TOKENS}"
     return str(Path(tempfile.gettempdir()) / f"anmi-{_TOKENS}-{os.getuid()}")
 
 
 def last_line(error: object) -> str:
-    """The last line of what an error says, else its kind."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__
+    """Last line of an error's message, else its class."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 def clear_checkpoints(artifact: Artifact, execution: TrainExecution) -> None:
-    """Remove what serves resuming only: checkpoints and token lists."""
+    """Remove checkpoints and token lists, which only serve to resume."""
     own = uri.beside(uri.absolute(artifact.store.uri(f"{artifact.path}/{MODEL}")), _STORAGE)
     given = execution.storage_path
     uri.remove(own if given is None else uri.below(uri.absolute(given), artifact.fingerprint))
-
-
-def report_steps(context: Context, row: Row) -> None:
-    """Show how far training is."""
-    step, progress = row.get("step"), row.get("progress")
-    if step and progress:
-        context.progress(int(step), round(step / progress), "steps")
