@@ -85,48 +85,39 @@ def _lives(process: int) -> bool:
     return True
 
 
-class Everyone(Reporter):
-    """Forward events to several reporters. second: whether another active run under the root started earlier."""
+def _to_all(event: str) -> Any:
+    """Return a method that forwards an event to several reporters."""
+
+    def forward(self: Reporters, *args: Any, **options: Any) -> None:
+        for one in self.all:
+            getattr(one, event)(*args, **options)
+
+    return forward
+
+
+class Reporters(Reporter):
+    """Forward each event to several reporters.
+
+    second: tells whether another active run under the root started earlier.
+    current: the running stage.
+    """
 
     def __init__(self, *reporters: Reporter, second: Callable[[], bool] = lambda: False) -> None:
-        self._reporters = list(reporters)
+        self.all = list(reporters)
         self.second = second
-        self.at_work = ""
-
-    def add(self, reporter: Reporter) -> None:
-        """One more, from now on."""
-        self._reporters.append(reporter)
+        self.current = ""
 
     def stage(self, name: str, does: str) -> None:
         """A stage starts."""
-        self.at_work = name
-        for one in self._reporters:
+        self.current = name
+        for one in self.all:
             one.stage(name, does)
 
-    def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
-        """Report progress."""
-        for one in self._reporters:
-            one.progress(done, total, unit, note)
-
-    def notice(self, text: str) -> None:
-        """Something that its user should know."""
-        for one in self._reporters:
-            one.notice(text)
-
-    def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
-        """Training has measured dev."""
-        for one in self._reporters:
-            one.measured(step, share, dev, group)
-
-    def counted(self, flows: list[Flow]) -> None:
-        """A bucket is complete."""
-        for one in self._reporters:
-            one.counted(flows)
-
-    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
-        """A stage is complete."""
-        for one in self._reporters:
-            one.finished(name, seconds, flows)
+    progress = _to_all("progress")
+    notice = _to_all("notice")
+    measured = _to_all("measured")
+    counted = _to_all("counted")
+    finished = _to_all("finished")
 
 
 class _Logged(Reporter):
@@ -257,7 +248,7 @@ class Snapshots(Reporter):
 
 
 @contextmanager
-def told(store: Store, run: str, stages: Sequence[str], reporter: Reporter) -> Iterator[Everyone]:
+def told(store: Store, run: str, stages: Sequence[str], reporter: Reporter) -> Iterator[Reporters]:
     """Report a run's progress inside the context, and its outcome at the end."""
     with Span(_LOG, "run", run=run), Snapshots(store, run, stages) as snapshots:
-        yield Everyone(reporter, _Logged(), snapshots, second=snapshots.second)
+        yield Reporters(reporter, _Logged(), snapshots, second=snapshots.second)

@@ -16,7 +16,7 @@ from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.stages.ingest import of_queries, queries_of
-from anmi_ray.stages.mine import CONFIRMING
+from anmi_ray.stages.mine import CONFIRMING, confirmed
 from anmi_ray.store import Artifact, Flow
 
 # Share of candidates that are borderline (80 to 150 points) and not yet compared with their anchor, on the long side:
@@ -32,7 +32,6 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, 
 
 def _bucket(artifact: Artifact, bucket: int, inputs: Mapping[str, Artifact], config: MineConfig) -> list[Flow]:
     from anmi_ray import mining
-    from anmi_ray.stages.mine.examples import confirmed
 
     rate = inputs["rate"]
     gaps = rate.read_part("gaps", bucket, GAP)

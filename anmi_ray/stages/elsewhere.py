@@ -7,7 +7,7 @@ Nothing is judged or trained, and nothing that is measured here goes back into t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,25 +17,12 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import METRIC
 from anmi_ray.evaluation import significance
 from anmi_ray.evaluation.significance import SystemComparison
-from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
-from anmi_ray.stages import evaluate, ingest, rerank, retrieve, train
+from anmi_ray.stages import evaluate, rerank, train
 from anmi_ray.store import Artifact, Store, runs
 
 FOLDER = "elsewhere"  # of a root: by run whose model it is, what measured it
-_KEPT = (ingest.STAGE.name, retrieve.STAGE.name)
 _OF_START = ("model", "student", "pooling")  # by which the untrained model is measured beside the trained one
-
-
-def only(path: Iterable[Stage]) -> Iterator[Stage]:
-    """Of the main path, the stages of a run that measures another's model."""
-    for stage in path:
-        if stage.name == evaluate.STAGE.name:
-            yield replace(stage, publish=_publish)
-        elif stage.name in _KEPT:
-            yield stage
-        elif stage.name == rerank.STAGE.name:
-            yield replace(stage, inputs=("retrieve", "ingest"), run=_run, also=_also)
 
 
 def _run(artifact: Artifact, inputs: Mapping[str, Artifact], config: HeldOutConfig, context: Context) -> dict[str, Any]:
@@ -116,3 +103,7 @@ def _told(collection: str, made: Artifact) -> Iterator[Elsewhere]:
             metrics = made.read_part("metrics", 0, METRIC)
             trained = significance.compare(metrics, baseline, ["reranked"], trained.measure)[1]
         yield Elsewhere(collection, by_system["hybrid"].mean, None if start is None else start.mean, trained)
+
+
+RERANK = replace(rerank.STAGE, inputs=("retrieve", "ingest"), run=_run, also=_also)
+EVALUATE = replace(evaluate.STAGE, publish=_publish)

@@ -10,7 +10,7 @@ from the other run's model, which evaluate measures as the start, so a gain is w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from anmi_ray.core.records import CANDIDATE, COMPARISON, RATING, RUN
 from anmi_ray.runtime.costs import BEGUN, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, over_buckets, run_buckets
-from anmi_ray.stages import compare, distill, judge, sample, score
+from anmi_ray.stages import compare, judge, sample, score
 from anmi_ray.store import Artifact, Flow, runs
 
 if TYPE_CHECKING:
@@ -45,30 +45,8 @@ _FIRST = {
 Inputs = Mapping[str, Artifact]
 
 
-def spread(path: Iterable[Stage]) -> Iterator[Stage]:
-    """The path of an experiment that refines a run."""
-    taught: list[Stage] = []  # whatever a distilled judge learns from: it waits for the round's pairs
-    for stage in path:
-        if stage.name == sample.STAGE.name:
-            taught.append(_LESSON)
-        elif stage.name == judge.LABEL.name:
-            taught.append(_of_campaign(stage, BEGUN, judge.LABEL.name))
-        elif stage.name == distill.STAGE.name:
-            taught.append(stage)
-        elif stage.name == compare.STAGE.name:
-            yield score.STAGE
-            yield _CHOSEN
-            yield from taught
-        elif stage.name == judge.STAGE.name:
-            yield _of_campaign(stage, BEGUN)
-        elif "first" in stage.inputs:
-            yield _of_campaign(stage, "first")
-        else:
-            yield stage
-
-
-def _of_campaign(stage: Stage, role: str, asking: str = judge.STAGE.name) -> Stage:
-    """Judges who spend what the first run's questions have left of their budget, by whose comparisons it is known."""
+def of_campaign(stage: Stage, role: str = BEGUN, asking: str = judge.STAGE.name) -> Stage:
+    """Judges that share the budget of the run that was refined first; `role` is that run's comparisons."""
 
     def also(config: Any, experiment: Experiment, content: str) -> dict[str, str]:
         return {**stage.also(config, experiment, content), **_begun(experiment, asking)}
@@ -251,7 +229,7 @@ def _cost_of_lesson(load: Workload) -> StageCost:
     return StageCost(f"about {pairs:,} more pairs at most", pairs)
 
 
-_CHOSEN = replace(
+COMPARE = replace(
     compare.STAGE,
     inputs=(*compare.STAGE.inputs, score.STAGE.name),
     does="choose the pairs where the last model contradicts what is known, beside those that were asked",
@@ -259,7 +237,7 @@ _CHOSEN = replace(
     cost=_cost,
     also=_before,
 )
-_LESSON = replace(
+SAMPLE = replace(
     sample.STAGE,
     version=2,
     inputs=(compare.STAGE.name,),
@@ -268,3 +246,5 @@ _LESSON = replace(
     cost=_cost_of_lesson,
     also=_learned_from,
 )
+JUDGE = of_campaign(judge.STAGE)
+LABEL = of_campaign(judge.LABEL, asking=judge.LABEL.name)
