@@ -58,7 +58,7 @@ def stages(config: CompareConfig) -> list[Stage]:
                 version=2,  # 2: ranks enter by two shapes
                 inputs=(*chosen.inputs, *before),
                 played_by=before,
-                does="choose which pairs to ask about next: those that tell most",
+                does="choose which pairs to ask about next: the most informative ones",
                 run=partial(run, number=number),
             )
             begun = {BEGUN: rounds[0][0]}  # all rounds share the first one's budget
@@ -75,7 +75,7 @@ def _name(name: str, number: int, config: CompareConfig) -> str:
 def run(
     artifact: Artifact, inputs: Mapping[str, Artifact], config: CompareConfig, context: Context, number: int
 ) -> dict[str, Any]:
-    """Choose the pairs of round `number` (1, 2, ...), bucket by bucket; returns flows and what ranks are worth."""
+    """Choose the pairs of round `number` (1, 2, ...), bucket by bucket; the manifest gets the slopes of ranks."""
     from anmi_ray.runtime.actors import ActorPool
 
     with ActorPool(context, Chooser, dict(inputs), config, number, actors=context.execution.raters) as pool:

@@ -1,6 +1,6 @@
 """Gather and render a run's report from its artifacts, sampled by hash where they are large.
 
-Samples are of whole queries and bounded, so a large run's report is no larger.
+Samples are bounded and of whole queries, so the size of a report does not grow with the run.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
     comparisons = tuple(SystemComparison(**row) for row in evaluate.read_json("comparisons.json"))
     sweep = evaluate.read_json("fusion.json")
     fitted = sample_queries(run.artifacts[run.fit], "fits", run.buckets, _FITS, "report")["query_id"].combine_chunks()
-    sample = fitted[:_SAMPLE]  # they stand in the order of their hash
+    sample = fitted[:_SAMPLE]  # in the order of their hash
     audit = run.artifacts["judge"].read_json("audit.json") or {}
     summary = run.artifacts["mine"].read_json("summary.json")
     judged = by_judges.of(evaluate)

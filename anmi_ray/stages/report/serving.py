@@ -1,4 +1,4 @@
-"""What reranking takes: how long it took on the held-out queries, and how large the model is."""
+"""Cost of reranking: time on the held-out queries, and size of the model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ def serving(rerank: Artifact, train: Artifact, buckets: Iterable[int], apart: bo
     """Figures of a complete run.
 
     apart: True if the model reads texts alone, so that a document is encoded once for all queries.
-    seconds: of scoring the top `depth` documents of `queries` queries, start of the processes included; None if it was
-    not measured whole. cores: None on a cluster or a GPU. documents: how many were encoded; None unless `apart`.
+    seconds: for the top `depth` documents of `queries` queries, including process starts; None if interrupted.
+    cores: None on a cluster or a GPU.
+    documents: number of encoded documents; None unless `apart`.
     """
     manifest = rerank.manifest() or {}
     depth = int(manifest["depth"])
-    timing = _timing(rerank, bool(manifest.get("peers")))
+    timing = rerank.store.read_json(timing_of(rerank)) or {}
     parameters, size = model_size(train, "model")
     return {
         "depth": depth,
@@ -41,9 +42,9 @@ def serving(rerank: Artifact, train: Artifact, buckets: Iterable[int], apart: bo
 
 
 def model_size(artifact: Artifact, folder: str) -> tuple[int | None, int | None]:
-    """Parameters of a sealed model, and bytes of its weights; of safetensors only the headers are read.
+    """Return the parameters of a sealed model and the bytes of its weights, from the headers of safetensors files.
 
-    None where there are none.
+    None without such files.
     """
     files = [name for name in artifact.read_json(f"{folder}.files.json") or () if name.endswith(_WEIGHTS)]
     if not files:
@@ -57,14 +58,6 @@ def _of_file(store: Store, path: str) -> tuple[int, int]:
         header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
         size = stream.size()
     return sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__"), size
-
-
-def _timing(rerank: Artifact, peers: bool) -> dict[str, Any]:
-    """Return the time of scoring alone; for older artifacts that of the stage, unless it includes peers."""
-    found = rerank.store.read_json(timing_of(rerank))
-    if found is None and not peers:
-        found = rerank.store.read_json(f"timings/{rerank.stage}-{rerank.fingerprint}.json")
-    return found or {}
 
 
 def _documents(rerank: Artifact, buckets: Iterable[int], depth: int) -> int:

@@ -27,14 +27,14 @@ from anmi_ray.store.runs import TRAINED
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: HeldOutConfig, context: Context) -> dict[str, Any]:
-    """One task per bucket, as many at once as there are cores, one thread each; returns flows for the manifest."""
+    """Score by the start and peers, then by the trained model; the latter is timed."""
     retrieve, ingest = inputs["retrieve"], inputs["ingest"]
     others: dict[str, Artifact] = {}
     start = start_of(config)
     for peer in (*((start,) if start else ()), *config.peers):
         model = inputs.get(f"{TRAINED}{peer.name}")
         others[peer.name] = peers.scored(peer, retrieve, ingest, config.depth, context, model)
-    whole = not artifact.store.tree(artifact.path)  # a run that goes on where another was killed times a part alone
+    whole = not artifact.store.tree(artifact.path)  # a resumed run would time only a part
     began = time.monotonic()
     asked = Asked(retrieve, ingest, config.depth, peers.HELD_OUT)
     load = partial(trained, inputs["train"], config, context.execution.score.device)
@@ -45,14 +45,14 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: HeldOutConfi
     exchange.forget(artifact)
     took = {"seconds": time.monotonic() - began if whole else None, **environment.hardware()}
     if context.execution.address is not None or context.execution.score.gpus:
-        took["cores"] = None  # of a cluster's nodes nobody counts how many worked, and a GPU's cores are others
+        took["cores"] = None  # unknown
     artifact.store.publish_json(timing_of(artifact), took)
     names = [peer.name for peer in config.peers]
     return {"flows": flows, "depth": config.depth, **({"peers": names} if names else {})}
 
 
 def timing_of(artifact: Artifact) -> str:
-    """Return the path of the trained model's own scoring time; the stage's time includes the others."""
+    """Return the path of the trained model's scoring time; the stage's time includes the others."""
     return f"timings/reranked-{artifact.fingerprint}.json"
 
 
