@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TRAIN_QUERIES = Split(
     "train",
-    "give queries in addition to those of dev and test: they need no label (corpus.unlabelled, corpus.max_train_queries)",
+    "give more queries than those of dev and test: they need no label (corpus.unlabelled, corpus.max_train_queries)",
 )
 OWN = "own"  # optional part: documents that rankings leave out for a query, as Qrel rows of grade 0
 HIDDEN = "hidden"  # optional part: Qrel rows that only a simulated panel reads

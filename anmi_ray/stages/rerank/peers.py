@@ -1,8 +1,8 @@
 """Peer rerankers: each scores the same documents as the trained one, and its scores are kept for later runs.
 
-A peer's scores are a separate artifact, identified by the peer, the first stage's runs and the depth, so other trainings
-reuse them. The start of training and peers whose scores are fused score dev queries too. An endpoint's scores are stored
-bucket by bucket, without failed queries, so a killed run buys at most one bucket again.
+A peer's scores are a separate artifact, identified by the peer, the first stage's runs and the depth, so that other
+trainings reuse them. The start of training and peers whose scores are fused score dev queries too. An endpoint's scores
+are stored bucket by bucket, without failed queries, so a killed run buys at most one bucket again.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def scored(
 ) -> Artifact:
     """Score what is missing of a peer's artifact, a Run of every bucket's queries, and return it.
 
-    Raises ConfigError if a model cannot be loaded or has no scoring head; JudgeError if a server cannot be asked, or too
-    many queries failed for transient reasons.
+    Raises ConfigError if a model cannot be loaded or has no scoring head; JudgeError if a server cannot be asked, or
+    too many queries failed for transient reasons.
     """
     artifact = artifact_of(peer, retrieve, ingest, depth, trained)
     if artifact.manifest() is not None:
