@@ -12,10 +12,9 @@ from anmi_ray.config.evaluate import Scoring
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.needs import of_scoring
 from anmi_ray.core.records import RUN
-from anmi_ray.runtime import exchange
 from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
-from anmi_ray.runtime.tasks import Context, run_buckets
+from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.ingest import TRAIN_QUERIES
 from anmi_ray.stages.rerank import scoring_hours
 from anmi_ray.stages.rerank.start import GONE_ON_WITH, gone_on_with
@@ -34,11 +33,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: Scoring, con
     asked = scoring.Asked(inputs["retrieve"], inputs["ingest"], 0, (TRAIN_QUERIES.name,), candidates=True)
     load = partial(held_out.trained, inputs[GONE_ON_WITH], config, context.execution.score.device)
     apart = reads_apart(str(local_folder(inputs[GONE_ON_WITH], "model")))
-    slices = scoring.score_documents(context, artifact, asked, load) if apart else None
-    by = scoring.carrier(context, slices)
-    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, asked, load, slices, by=by)
-    exchange.forget(artifact)
-    return {"flows": flows}
+    return {"flows": scoring.run(context, artifact, asked, load, apart, _bucket)}
 
 
 def _bucket(artifact: Artifact, bucket: int, asked: Asked, load: Load, slices: int | None) -> list[Flow]:

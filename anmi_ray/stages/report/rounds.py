@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,24 +19,8 @@ from anmi_ray.stages.rounds import names
 from anmi_ray.store import Artifact
 
 
-class _Mean:
-    """The mean of values that are seen once, a batch at a time."""
-
-    def __init__(self) -> None:
-        self._sum = 0.0
-        self._count = 0
-
-    def add(self, values: NDArray[Any]) -> None:
-        self._sum += float(values.sum())
-        self._count += len(values)
-
-    def value(self) -> float | None:
-        """None of no values."""
-        return self._sum / self._count if self._count else None
-
-
 def design_rounds(artifacts: Mapping[str, Artifact], experiment: Experiment, buckets: Iterable[int]) -> Rounds | None:
-    """Figures of a complete run; None where the design asks once."""
+    """Return the figures of a complete run; None if the design asks once."""
     if not experiment.in_rounds:
         return None
     found = tuple(
@@ -48,36 +31,40 @@ def design_rounds(artifacts: Mapping[str, Artifact], experiment: Experiment, buc
 
 
 def _round(number: int, compared: Artifact, judged: Artifact, rated: Artifact, buckets: Iterable[int]) -> DesignRound:
-    pairs = _Mean()
-    errors = _Mean()
-    top_errors = _Mean()
+    pairs, errors, top_errors = np.zeros((3, 2))  # sum and number of values
     answers: Counter[str] = Counter()
     queries = 0
     for bucket in buckets:
         comparisons = compared.read_part("comparisons", bucket, COMPARISON, columns=["query_id", "round"])
         mine = comparisons.filter(pc.equal(comparisons["round"], number - 1))
         queries += len(pc.unique(mine["query_id"]))
-        pairs.add(pc.value_counts(comparisons["query_id"]).field("counts").to_numpy())
+        counts = pc.value_counts(comparisons["query_id"]).field("counts").to_numpy()
+        pairs += counts.sum(), len(counts)
         judgments = judged.read_part("judgments", bucket, JUDGMENT, columns=["judge", "p_a"])
-        counted = judgments.group_by("judge").aggregate([("p_a", "count")])  # what failed has no p_a
+        counted = judgments.group_by("judge").aggregate([("p_a", "count")])  # failures have no p_a
         answers.update(dict(zip(counted["judge"].to_pylist(), counted["p_a_count"].to_pylist(), strict=True)))
         ratings = rated.read_part("ratings", bucket, RATING, columns=["query_id", "rating_elo", "std_err_elo"])
         std_err = ratings["std_err_elo"].to_numpy()
-        errors.add(std_err)
-        top_errors.add(std_err[_best(ratings)])
+        errors += std_err.sum(), len(std_err)
+        top = std_err[_best(ratings)]
+        top_errors += top.sum(), len(top)
     return DesignRound(
         number=number,
         queries=queries,
-        pairs=pairs.value() or 0.0,
+        pairs=_mean(pairs) or 0.0,
         answers=answers.total() / len(answers) if answers else 0.0,
-        std_err_elo=errors.value(),
-        top_std_err_elo=top_errors.value(),
+        std_err_elo=_mean(errors),
+        top_std_err_elo=_mean(top_errors),
         prior_elo=prior_elo(rated),
     )
 
 
+def _mean(total: NDArray[np.float64]) -> float | None:
+    return float(total[0] / total[1]) if total[1] else None
+
+
 def _best(ratings: pa.Table) -> NDArray[np.int64]:
-    """The rows of every query's TOP documents by rating."""
+    """Return the rows of every query's TOP documents by rating."""
     query = ratings["query_id"].combine_chunks().dictionary_encode().indices.to_numpy()
     order = np.lexsort((-ratings["rating_elo"].to_numpy(), query))
     first = np.searchsorted(query[order], query[order])

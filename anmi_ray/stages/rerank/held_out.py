@@ -15,8 +15,7 @@ from anmi_ray.core import environment
 from anmi_ray.core.records import RUN, rejects
 from anmi_ray.models.kinds import load_reranker, reads_apart
 from anmi_ray.models.reranker import Device, Precision, Reranker, resolve_device
-from anmi_ray.runtime import exchange
-from anmi_ray.runtime.tasks import Context, run_buckets
+from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.rerank import peers, scoring
 from anmi_ray.stages.rerank.ranking import SYSTEM, with_tail
 from anmi_ray.stages.rerank.scoring import Asked
@@ -39,10 +38,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: HeldOutConfi
     asked = Asked(retrieve, ingest, config.depth, peers.HELD_OUT)
     load = partial(trained, inputs["train"], config, context.execution.score.device)
     apart = reads_apart(str(local_folder(inputs["train"], "model")))
-    slices = scoring.score_documents(context, artifact, asked, load) if apart else None
-    by = scoring.carrier(context, slices)
-    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, asked, load, slices, others, by=by)
-    exchange.forget(artifact)
+    flows = scoring.run(context, artifact, asked, load, apart, _bucket, others)
     took = {"seconds": time.monotonic() - began if whole else None, **environment.hardware()}
     if context.execution.address is not None or context.execution.score.gpus:
         took["cores"] = None  # unknown

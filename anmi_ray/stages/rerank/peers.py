@@ -30,8 +30,7 @@ from anmi_ray.models import loading
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.kinds import load_reranker, loader, reads_apart
 from anmi_ray.models.reranker import Device, Reranker, resolve_device
-from anmi_ray.runtime import exchange
-from anmi_ray.runtime.tasks import Context, run_buckets, windowed
+from anmi_ray.runtime.tasks import Context, windowed
 from anmi_ray.stages.rerank import scoring
 from anmi_ray.stages.rerank.ranking import pairs_of, ranked
 from anmi_ray.stages.rerank.scoring import Asked
@@ -93,10 +92,8 @@ def scored(
         context = replace(context, execution=context.execution.model_copy(update={"window": 1}))
     asked = Asked(retrieve, ingest, depth, HELD_OUT if peer.dev else HELD_OUT[1:])
     load = partial(_load, peer, trained, context.execution.score.device)
-    slices = scoring.score_documents(context, artifact, asked, load) if _apart(peer, trained) else None
-    by = windowed if peer.endpoint is not None else scoring.carrier(context, slices)
-    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, asked, peer, load, slices, by=by)
-    exchange.forget(artifact)
+    by = windowed if peer.endpoint is not None else None
+    flows = scoring.run(context, artifact, asked, load, _apart(peer, trained), _bucket, peer, by=by)
     settings, inputs = _made_of(peer, retrieve, ingest, trained)
     artifact.list_files()
     artifact.complete(flows, version=VERSION, inputs=inputs, settings=settings)
@@ -114,16 +111,13 @@ def refused(artifact: Artifact, name: str, bucket: int) -> tuple[Flow, pa.Table]
     """Return a peer's flow of a bucket's queries, and the rejects of those without scores."""
     flows = artifact.seal("runs", RUN, bucket)
     assert flows is not None, "a complete artifact has every bucket"
-    flow = flows[0]
-    if not flow.rejected:
-        return replace(flow, unit=f"{flow.unit} of {name}"), REJECT.empty()
-    why = artifact.read_part("rejects", bucket, REJECT)
-    rows = [(row["key"], row["reason"], row["detail"]) for row in why.to_pylist()]
-    return replace(flow, unit=f"{flow.unit} of {name}"), rejects(f"rerank {name}", rows)
+    flow = replace(flows[0], unit=f"{flows[0].unit} of {name}")
+    why = artifact.read_part("rejects", bucket, REJECT).to_pylist() if flow.rejected else []
+    return flow, rejects(f"rerank {name}", [(row["key"], row["reason"], row["detail"]) for row in why])
 
 
 def _bucket(
-    artifact: Artifact, bucket: int, asked: Asked, peer: PeerConfig, load: scoring.Load, slices: int | None
+    artifact: Artifact, bucket: int, asked: Asked, load: scoring.Load, slices: int | None, peer: PeerConfig
 ) -> list[Flow]:
     queries, _, top, texts = asked.of_bucket(bucket)
     why: list[tuple[str, str, str]] = []
@@ -206,7 +200,16 @@ def _bought(
         if good:
             artifact.publish_part(_BOUGHT, bucket, found, RUN)
     failed = {query: one for query, one in results.items() if isinstance(one, Failed)}
-    _stop_if_too_many(peer, [one for one in failed.values() if one.transient], queries.num_rows)
+    transient = [one for one in failed.values() if one.transient]
+    if len(transient) > max(1, int(_MAX_FAILURES * queries.num_rows)):
+        assert peer.endpoint is not None
+        counts = Counter(one.reason for one in transient)
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in counts.most_common())
+        raise JudgeError(
+            f"{len(transient)} of {queries.num_rows} queries have no scores, for reasons that may go away: {reasons}",
+            access.place(peer.endpoint),
+            "run again, which asks only those; or take the peer out",
+        )
     return found, failed
 
 
@@ -239,16 +242,3 @@ def _run_of(top: pa.Table, scores: dict[bytes, Scores]) -> pa.Table:
     left = {query: iter(one.values) for query, one in scores.items()}
     values = np.array([next(left[query]) for query in rows["query_id"].to_pylist()])
     return ranked(rows, values, _SYSTEM) if rows.num_rows else RUN.empty()
-
-
-def _stop_if_too_many(peer: PeerConfig, failed: Sequence[Failed], queries: int) -> None:
-    if len(failed) <= max(1, int(_MAX_FAILURES * queries)):
-        return
-    counts = Counter(one.reason for one in failed)
-    reasons = ", ".join(f"{reason} ({count})" for reason, count in counts.most_common())
-    assert peer.endpoint is not None
-    raise JudgeError(
-        f"{len(failed)} of {queries} queries have no scores, for reasons that may go away: {reasons}",
-        access.place(peer.endpoint),
-        "run again, which asks those alone; or take the peer out",
-    )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +25,10 @@ from anmi_ray.core.records import CANDIDATE, RUN, TEXT_OF
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime import exchange
 from anmi_ray.runtime.actors import scorers
-from anmi_ray.runtime.tasks import Carrier, Context, windowed
+from anmi_ray.runtime.tasks import Carrier, Context, run_buckets, windowed
 from anmi_ray.stages.ingest import of_queries, queries_of
 from anmi_ray.stages.rerank.ranking import SYSTEM, pairs_of, ranked
-from anmi_ray.store import Artifact
+from anmi_ray.store import Artifact, Flow
 from anmi_ray.training.training_set import numbered
 
 Load = Callable[[], Reranker]  # called in the tasks, where it caches what it has loaded
@@ -73,20 +74,31 @@ def _as_run(rows: pa.Table) -> pa.Table:
     )
 
 
-def score_documents(context: Context, artifact: Artifact, asked: Asked, load: Load) -> int:
-    """Score by document what the buckets without a seal need; returns the number of slices, for `scored`."""
-    buckets = context.buckets
-    if any(artifact.seal("runs", RUN, bucket) is None for bucket in range(buckets)):
+def run(
+    context: Context,
+    artifact: Artifact,
+    asked: Asked,
+    load: Load,
+    apart: bool,
+    task: Callable[..., list[Flow]],
+    *args: Any,
+    by: Carrier | None = None,
+) -> list[Flow]:
+    """Run `task(artifact, bucket, asked, load, slices, *args)` for every bucket, which calls `scored`.
+
+    apart: the model reads each text alone, so the scores are computed by document before.
+    by: how to run the tasks; by default as the model needs it.
+    """
+    buckets, scoring = context.buckets, scorers(context.execution)
+    if apart and any(artifact.seal("runs", RUN, bucket) is None for bucket in range(buckets)):
         make = partial(exchange.make, context, artifact)
         make("asked", buckets, ask, asked, buckets, what="bucket", does="asked for")
-        by = scorers(context.execution)
-        make("scored", buckets, score, buckets, load, what="slice", does="scored", by=by)
-    return buckets
-
-
-def carrier(context: Context, slices: int | None) -> Carrier:
-    """Choose how to run buckets; those with stored scores by document compute none."""
-    return scorers(context.execution) if slices is None else windowed
+        make("scored", buckets, score, buckets, load, what="slice", does="scored", by=scoring)
+    by = by or (windowed if apart else scoring)
+    slices = buckets if apart else None
+    flows = run_buckets(context, artifact, ("runs", RUN), task, asked, load, slices, *args, by=by)
+    exchange.forget(artifact)
+    return flows
 
 
 def scored(
