@@ -1,4 +1,4 @@
-"""`anmi distill`: a small judge trained on an ensemble's answers about a sample of pairs, for any run."""
+"""`anmi distill`: a small judge, learned from what an ensemble says of a sample of pairs, for this run or any other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anmi_ray.store import Artifact, Store
 
 @dataclass(frozen=True)
 class Distilled:
-    """A distilled judge: its run, its measures on held-out queries, its folder and form."""
+    """A judge that was made: the run that made it, its figures on held-out queries, its folder and form."""
 
     run: str
     summary: Mapping[str, Any]
@@ -25,7 +25,7 @@ class Distilled:
 
     @property
     def judge(self) -> str:
-        """Its entry in another run's panel."""
+        """What another run's panel says to ask it."""
         slope = float(self.summary.get("slope", 1.0))
         form = "form: pairwise" if self.form == "pairwise" else f"form: pointwise, slope: {slope!r}"
         return f"{{kind: encoder, name: distilled, model: {self.model}, {form}}}"

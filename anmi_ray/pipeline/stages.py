@@ -55,7 +55,7 @@ _ENABLED_BY = (
     ((shortlist.STAGE, judge.CONFIRM, anchor.STAGE), "mine.anchors: confirmed"),
     ((borderline.STAGE, judge.VALIDATE, rate.REFIT), "mine.allow that begins with validate"),
     ((pool.STAGE, judge.ASSESS), "evaluate.judged: unlabelled or all"),
-    ((sample.STAGE, judge.LABEL, distill.STAGE), "a judge {kind: distilled} in judge.judges, or by `anmi distill`"),
+    ((sample.STAGE, judge.LABEL, distill.STAGE), "a judge {kind: distilled} in judge.judges"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Judges' answers about the top documents of held-out queries, for evaluate: gains to choose and measure by."""
+"""What judges said of the top documents of held-out queries, as evaluate reads it: gains to choose and measure by."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NAME = "by_judges"  # of the file and of the part of evaluate
 class Assessed:
     """Answers about pooled documents of held-out queries.
 
-    answers: query_id, doc_id, answer (NaN: no answer), probability (calibrated on labels if possible).
-    panel: kind by judge.
+    answers: query_id, doc_id, answer (NaN: nobody answered), probability on the scale of labels where these tell.
+    panel: by judge its kind.
     """
 
     answers: pa.Table
@@ -32,17 +32,17 @@ class Assessed:
     panel: dict[str, str]
 
     def of(self, queries: pa.Table) -> pa.Table:
-        """Return the answers about `queries`."""
+        """The answers about `queries`."""
         return self.answers.filter(pc.is_in(self.answers["query_id"], value_set=queries["query_id"].combine_chunks()))
 
     def gains(self, queries: pa.Table) -> pa.Table:
-        """Return Qrels of `queries` with gains as grades."""
+        """Qrels of `queries`, their grades gains."""
         mine = self.of(queries)
         return judged.gains(mine, mine["probability"].to_numpy())
 
 
 def read(pool: Artifact, assess: Artifact, qrels: pa.Table, buckets: int, seed: int) -> Assessed:
-    """Read all answers, and calibrate them on the labels of dev and test (`qrels`)."""
+    """All answers; qrels: the labels of dev and test, which say what an answer is worth."""
     from anmi_ray import judging
 
     parts = [
@@ -76,7 +76,7 @@ def measure(
     peers: Sequence[str],
     seed: int,
 ) -> tuple[judged.ByJudges, pa.Table]:
-    """Return the table by judges and its Metric rows, for the `systems` of `runs` on the test queries `queries`."""
+    """The table by judges, and its Metric rows; `systems` are those of `runs`, of the test queries `queries`."""
     asked = said.of(queries)
     answered = asked.filter(pc.is_finite(asked["answer"]))
     pooled, heard = (pc.count_distinct(table["query_id"]).as_py() for table in (asked, answered))
@@ -109,7 +109,7 @@ def measure(
 
 
 def without_failed(metrics: pa.Table, runs: pa.Table, peers: Sequence[str]) -> pa.Table:
-    """Remove from `metrics` the queries without a peer's scores, which would count as zeros."""
+    """`metrics` without the queries that a peer has no scores of: they would count as its zeros."""
     for peer in peers:
         mine = runs.filter(pc.equal(runs["system"], peer))
         has = pc.is_in(metrics["query_id"], value_set=pc.unique(mine["query_id"]))
@@ -118,7 +118,7 @@ def without_failed(metrics: pa.Table, runs: pa.Table, peers: Sequence[str]) -> p
 
 
 def systems(artifact: Artifact) -> list[dict[str, Any]]:
-    """Return the measures of a complete evaluate artifact, a row per system and measure: by labels, else by judges."""
+    """The measures of a complete artifact of evaluate, a row per system and measure: by labels, else by judges."""
     if by_labels := artifact.read_json("comparisons.json"):
         return [{**row, "by": "labels"} for row in by_labels]
     found = of(artifact)
