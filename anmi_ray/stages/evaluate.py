@@ -147,8 +147,9 @@ def headline_of(artifact: Artifact) -> headline.Headline:
 
 
 def baseline_of(artifact: Artifact) -> str:
-    """Return the baseline of a complete artifact."""
-    return (artifact.manifest() or {}).get("baseline", "hybrid")
+    """Return the baseline of a complete artifact; in old roots that of the settings, or the hybrid."""
+    manifest = artifact.manifest() or {}
+    return manifest.get("baseline") or manifest.get("settings", {}).get("baseline") or "hybrid"
 
 
 @dataclass(frozen=True)

@@ -341,6 +341,14 @@ def test_the_hybrid_as_the_only_partner_is_the_control(tmp_path: Path) -> None:
     assert set(first.weights) == {"reranked", "hybrid"}
 
 
+def test_artifacts_of_before_name_the_hybrid_or_what_was_set(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    for number, (settings, said) in enumerate([({}, "hybrid"), ({"baseline": "dense"}, "dense")]):
+        artifact = Artifact(store, "evaluate", f"old{number}")
+        artifact.complete([Flow("test queries", 1, 1)], settings=settings)
+        assert evaluate.baseline_of(artifact) == said
+
+
 @pytest.mark.parametrize(("dev", "fusion", "count"), [(False, True, 1), (False, False, 0), (True, True, 0)])
 def test_even_weights_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dev: bool, fusion: bool, count: int

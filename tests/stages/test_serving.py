@@ -9,7 +9,7 @@ import pyarrow as pa
 from anmi_ray.core.identity import doc_id, query_id
 from anmi_ray.core.records import RUN
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.stages.report.serving import model_size, serving
+from anmi_ray.stages.report.figures import model_size, serving
 from anmi_ray.store import Artifact, Flow, Store
 from anmi_ray.store.folders import seal_folder
 from tests.models.tiny import write_tiny_bert

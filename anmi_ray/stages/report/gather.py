@@ -49,8 +49,7 @@ from anmi_ray.stages import by_judges, relevance
 from anmi_ray.stages.evaluate import headline_of
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.stages.mine import confirmed
-from anmi_ray.stages.report.rounds import design_rounds
-from anmi_ray.stages.report.serving import serving
+from anmi_ray.stages.report.figures import design_rounds, serving
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.store.documents import with_checksum
 
