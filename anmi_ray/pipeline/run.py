@@ -36,12 +36,10 @@ def run(
 ) -> dict[str, Any]:
     """Run the stages from `first` to `last` and return the run's record (also at `runs/<name>.json`).
 
-    The record has the settings, the names of their stages, and the artifacts of the stages that were run now, or before
-    with the same fingerprint. A shorter run of the same settings keeps later stages in the record; with other settings
-    those with another fingerprint leave it.
+    The record has the settings, the names of their stages, and the artifacts that were made now, or before with the
+    same fingerprint.
 
-    first: the stages before it must be complete.
-    content: as in `resolve`.
+    first, content: stages before `first` must be complete; `content` as in `resolve`.
     wait: wait until no other process is running a run under the root.
     offline: do not contact judges' servers before the start.
     Raises AnmiError for user errors.

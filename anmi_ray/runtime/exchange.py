@@ -38,10 +38,8 @@ def make(
 
     Returns the tasks' results by index.
 
-    what: a file is of a shard or of a bucket.
-    does: verb of the progress line.
-    cores: that a task keeps busy.
-    by: how to run the tasks.
+    what, does: noun and verb of the progress line.
+    cores, by: as in `run_buckets`.
     """
     missing = [index for index in range(count) if groups_of(artifact, name, index) is None]
     done, returned = count - len(missing), dict[int, Any]()

@@ -18,10 +18,7 @@ class Reporter:
         """Give the user a notice."""
 
     def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
-        """Training has measured dev after `step` steps, a share of all its steps.
-
-        group: id of the workers' placement group, in hexadecimal digits.
-        """
+        """Training has measured dev; group: id of the workers' placement group, in hexadecimal digits."""
 
     def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
         """A stage is complete; `seconds` is None when its artifact existed already."""

@@ -287,6 +287,7 @@ def run_buckets(
 
     A task whose process died is retried three times; it commits the same bytes.
 
+    cores: that a task keeps busy.
     by: how to run the tasks.
     """
 

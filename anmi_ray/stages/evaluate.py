@@ -86,11 +86,7 @@ def _evaluate(
     asked: tuple[Artifact, Artifact] | None = None,
     anchor: Artifact | None = None,
 ) -> dict[str, Any]:
-    """Measure everything.
-
-    asked: artifacts of pool and assess, if judges measure too.
-    anchor: given if judges rate dev queries.
-    """
+    """Measure everything; `asked` (pool, assess): if judges measure too, `anchor`: if they rate dev queries."""
     reranked = rerank.manifest() or {}
     depth, peers = int(reranked["depth"]), list(reranked.get("peers", ()))
     runs, qrels, queries = _held_out(rerank, retrieve, ingest, buckets, "test")
