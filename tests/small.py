@@ -13,10 +13,10 @@ from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.config.load import load
 from anmi_ray.core.identity import rng
 from anmi_ray.pipeline.run import run
-from anmi_ray.pipeline.stages import NAMES
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Flow
 
+NAMES = ("ingest", "retrieve", "compare", "judge", "rate", "mine", "train", "rerank", "evaluate", "report")
 # each process that runs a model or asks starts for seconds, and the cores are shared with other tests
 ALONE: dict[str, object] = {"buckets": 4, "threads": 1, "askers": 1, "raters": 1, "train": {"threads": 1}}
 

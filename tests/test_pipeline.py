@@ -22,13 +22,12 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, EXAMPLE, QREL, QUERY, RATING, RUN, TEXT_OF
 from anmi_ray.models import kinds
 from anmi_ray.pipeline.run import run
-from anmi_ray.pipeline.stages import NAMES
 from anmi_ray.stages import evaluate
 from anmi_ray.store import Artifact, Store
 from anmi_ray.tables import trec
 from tests.commands import printed
 from tests.models.tiny import write_tiny_bert
-from tests.small import Remembering, write_config
+from tests.small import NAMES, Remembering, write_config
 from tests.training.one_task import replace_ray_train
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

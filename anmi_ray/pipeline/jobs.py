@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -19,12 +18,11 @@ import requests
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
-from anmi_ray.config.execution import DriverExecution
 from anmi_ray.core.errors import ClusterError, ConfigError
 from anmi_ray.pipeline.submission import OURS, Submission, exit_status, passing
 
-_CONNECT_S = 10.0  # timeout of the first connection; Ray's client waits for minutes if packets are dropped
-_GONE_S = 120.0  # that the job server may be away while a job is followed
+_CONNECT_S = 10.0  # timeout of the first connection; Ray's client has none
+_GONE_S = 120.0  # timeout of the job server while a job is followed
 _POLL_S = 1.0
 _CANCEL_S = 120.0  # timeout of a cancelled job that runs
 _PENDING_S = 10.0  # and of one that does not run yet
@@ -39,7 +37,7 @@ _VERBOSE = (
 class Jobs:
     """Jobs of the cluster whose job server (its dashboard) is at `address`.
 
-    Raises ConfigError if that is not such an address, ClusterError if nobody answers or the request is refused.
+    Raises ConfigError for another address, ClusterError if no server answers or the request is refused.
     """
 
     def __init__(self, address: str) -> None:
@@ -75,15 +73,16 @@ class Jobs:
         Raises ConfigError if one of its names belongs to another job.
         """
         known, attempt = {job.submission_id: job for job in self._all()}, 0
+        newest: JobDetails | None = None
         while (job := known.get(submission.id_of(attempt + 1))) is not None:
-            attempt += 1
+            attempt, newest = attempt + 1, job
             if (job.metadata or {}).get("fingerprint") != submission.fingerprint:
                 raise ConfigError(
                     f"the submission id is in use by another job: {job.entrypoint}",
                     str(job.submission_id),
                     "give this run another name (name=…), or remove that job when it has ended: ray job delete",
                 )
-        return attempt, known.get(submission.id_of(attempt)) if attempt else None
+        return attempt, newest
 
     def submit(self, submission: Submission, attempt: int, variables: Mapping[str, str]) -> None:
         """Submit an attempt, unless another process did so at the same time."""
@@ -96,7 +95,10 @@ class Jobs:
                     submission_id=submission.id_of(attempt),
                     runtime_env=submission.runtime_env(Path(folder), variables),
                     metadata=submission.metadata(attempt),
-                    **_resources(driver),
+                    entrypoint_num_cpus=driver.num_cpus,
+                    entrypoint_memory=None if driver.memory_gb is None else int(driver.memory_gb * 1e9),
+                    entrypoint_resources=dict(driver.resources) or None,
+                    entrypoint_label_selector=dict(driver.label_selector) or None,
                 )
             except RuntimeError:
                 if self.newest(submission)[0] < attempt:
@@ -105,7 +107,7 @@ class Jobs:
     def follow(self, name: str, write: Callable[[str], None], say: Callable[[str], None]) -> JobDetails:
         """Write a job's log from its start until it has ended; return its details then.
 
-        `say` gets what Ray says while the job waits for a node.
+        say: called with Ray's messages while the job waits for a node.
         """
         message = ""
         while (job := self._details(name)).status == JobStatus.PENDING:
@@ -126,7 +128,7 @@ class Jobs:
 
         until = time.monotonic() + _GONE_S
         while True:
-            with suppress(RuntimeError, aiohttp.ClientError, OSError):  # the job goes on without a connection
+            with suppress(RuntimeError, aiohttp.ClientError, OSError):  # connect again
                 asyncio.run(tail())
             try:
                 job = self._details(name)
@@ -142,7 +144,7 @@ class Jobs:
     def cancel(self, name: str, say: Callable[[str], None]) -> JobDetails:
         """Stop a job, wait until it has ended, and return its details.
 
-        A job whose driver has no node yet ends as soon as it has one. Raises ClusterError if a running one goes on.
+        A job whose driver has no node yet ends once it has one. Raises ClusterError if a running job does not end.
         """
         job = self.details(name)
         if job.status.is_terminal():
@@ -156,7 +158,7 @@ class Jobs:
                 say(f"{name}: is not running yet, and ends as soon as it does, or when Ray gives up on its start")
                 return job
             if waited > _CANCEL_S:
-                raise ClusterError("goes on though it was told to end", f"job {name}", "give the same command again")
+                raise ClusterError("did not end after the cancellation", f"job {name}", "give the same command again")
             time.sleep(_POLL_S)
         return job
 
@@ -220,10 +222,10 @@ def submit(
     write: Callable[[str], None],
     say: Callable[[str], None],
 ) -> int:
-    """Submit a job unless it is there, follow it, and return the exit status that its end means.
+    """Submit a job unless it exists, follow it, and return its exit status.
 
-    A job that is running or has succeeded is followed; one that has succeeded is submitted anew only if `again`. One
-    that was lost is submitted again, at most `attempts` times in all. Without `follow` nothing is waited for.
+    A job that is running or has succeeded is followed; a successful one is only submitted again if `again`. A lost job
+    is submitted again, up to `attempts` times in all. Without `follow`, return at once.
     """
     attempt, job = jobs.newest(submission)
     if job is None or job.status in (JobStatus.FAILED, JobStatus.STOPPED) or (again and job.status.is_terminal()):
@@ -236,27 +238,13 @@ def submit(
         if not follow:
             return 0
         job = jobs.follow(name, write, say)
-        say(f"{name}: {job.status.lower()}{_why(job)}")
+        why = ""
+        if job.status == JobStatus.FAILED and job.driver_exit_code is not None:
+            why = f" with exit status {exit_status(job.status, job.driver_exit_code)}"
+        elif job.status == JobStatus.FAILED:
+            why = f": {(job.message or str(job.error_type)).strip().splitlines()[0]}"
+        say(f"{name}: {job.status.lower()}{why}")
         if job.status != JobStatus.FAILED or not left or not passing(job.driver_exit_code, job.error_type):
             return exit_status(job.status, job.driver_exit_code)
         attempt, job = attempt + 1, None
     raise AssertionError("a job has at least one attempt")
-
-
-def _why(job: JobDetails) -> str:
-    """Why a job failed, in a few words; its log has the rest."""
-    if job.status != JobStatus.FAILED:
-        return ""
-    if job.driver_exit_code is not None:
-        return f" with exit status {exit_status(job.status, job.driver_exit_code)}"
-    return f": {(job.message or str(job.error_type)).strip().splitlines()[0]}"
-
-
-def _resources(driver: DriverExecution) -> dict[str, Any]:
-    """Resources of a job's driver, as arguments of Ray's submit_job."""
-    return {
-        "entrypoint_num_cpus": driver.num_cpus,
-        "entrypoint_memory": None if driver.memory_gb is None else int(driver.memory_gb * 1e9),
-        "entrypoint_resources": dict(driver.resources) or None,
-        "entrypoint_label_selector": dict(driver.label_selector) or None,
-    }

@@ -1,4 +1,4 @@
-"""Runs that differ in their mining alone: the settings of a run under another rule, and `anmi mine`."""
+"""Runs that differ only in mining: the settings of a run under another rule, and `anmi mine`."""
 
 from __future__ import annotations
 
@@ -28,19 +28,25 @@ from anmi_ray.store import Artifact, Store, runs
 from anmi_ray.store.runs import find_run
 
 PLACE = "command line"
-PHASES = ("allow", "weigh", "sample")
+_PHASES = (["allow"], ["weigh"], ["sample"])
 _MAY_CHANGE = ("mine", "execution", "name")
 
 
 @dataclass(frozen=True)
 class Mined:
-    """Negatives chosen anew: the name of their run, the rules in order, and what came out."""
+    """Negatives that were chosen again.
+
+    composition: the rules, in order.
+    fingerprint: of the mine artifact.
+    flows: Flow rows of the artifact.
+    summary: of mining.summary.
+    """
 
     run: str
     composition: str
     fingerprint: str
-    flows: list[Mapping[str, Any]]  # Flow rows of the artifact
-    summary: Mapping[str, Any]  # of mining.summary
+    flows: list[Mapping[str, Any]]
+    summary: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -49,43 +55,43 @@ class Mined:
 
 
 def under_rule(mine: MineConfig, rule: str | None) -> dict[str, Any]:
-    """Settings of mine, not validated, under a named composition; what it says nothing of, a sample, stays as it was.
+    """Return settings of mine, not validated, under a named composition; phases that it does not name stay.
 
-    Every rule is written out as a group with what differs from its defaults, so that overrides can reach into it.
+    Every rule is a group with what differs from its defaults, so that overrides can change its parameters.
     """
     found = mine.model_dump(mode="json", exclude_defaults=True)
-    found["allow"] = [_group(one) for one in mine.allow]
-    found |= {phase: _group(getattr(mine, phase)) for phase in ("weigh", "sample")}
-    if rule is not None:
-        found["rule"] = rule
-        for phase, said in NAMED[rule].items():
-            found[phase] = [_group(one) for one in said] if phase == "allow" else _group(said)
-    return found
+    named: Mapping[str, Any] = {} if rule is None else NAMED[rule]
+    found |= {} if rule is None else {"rule": rule}
+    found["allow"] = [_group(one) for one in named.get("allow", mine.allow)]
+    return found | {phase: _group(named.get(phase, getattr(mine, phase))) for phase in ("weigh", "sample")}
 
 
 def _group(rule: Settings | str | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(rule, Settings):
         short = rule.model_dump(mode="json", exclude_defaults=True)
-        # a form may have defaults of its own, which the short way of writing would bring back
+        # some forms have their own defaults, which the short notation would restore
         return short if type(rule).model_validate(short) == rule else rule.model_dump(mode="json")
     return {"rule": rule} if isinstance(rule, str) else dict(rule)
 
 
 def from_run(name: str, root: str, rule: str | None, overrides: Iterable[str]) -> Experiment:
-    """The settings of a finished run under another rule and overrides of mine, as a run of its own.
+    """Return the settings of a finished run under another rule and overrides of mine, as another run.
 
-    It is called `<name>-<rule>` with the overrides, if there are any, unless name=… is one of them.
-    Raises ConfigError for an unknown run or rule, overrides that contradict each other or change more than mining.
+    Its name is `<name>-<rule>` with the overrides, if any, unless name=… is one of them.
+    Raises ConfigError for an unknown run or rule, or overrides that change more than mining.
     """
     given = _overrides(overrides)
-    rule = _one_rule(rule, given)
+    rule = given.pop("mine.rule", rule)
     if rule is None and not any(key.startswith("mine.") for key in given):
         raise ConfigError("nothing would change", PLACE, "give --rule NAME, or settings such as mine.negatives=8")
+    if rule is not None and rule not in NAMED:
+        what = f"no composition of rules is called {redaction.quoted(rule)}"
+        raise ConfigError(what, PLACE, unknown_composition(rule))
     store, record = find_run(name, root)
     before = _recorded(record, store.where(f"runs/{name}.json"))
     content: dict[str, Any] = {"execution": {"root": root}, "mine": under_rule(before.mine, rule)}
-    if rule is None and any(_phase(key) for key in given):
-        content["mine"].pop("rule", None)  # it would name what is no longer so
+    if rule is None and any(key.split(".")[1:2] in _PHASES for key in given):
+        content["mine"].pop("rule", None)  # the rules differ from the named ones now
     words = [f"{key.removeprefix('mine.')}-{value}" for key, value in given.items() if key.startswith("mine.")]
     words = [re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-") for word in words]
     content["name"] = "-".join([name, *([rule] if rule else []), *words])
@@ -100,75 +106,40 @@ def from_run(name: str, root: str, rule: str | None, overrides: Iterable[str]) -
 
 
 def _recorded(record: Mapping[str, Any], place: str) -> Experiment:
-    """The settings of a run. Raises ConfigError where this version knows some of them no longer."""
+    """The settings of a run. Raises ConfigError if this version does not know some of them."""
+    default = CorpusConfig().model_dump(mode="json")
+    corpus = record["config"]["corpus"]
+    # a record has every setting, but a corpus may only set those of its own reader
+    given = {name: value for name, value in corpus.items() if name not in default or value != default[name]}
     try:
-        return validate_record(settings_of(record), place)
+        return validate_record(deepcopy({**record["config"], "corpus": given}), place)
     except ConfigError as error:
-        remedy = "the run is of another version: carry it out again with this one (anmi run CONFIG)"
+        remedy = "the run is of another version: run it again with this one (anmi run CONFIG)"
         raise ConfigError(error.message, place, remedy) from None
 
 
-def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a run's record holds, not validated, as a user would have given them."""
-    default = CorpusConfig().model_dump(mode="json")
-    corpus = record["config"]["corpus"]
-    # a record has every setting, and a collection takes only those of its own reader from a user
-    given = {name: value for name, value in corpus.items() if name not in default or value != default[name]}
-    return deepcopy({**record["config"], "corpus": given})
-
-
 def _overrides(overrides: Iterable[str]) -> dict[str, str]:
-    """Values by key. Raises ConfigError where a key has two values or is not mining's."""
+    """Values by key, the last one given. Raises ConfigError for a key that is not mining's."""
     given: dict[str, str] = {}
     for override in overrides:
-        apply({}, override)  # its form
+        apply({}, override)  # check its form
         key, _, value = override.partition("=")
-        key = key.strip()
-        if key.partition(".")[0] not in _MAY_CHANGE:
+        given[key.strip()] = value
+        if key.strip().partition(".")[0] not in _MAY_CHANGE:
             raise ConfigError(
-                f"{key} is not a setting of mine, and the run's ratings stay as they are",
+                f"{key.strip()} is not a setting of mine, and the run's ratings stay as they are",
                 PLACE,
-                f"carry the run out with it: anmi run CONFIG {shlex.quote(override)}",
+                f"run it with that setting: anmi run CONFIG {shlex.quote(override)}",
             )
-        if given.setdefault(key, value) != value:
-            raise ConfigError(f"{key} is given twice, as {given[key]} and as {value}", PLACE, "leave one out")
     return given
 
 
-def _one_rule(rule: str | None, given: dict[str, str]) -> str | None:
-    """The composition that is wanted; `mine.rule=` is the same as --rule, and is taken out of `given`."""
-    said = given.pop("mine.rule", None)
-    if rule is not None and said is not None and rule != said:
-        raise ConfigError(f"--rule is {rule} and mine.rule is {said}", PLACE, "leave one out")
-    rule = rule if rule is not None else said
-    if rule is None:
-        return None
-    if rule not in NAMED:
-        raise ConfigError(
-            f"no composition of rules is called {redaction.quoted(rule)}", PLACE, unknown_composition(rule)
-        )
-    for key in given:
-        phase = _phase(key)
-        if phase in NAMED[rule] and key in (f"mine.{phase}", f"mine.{phase}.rule"):
-            raise ConfigError(
-                f"{rule} says what {phase} is, and so does {key}",
-                PLACE,
-                "leave one out: without --rule the run's own rules are changed",
-            )
-    return rule
-
-
-def _phase(key: str) -> str | None:
-    parts = key.split(".")
-    return parts[1] if len(parts) > 1 and parts[0] == "mine" and parts[1] in PHASES else None
-
-
 def _check_rated(experiment: Experiment, record: Mapping[str, Any], store: Store) -> None:
-    """The run's ratings are there, and are what its settings give. Raises ConfigError."""
+    """Raise ConfigError unless the run's ratings exist and are those of its settings."""
     place, name = store.where(f"runs/{record['name']}.json"), record["name"]
     if RATE not in record["stages"]:
         raise ConfigError(
-            "the run has no ratings: it was not carried out as far as stage rate",
+            "the run has no ratings: stage rate is not complete",
             place,
             f"anmi run CONFIG --until rate, with the settings of {name}",
         )
@@ -178,20 +149,20 @@ def _check_rated(experiment: Experiment, record: Mapping[str, Any], store: Store
             raise ConfigError(
                 f"stage {stage} would not be what it was: the collection, a file or the stage's version has changed",
                 place,
-                "carry the run out again (anmi run CONFIG), then choose its negatives anew",
+                "run it again (anmi run CONFIG), then choose its negatives",
             )
         if resolved.artifact(store).manifest() is None:
             raise ConfigError(
                 f"the artifact of stage {stage} is gone",
                 store.where(f"artifacts/{stage}/{resolved.fingerprint}"),
-                "carry the run out again: anmi run CONFIG",
+                "run it again: anmi run CONFIG",
             )
         if stage == RATE:
             return
 
 
 def from_run_by_rule(name: str, root: str, rules: str | None, overrides: Iterable[str]) -> list[Experiment]:
-    """The settings of `from_run` for each of several rules, separated by commas. Raises ConfigError as that does."""
+    """Apply `from_run` to each of several rules, separated by commas."""
     given = list(overrides)
     wanted = dict.fromkeys(rule.strip() for rule in rules.split(",")) if rules is not None else [None]
     experiments = [from_run(name, root, rule, given) for rule in wanted]
@@ -201,10 +172,10 @@ def from_run_by_rule(name: str, root: str, rules: str | None, overrides: Iterabl
 
 
 def mine(experiments: Sequence[Experiment], reporter: Reporter | None = None) -> list[Mined]:
-    """Choose the negatives of the settings of `from_run`, one after another in one Ray session.
+    """Choose the negatives of experiments made by `from_run`, in one Ray session.
 
-    A run's record that knows this mining already stays as it is. Raises ConfigError if a name belongs to a run that
-    was trained on other negatives: its record would forget its model.
+    A record that has this mining already stays as it is. Raises ConfigError if a name belongs to a run that was trained
+    on other negatives.
     """
     mined: list[Mined] = []
     with ExitStack() as session:

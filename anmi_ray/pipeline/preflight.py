@@ -1,7 +1,6 @@
-"""Before a run starts: is there room for what it asks, and is a cluster's storage one and the same for all nodes?
+"""Checks before a run starts: room for its needs, and storage that all nodes of a cluster share.
 
-Said here, these cost a message; found out on the way, hours of waiting, or results that lie in pieces on many disks.
-Nodes that come later, as the cluster grows, are not looked at.
+Nodes that join later, as the cluster grows, are not checked.
 """
 
 from __future__ import annotations
@@ -26,14 +25,13 @@ from anmi_ray.runtime.capacity import alive, check_room, selects
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.store import Store, public_root, uri
 
-_ANSWER_S = 300.0  # that a node may take to start a process and look
+_ANSWER_S = 300.0  # timeout of a node's check
 
 
 def check(experiment: Experiment, todo: Iterable[Stage], notice: Callable[[str], None]) -> None:
-    """Raise ConfigError or StoreError for what would keep the stages `todo` from ending well on this cluster or Ray.
+    """Raise ConfigError or StoreError for what would stop the stages `todo` on this cluster or local Ray.
 
-    What may yet come right (a cluster that can grow, a node that does not answer) goes to `notice`. Needs a connected
-    Ray.
+    Temporary problems (a cluster that can grow, a node that does not answer) go to `notice`. Needs a connected Ray.
     """
     todo = list(todo)
     execution = experiment.execution
@@ -48,7 +46,7 @@ def check(experiment: Experiment, todo: Iterable[Stage], notice: Callable[[str],
 
 
 def needs(experiment: Experiment, todo: Iterable[Stage]) -> list[Need]:
-    """What stages ask of the cluster at once, each need once."""
+    """Return the resources that stages need at once, each once."""
     execution = experiment.execution
     threads = 1 if execution.address is None else execution.model_threads
     size = "execution.threads" if threads > 1 else ""
@@ -59,7 +57,7 @@ def needs(experiment: Experiment, todo: Iterable[Stage]) -> list[Need]:
 
 
 def _keys(panel: JudgeConfig) -> Iterator[str]:
-    """Names of environment variables that hold the keys of a panel's servers."""
+    """Yield the environment variables with the keys of a panel's servers."""
     for judge in map(kinds.of, panel.judges):
         if judge.server is not None and judge.server.key_env:
             yield judge.server.key_env
@@ -77,10 +75,10 @@ class _Seen:
 def check_storage(
     root: str, notice: Callable[[str], None], keys: Iterable[str] = (), on: Mapping[str, str] | None = None
 ) -> None:
-    """See that every node reaches `root`, may write there, and sees what the others write.
+    """Check that every node can write below `root` and sees what the others write.
 
-    keys: environment variables that nodes with the labels `on` must have. Raises StoreError naming the node where one
-    cannot, ConfigError where one lacks a variable.
+    keys: environment variables that nodes with the labels `on` must have.
+    Raises StoreError naming the node if one cannot, ConfigError if one lacks a variable.
     """
     token = uuid.uuid4().hex
     folder, store = f"preflight-{token}", Store(root)
@@ -109,7 +107,7 @@ def check_storage(
 def _looked(
     root: str, folder: str, token: str, keys: tuple[str, ...], nodes: Mapping[str, Any], notice: Callable[[str], None]
 ) -> dict[str, _Seen]:
-    """What each node found, of those that are still there and answer."""
+    """Return the result of each node that is still alive and answers."""
     asked = {
         _look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
             root, folder, token, node, keys
@@ -147,7 +145,7 @@ def _look(root: str, folder: str, token: str, node: str, keys: tuple[str, ...]) 
 
 
 def _check_seen(seen: Mapping[str, _Seen], store: Store, folder: str, nodes: Mapping[str, Any], here: str) -> None:
-    """Raise StoreError where nodes cannot write, or do not see each other's files."""
+    """Raise StoreError if nodes cannot write, or do not see each other's files."""
     for node, found in seen.items():
         if found.error is not None:
             raise _on(nodes[node], rebuild(found.error))
@@ -165,7 +163,7 @@ def _check_seen(seen: Mapping[str, _Seen], store: Store, folder: str, nodes: Map
 
 
 def _on(node: Mapping[str, Any], error: AnmiError) -> StoreError:
-    """A storage's error with the node where it arose."""
+    """Add the node to an error of the storage."""
     return StoreError(f"{error.message} ({error.place})", _name(node), error.remedy)
 
 
@@ -174,7 +172,7 @@ def _name(node: Mapping[str, Any]) -> str:
 
 
 def _clear(root: str, folder: str, notice: Callable[[str], None]) -> None:
-    """Remove what was written to look."""
+    """Remove the files of the check."""
     try:
         uri.remove(uri.below(uri.absolute(root), folder))
     except (OSError, StoreError) as error:

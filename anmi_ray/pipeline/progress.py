@@ -1,7 +1,7 @@
-"""How far a run is, told to several at once while it is carried out: its reporter, the log, the root, Prometheus.
+"""Progress of a run, reported to several receivers: its reporter, the log, the root, Prometheus.
 
-The root has it at `progress/<run>.json`, a snapshot that is published whole now and then, so whoever reads the root can
-follow the run (`anmi show RUN --follow`). A driver that is killed leaves its last one; its `heard` grows old.
+A snapshot is published every few seconds at `progress/<run>.json` of the root, so that others can follow the run
+(`anmi show RUN --follow`). A killed driver leaves its last one; its `heard` grows old.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Flow, Store, add_flows
 
 VERSION = 1
-BEAT_S = 10.0  # a snapshot says at least this often that the driver lives
-_SILENT_S = 60.0  # a driver that has not been heard for so long is taken for dead; clocks differ, too
-# A change of stage is published after the former, all else after the latter: many reused stages are one snapshot.
+BEAT_S = 10.0  # longest time between two snapshots
+_SILENT_S = 60.0  # age of the last snapshot of a dead driver, by clocks that may differ
+# A change of stage is published after the former, all else after the latter, so many reused stages are one snapshot.
 _STAGE_S, _PROGRESS_S = 1.0, 5.0
-_WAIT_S = 2.0  # between two looks at whether others are at work
-_NOTICES = 20  # that are kept in a snapshot, the newest
-_END_S = 30.0  # that a snapshot under way may take when the run ends
+_WAIT_S = 2.0  # between two checks for other runs
+_NOTICES = 20  # newest notices in a snapshot
+_END_S = 30.0  # timeout of a pending snapshot when the run ends
 NOT_YET, AT_WORK, DONE, REUSED = "not yet", "at work", "done", "reused"  # a stage
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"  # a run
 _LOG = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ def at_work(store: Store) -> Iterator[str]:
     """Return a message for each run that another process is running under the root."""
     for known in _others(store):
         yield (
-            f"{_named(known)} is at work under the same root: what both ask in the same seconds is bought twice, and a "
-            "budget may be overrun by that; --wait begins when it is over"
+            f"{_named(known)} is running under the same root: what both ask in the same seconds is bought twice, and a "
+            "budget may be overrun by that; --wait starts after it"
         )
 
 
@@ -85,59 +85,50 @@ def _lives(process: int) -> bool:
     return True
 
 
-class Everyone(Reporter):
-    """Forward events to several reporters. second: whether another active run under the root started earlier."""
+def _to_all(event: str) -> Any:
+    """Return a method that forwards an event to several reporters."""
+
+    def forward(self: Reporters, *args: Any, **options: Any) -> None:
+        for one in self.all:
+            getattr(one, event)(*args, **options)
+
+    return forward
+
+
+class Reporters(Reporter):
+    """Forward each event to several reporters.
+
+    second: tells whether another active run under the root started earlier.
+    current: the running stage.
+    """
 
     def __init__(self, *reporters: Reporter, second: Callable[[], bool] = lambda: False) -> None:
-        self._reporters = list(reporters)
+        self.all = list(reporters)
         self.second = second
-        self.at_work = ""
-
-    def add(self, reporter: Reporter) -> None:
-        """One more, from now on."""
-        self._reporters.append(reporter)
+        self.current = ""
 
     def stage(self, name: str, does: str) -> None:
         """A stage starts."""
-        self.at_work = name
-        for one in self._reporters:
+        self.current = name
+        for one in self.all:
             one.stage(name, does)
 
-    def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
-        """Report progress."""
-        for one in self._reporters:
-            one.progress(done, total, unit, note)
-
-    def notice(self, text: str) -> None:
-        """Something that its user should know."""
-        for one in self._reporters:
-            one.notice(text)
-
-    def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
-        """Training has measured dev."""
-        for one in self._reporters:
-            one.measured(step, share, dev, group)
-
-    def counted(self, flows: list[Flow]) -> None:
-        """A bucket is complete."""
-        for one in self._reporters:
-            one.counted(flows)
-
-    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
-        """A stage is complete."""
-        for one in self._reporters:
-            one.finished(name, seconds, flows)
+    progress = _to_all("progress")
+    notice = _to_all("notice")
+    measured = _to_all("measured")
+    counted = _to_all("counted")
+    finished = _to_all("finished")
 
 
 class _Logged(Reporter):
-    """Format a log entry other than start and end."""
+    """Log events other than start and end."""
 
     def notice(self, text: str) -> None:
-        """Something that its user should know."""
+        """Give the user a notice."""
         _LOG.info("notice", extra={"text": text})
 
     def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
-        """Training has measured dev."""
+        """Report a dev measure of training."""
         _LOG.info("dev measured", extra={"step": step, "share": round(share, 4), "dev": dev})
 
     def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
@@ -148,9 +139,9 @@ class _Logged(Reporter):
 
 
 class Snapshots(Reporter):
-    """Publishes a run's snapshot, from a thread of its own: what it is told it only remembers.
+    """Publish a run's snapshots from a separate thread.
 
-    A snapshot that cannot be published is left out: what the run itself writes says what is wrong with the storage.
+    A snapshot that cannot be published is skipped: the run's own writes report problems of the storage.
     """
 
     def __init__(self, store: Store, run: str, stages: Sequence[str]) -> None:
@@ -185,19 +176,19 @@ class Snapshots(Reporter):
         with self._changed:
             if (known := self._stages.get(self._stage)) is not None:
                 known["progress"] = {"done": done, "total": total, "unit": unit, "note": note}
-                if unit == "questions":  # stays to be seen while answers become judgments
+                if unit == "questions":  # still shown while answers become judgments
                     known["asked"] = known["progress"]
             self._wanted(_PROGRESS_S)
 
     def notice(self, text: str) -> None:
-        """Something that its user should know."""
+        """Give the user a notice."""
         with self._changed:
             self._notices = [*self._notices, {"time": time.time(), "stage": self._stage, "text": scrub(text)}]
             self._notices = self._notices[-_NOTICES:]
             self._wanted(_PROGRESS_S)
 
     def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
-        """Training has measured dev."""
+        """Report a dev measure of training."""
         with self._changed:
             self._said["training"] = {"step": step, "share": share, "dev": dev}
             self._wanted(_PROGRESS_S)
@@ -221,7 +212,7 @@ class Snapshots(Reporter):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """The run is over: finished, failed or interrupted (Ctrl-C, an exit)."""
+        """Publish that the run is finished, failed or interrupted (Ctrl-C, an exit)."""
         failed = isinstance(error, Exception)
         with self._changed:
             self._said["state"] = FAILED if failed else FINISHED if error is None else INTERRUPTED
@@ -232,7 +223,7 @@ class Snapshots(Reporter):
         self._publish()
 
     def _wanted(self, within: float) -> None:
-        """One is due when `within` seconds have passed since the last."""
+        """Publish a snapshot within these seconds after the last one."""
         if self._last + within < self._due:
             self._due = self._last + within
             self._changed.notify()
@@ -257,7 +248,7 @@ class Snapshots(Reporter):
 
 
 @contextmanager
-def told(store: Store, run: str, stages: Sequence[str], reporter: Reporter) -> Iterator[Everyone]:
+def told(store: Store, run: str, stages: Sequence[str], reporter: Reporter) -> Iterator[Reporters]:
     """Report a run's progress inside the context, and its outcome at the end."""
     with Span(_LOG, "run", run=run), Snapshots(store, run, stages) as snapshots:
-        yield Everyone(reporter, _Logged(), snapshots, second=snapshots.second)
+        yield Reporters(reporter, _Logged(), snapshots, second=snapshots.second)

@@ -1,6 +1,6 @@
-"""What a run needs of this machine, of its judges' servers and of its collection, before Ray starts and money is spent.
+"""Requirements of a run on this machine, its judges' servers and its collection, checked before Ray starts.
 
-Every problem is found, not only the first. What nodes of a cluster need is looked at there, see `preflight`.
+Every problem is reported, not only the first. `preflight` checks the nodes of a cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anmi_ray.runtime.stage import Stage
 from anmi_ray.stages import ingest
 from anmi_ray.store import Store
 
-_READING_S = 1.5  # a collection that takes longer to read is counted by ingest
+_READING_S = 1.5  # limit of reading a collection before ingest counts it
 
 
 @contextmanager
@@ -41,9 +41,9 @@ def all_named(experiment: Experiment, stages: Sequence[Stage], offline: bool) ->
 
 
 def of_machine(experiment: Experiment, stages: Sequence[Stage], offline: bool = False) -> Iterator[AnmiError]:
-    """Packages, keys, servers and disk that these stages lack here; nothing of a run on a cluster but its settings.
+    """Yield missing packages, keys, servers and disk space; for a run on a cluster only problems of the settings.
 
-    offline: no request is sent.
+    offline: send no request.
     """
     for stage in stages:
         yield from stage.check(stage, experiment)
@@ -58,7 +58,7 @@ def of_machine(experiment: Experiment, stages: Sequence[Stage], offline: bool = 
 
 
 def servers_of(experiment: Experiment, stages: Iterable[Stage]) -> list[ServerConfig]:
-    """The servers that these stages send texts to, each once."""
+    """Return the servers that these stages send texts to, each once."""
     found: list[ServerConfig | None] = []
     for stage in stages:
         if stage.asks:
@@ -69,13 +69,12 @@ def servers_of(experiment: Experiment, stages: Iterable[Stage]) -> list[ServerCo
 
 
 def of_servers(servers: Sequence[ServerConfig], offline: bool = False) -> list[AnmiError]:
-    """Keys that are not set, addresses that may not be used and, unless offline, servers that do not answer."""
+    """Return errors of unset keys, forbidden addresses and, unless offline, servers that do not answer."""
     if not servers:
         return []
-    with ThreadPoolExecutor(1) as pool:  # a notebook's own thread runs an event loop already
-        return pool.submit(
-            asyncio.run, _asked(servers, connections.check if offline else connections.check_reachable)
-        ).result()
+    with ThreadPoolExecutor(1) as pool:  # a notebook's thread runs an event loop already
+        check = connections.check if offline else connections.check_reachable
+        return pool.submit(asyncio.run, _asked(servers, check)).result()
 
 
 async def _asked(servers: Sequence[ServerConfig], check: Callable[[ServerConfig], Awaitable[None]]) -> list[AnmiError]:
@@ -89,9 +88,9 @@ async def _asked(servers: Sequence[ServerConfig], check: Callable[[ServerConfig]
 def of_what_is_read(
     experiment: Experiment, check: Callable[[CollectionCounts], Iterable[AnmiError]]
 ) -> Iterator[AnmiError]:
-    """What `check` finds in a collection that can be read in a moment, or the error of reading it.
+    """Yield what `check` finds in a collection that can be read quickly, or the error of reading it.
 
-    The nodes of a cluster read it, not this machine.
+    On a cluster the nodes read it, so nothing is checked here.
     """
     if experiment.execution.address is not None:
         return
@@ -119,7 +118,7 @@ def counts_of(experiment: Experiment, most_s: float = _READING_S) -> CollectionC
 
 
 def of_collection(experiment: Experiment, stages: Sequence[Stage], counts: CollectionCounts) -> Iterator[AnmiError]:
-    """Queries and labels that these stages lack."""
+    """Yield errors of queries and labels that these stages lack."""
     for stage in stages:
         if stage.split is not None and not counts.queries.get(stage.split.name):
             yield counts.missing(stage.name, stage.split.name, stage.split.remedy, experiment.corpus)
@@ -131,6 +130,6 @@ def of_collection(experiment: Experiment, stages: Sequence[Stage], counts: Colle
 
 
 def unlabelled(counts: CollectionCounts, split: str, place: str, remedy: str) -> Iterator[AnmiError]:
-    """The error of a collection without a labelled query of a split, where these were counted."""
+    """Yield an error if the collection has no labelled query of a split, if they were counted."""
     if counts.labelled and not counts.labelled.get(split):
         yield DataError(f"no {split} query is labelled", place, remedy)

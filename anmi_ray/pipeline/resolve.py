@@ -1,7 +1,7 @@
-"""Fingerprints: what the artifacts of an experiment are called, which follows from all that went into them.
+"""Fingerprints: names of an experiment's artifacts, which follow from all their inputs.
 
-So running again computes only what is missing, and runs, trials and studies share what they have in common; and what a
-run would redo, and why, is known beforehand.
+So a run computes only what is missing, runs, trials and studies share artifacts, and a plan knows what a run would redo
+and why.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from anmi_ray.store import Artifact, Store, fingerprint, runs
 
 @dataclass(frozen=True)
 class Resolved:
-    """A stage of one experiment: its settings that differ from the defaults, and its artifact's fingerprint.
+    """A stage of one experiment.
 
-    content: the hash of the collection that all follows from.
+    settings: those that differ from the defaults.
+    inputs: fingerprints of the artifacts that it reads, and its other inputs, by name.
+    fingerprint: of its artifact.
+    content: hash of the collection.
     """
 
     stage: Stage
@@ -36,10 +39,10 @@ class Resolved:
 
 
 def resolve(experiment: Experiment, content: str | None = None) -> dict[str, Resolved]:
-    """Every stage with its fingerprint, in order. Reads the collection's content hash, computes nothing else.
+    """Return every stage with its fingerprint, in order.
 
-    `content` is that hash where it is known already: reading it takes seconds, and for many runs it need be read once.
-    Raises ConfigError where a setting names what is not there: a model, a file, a run.
+    content: the collection's content hash; read by default, which takes seconds.
+    Raises ConfigError if a setting names a model, a file or a run that does not exist.
     """
     if content is None:
         from anmi_ray import corpus
@@ -56,12 +59,12 @@ def resolve(experiment: Experiment, content: str | None = None) -> dict[str, Res
 
 
 def todo(store: Store, resolved: Mapping[str, Resolved]) -> list[Resolved]:
-    """Those whose artifacts are not complete."""
+    """Return the stages whose artifacts are not complete."""
     return [item for item in resolved.values() if item.artifact(store).manifest() is None]
 
 
 def changes(experiment: Experiment, resolved: Mapping[str, Resolved]) -> Iterator[tuple[str, str, str]]:
-    """(stage, state, why) for every stage: complete or to be done, against what the run's name last pointed at."""
+    """Yield (stage, state, why): whether it is complete or to do, compared with the run's record."""
     store = Store(experiment.execution.root)
     before = (runs.recorded(store, experiment.name) or {}).get("stages", {})
     for name, item in resolved.items():

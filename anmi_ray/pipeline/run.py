@@ -1,23 +1,26 @@
-"""Carry out an experiment: compute what is missing of its path, reuse the rest, and keep the run's record."""
+"""Run an experiment: compute the stages of its path that are not complete, reuse the others, and keep its record."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import environment
-from anmi_ray.core.errors import AnmiError, ConfigError, refuse
+from anmi_ray.core.errors import AnmiError, ConfigError, StoreError, refuse
+from anmi_ray.core.logs import Span
 from anmi_ray.corpus.counts import of_manifest
 from anmi_ray.pipeline import progress, requirements
-from anmi_ray.pipeline.carrying import StageRunner
 from anmi_ray.pipeline.resolve import Resolved, resolve, todo
 from anmi_ray.pipeline.stages import FIRST, LAST, names_of, stages_of
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.stage import Stage
-from anmi_ray.store import Flow, Store, runs
+from anmi_ray.runtime.tasks import Context, ray_session
+from anmi_ray.store import Artifact, Flow, Store, add_flows, public_root, runs
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,14 +34,15 @@ def run(
     wait: bool = False,
     offline: bool = False,
 ) -> dict[str, Any]:
-    """Carry out the stages from `first` to `last` and return the run's record (also at `runs/<name>.json`).
+    """Run the stages from `first` to `last` and return the run's record (also at `runs/<name>.json`).
 
-    The record says what the name stands for now: these settings, the names of their stages, those that were carried
-    out, and of the record before it every stage whose artifact is the same under these settings. So a shorter run of
-    the same settings leaves the later stages known; with other settings those that would come out otherwise are no
-    longer part of the run. Stages before `first` must be complete; `content` as in `resolve`; `wait`: for the
-    end of runs that other processes carry out under the root; `offline`: judges' servers are not looked for before it
-    starts. Raises AnmiError for whatever a user can mend.
+    The record has the settings, the names of their stages, and the artifacts that were made now, or before with the
+    same fingerprint.
+
+    first, content: stages before `first` must be complete; `content` as in `resolve`.
+    wait: wait until no other process is running a run under the root.
+    offline: do not contact judges' servers before the start.
+    Raises AnmiError for user errors.
     """
     store = Store(experiment.execution.root)
     reporter = reporter or Reporter()
@@ -63,7 +67,7 @@ def run(
             item = resolved[name]
             try:
                 manifest, seconds = runner.completed(name)
-            except AnmiError:  # so that `anmi audit` finds what the stage has published
+            except AnmiError:  # `anmi audit` reads what the stage has published
                 failed = {"failed": {name: {"fingerprint": item.fingerprint}}}
                 store.publish_json(f"runs/{experiment.name}.json", record | failed)
                 raise
@@ -84,7 +88,7 @@ def run(
 
 
 def _check(experiment: Experiment, stages: Sequence[Stage], offline: bool) -> None:
-    """Raise before Ray starts, and before anything is paid, what keeps these stages from ending well."""
+    """Raise AnmiError for what would stop these stages later, before Ray starts and before anything is paid."""
     found = [*requirements.of_machine(experiment, stages, offline)]
     if any(stage.name == FIRST for stage in stages):
         found += requirements.of_what_is_read(
@@ -94,9 +98,9 @@ def _check(experiment: Experiment, stages: Sequence[Stage], offline: bool) -> No
 
 
 def run_record(store: Store, experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, Any]:
-    """The run's record before its first stage: of the record that is there, the stages that are still the same.
+    """Return the run's record before its first stage: the present record's stages that are still the same.
 
-    Raises ConfigError where the name belongs to a run over another corpus.
+    Raises ConfigError if the name belongs to a run over another corpus.
     """
     content = resolved[FIRST].content
     known = runs.recorded(store, experiment.name)
@@ -114,10 +118,108 @@ def run_record(store: Store, experiment: Experiment, resolved: Mapping[str, Reso
         "config": experiment.model_dump(mode="json", exclude={"execution"}),
         "environment": environment.describe(),
         "path": list(resolved),
-        "stages": {name: before[name] for name, item in resolved.items() if _same(before.get(name), item)},
+        "stages": {
+            name: before[name]
+            for name, item in resolved.items()
+            if name in before and before[name]["fingerprint"] == item.fingerprint
+        },
     }
 
 
-def _same(recorded: Mapping[str, Any] | None, item: Resolved) -> bool:
-    """Whether a stage of a run's record is the artifact that these settings give."""
-    return recorded is not None and recorded["fingerprint"] == item.fingerprint
+@dataclass
+class StageRunner:
+    """The stages of one run.
+
+    chosen: the stages that may be computed; all others must be complete.
+    begins: the run has no artifact yet; a run that resumes keeps a root with few buckets.
+    ready: Ray is connected and checked.
+    """
+
+    experiment: Experiment
+    resolved: Mapping[str, Resolved]
+    chosen: Mapping[str, Resolved]
+    store: Store
+    told: progress.Reporters
+    session: ExitStack
+    begins: bool = False
+    ready: bool = False
+
+    def completed(self, name: str) -> tuple[dict[str, Any], float | None]:
+        """Return the manifest of a stage and its seconds; None if it was complete.
+
+        Raises StoreError if the stage is neither complete nor chosen, DamagedError if a file is missing or cut.
+        """
+        artifact = self.resolved[name].artifact(self.store)
+        manifest = artifact.manifest()
+        if manifest is not None:
+            artifact.check_files()
+            return manifest, None
+        if name not in self.chosen:
+            first = next(iter(self.chosen))
+            raise StoreError(
+                f"--from {first} needs the artifact of stage {name}, which is not complete",
+                self.store.where(artifact.path),
+                f"run without --from, or with --from {name}",
+            )
+        self.told.stage(name, self.resolved[name].stage.does)
+        self._start()
+        return self._compute(self.resolved[name], artifact)
+
+    def publish(self, name: str) -> None:
+        """Copy a complete artifact's files to where users look."""
+        item = self.resolved[name]
+        item.stage.publish(item.artifact(self.store), self._inputs(item), self.experiment.name)
+
+    def _start(self) -> None:
+        """Connect to Ray, and check that it can run the missing stages."""
+        if self.ready:
+            return
+        self.session.enter_context(ray_session(self.experiment.execution))
+        from anmi_ray.runtime.metrics import Meters
+
+        self.told.all.append(Meters(self.experiment.name, self.told.current))
+        from anmi_ray.pipeline import preflight
+        from anmi_ray.runtime.capacity import check_buckets
+
+        preflight.check(self.experiment, [item.stage for item in todo(self.store, self.chosen)], self.told.notice)
+        if self.begins:
+            check_buckets(self.experiment.execution, runs.known_buckets(self.store), public_root(self.store.root))
+        self.ready = True
+
+    def _inputs(self, item: Resolved) -> dict[str, Artifact]:
+        """Return the artifacts that a stage reads by role, including those of other runs."""
+        read = {role: self.resolved[name].artifact(self.store) for role, name in item.stage.reads.items()}
+        return read | runs.of_other_runs(self.store, item.inputs)
+
+    def _compute(self, item: Resolved, artifact: Artifact) -> tuple[dict[str, Any], float]:
+        """Run one stage and complete its artifact; return its manifest and seconds."""
+        from anmi_ray.runtime.capacity import cpus
+
+        stage, execution = item.stage, self.experiment.execution
+        context = Context(
+            self.store,
+            execution,
+            self.store.buckets(execution.buckets_on(0 if execution.address is None else cpus(execution))),
+            self.experiment.seed,
+            self.told.progress,
+            self.told.notice,
+            self.told.measured,
+            self.told.counted,
+            self.told.second,
+        )
+        start = time.monotonic()
+        with Span(_LOG, "stage", stage=stage.name) as span:
+            facts = stage.run(artifact, self._inputs(item), stage.config_of(self.experiment), context)
+            span.told(rows=[asdict(flow) for flow in add_flows(facts["flows"])])
+        seconds = time.monotonic() - start
+        timing = {"seconds": seconds, **environment.hardware()}
+        self.store.publish_json(f"timings/{stage.name}-{item.fingerprint}.json", timing)
+        artifact.list_files()
+        manifest = artifact.complete(
+            facts.pop("flows"),
+            version=stage.version,
+            settings=dict(item.settings),
+            inputs=dict(item.inputs),
+            **facts,
+        )
+        return manifest, seconds

@@ -1,7 +1,7 @@
-"""A job that a cluster is to carry out: its name, what goes along with it, and what its end means. Knows no Ray.
+"""A job for a cluster: its name, its files, and the meaning of its end; without Ray.
 
-The name follows from what the job would compute, so the same command finds the job that is there already. What goes
-along is the settings, resolved, in one file; the image of the cluster's nodes holds the package.
+The name follows from what the job would compute, so the same command finds the existing job. Its files are the resolved
+settings and a script that starts the driver; the image of the cluster's nodes has the package.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from anmi_ray.core.identity import digest
 from anmi_ray.pipeline.stages import stages_of
 from anmi_ray.store import public_root
 
-JOBS = {"pipeline": "run", "tune": "tune"}  # by job, the command that its driver is
-CONFIGS = {"pipeline": "experiment.yaml", "tune": "campaign.yaml"}  # and the file of its settings
-DRIVER = "driver.sh"  # what starts it; both files are its working directory
-OURS = "anmi_job"  # the key of a job's metadata that says it is one of these
+JOBS = {"pipeline": "run", "tune": "tune"}  # the command of each job
+CONFIGS = {"pipeline": "experiment.yaml", "tune": "campaign.yaml"}  # and its settings file
+DRIVER = "driver.sh"  # starts it; both files are its working directory
+OURS = "anmi_job"  # key of a job's metadata that marks these jobs
 
-# Settings that are places: files and folders, and what may be one or a name (of a hub, of what comes with the package).
+# Settings that are files or folders (and, in _PERHAPS, may also be names, on a hub or in the package).
 _PLACES = frozenset({"path", "root", "storage_path", "documents", "queries", "qrels", "examples"})
-_BY_SPLIT = "qrels"  # a mapping of places
-_FREE = "extra"  # what a server is sent as it stands
+_BY_SPLIT = "qrels"  # a mapping of files
+_FREE = "extra"  # sent to a server unchanged
 _PERHAPS = frozenset({"model", "template", "relevance", "tokenizer", "pointwise"})
 _EXCLUDED = ["__pycache__", "*.pyc", ".?*"]  # of the code that is shipped
-_STOP_S = 30  # that a cancelled driver has to end by itself
-# exit statuses of a shell that found nothing to run
+_STOP_S = 30  # time that a cancelled driver has to end
+# exit statuses of a shell that found no command
 _NO_COMMAND = (126, 127)
-# Ray's names for what another attempt would meet again
+# Ray's names of permanent failures
 _LASTING = ("RUNTIME_ENV_SETUP_FAILURE", "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE", "JOB_ENTRYPOINT_COMMAND_START_ERROR")
 
-# A node's `python` may be another than Ray's. The raylet, above the driver, says what it starts workers with.
+# A node's `python` may differ from Ray's, which is in the command line of the raylet above the driver.
 _DRIVER = r"""parent=$PPID
 python=
 while [ -z "$python" ] && [ "${parent:-0}" -gt 1 ]; do
@@ -67,9 +67,11 @@ exec "$python" -m anmi_ray "$@"
 
 @dataclass(frozen=True)
 class Submission:
-    """A job to be submitted. `arguments` follow the settings on its command line; `code` is shipped with it.
+    """A job to be submitted.
 
-    campaign: of the job tune, the campaign around `experiment`, whose settings it holds.
+    arguments: follow the settings on its command line.
+    code: folders that are shipped with it.
+    campaign: for the job tune, the campaign around `experiment`.
     """
 
     job: str
@@ -85,10 +87,10 @@ class Submission:
 
     @property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits of all that can change what the job computes, and of where it goes.
+        """32 hexadecimal digits that identify what the job computes and its root.
 
-        What lies on the cluster cannot be looked into from here: files and runs that stages read count by their names.
-        A campaign that is to have more trials is the same one.
+        Files and runs that stages read count by their names, since they are on the cluster. More trials of a campaign
+        do not change it.
         """
         stages = [(stage.name, stage.version) for stage in stages_of(self.experiment)]
         root = self.experiment.execution.root
@@ -120,74 +122,73 @@ class Submission:
         }
 
     def write(self, folder: Path) -> None:
-        """Write the job's working directory: what starts it, and settings as `anmi run` or `anmi tune` reads them."""
+        """Write the job's working directory: the script that starts it, and its settings file."""
         (folder / DRIVER).write_text(_DRIVER, encoding="utf-8")
         content = settings(self.experiment if self.campaign is None else self.campaign)
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         (folder / CONFIGS[self.job]).write_text(text, encoding="utf-8")
 
     def runtime_env(self, folder: Path, variables: Mapping[str, str]) -> dict[str, Any]:
-        """What Ray brings to the nodes: `folder` as working directory, environment variables, and code if there is any.
-
-        `variables` win over what workers are started with otherwise.
-        """
+        """Return Ray's runtime environment; `variables` override those of all workers."""
         stopping = {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_S)}
-        made: dict[str, Any] = {
-            "working_dir": str(folder),
-            "env_vars": {**environment.WORKERS, **stopping, **variables},
-            "excludes": _EXCLUDED,
-        }
+        variables = {**environment.WORKERS, **stopping, **variables}
+        made: dict[str, Any] = {"working_dir": str(folder), "env_vars": variables, "excludes": _EXCLUDED}
         return {**made, "py_modules": [str(part) for part in self.code]} if self.code else made
 
 
 def settings(group: Settings) -> dict[str, Any]:
-    """The settings that are given, as JSON values: validating them makes the same experiment, or campaign."""
+    """Return the explicit settings as JSON values; validating them gives the same experiment or campaign."""
     return group.model_dump(mode="json", exclude_unset=True)
 
 
 def for_cluster(experiment: Experiment) -> tuple[Experiment, list[str]]:
-    """The experiment as a job's driver reads it, and what its user should know of the difference.
+    """Return the experiment for a job's driver, and notices about the difference.
 
-    Relative places become absolute ones, since a job has a working directory of its own, and the driver connects to
-    the cluster that runs it.
+    Relative paths become absolute, since a job has another working directory, and the driver connects to the cluster
+    that runs it.
     """
     content = settings(experiment)
-    said = _to_cluster(content, experiment)
-    return validate(content, "the job"), said
+    notices = _to_cluster(content, experiment)
+    return validate(content, "the job"), notices
 
 
 def campaign_for_cluster(loaded: Loaded) -> tuple[Experiment, CampaignConfig, list[str]]:
-    """The same of a campaign: its experiment, the campaign with that inside, and what its user should know.
+    """Do the same for a campaign; return its experiment, the campaign with that experiment, and notices.
 
-    Raises ConfigError too where the space holds a relative place: as a value it is part of what the campaign is.
+    Raises ConfigError if the search space has a relative path, which would be part of the campaign's identity.
     """
-    content = deepcopy(loaded.config.experiment)  # as it was written: trials put their settings into it
-    said = _to_cluster(content, validate(content, f"{loaded.place}, experiment"))
+    content = deepcopy(loaded.config.experiment)  # unresolved: trials change its settings
+    notices = _to_cluster(content, validate(content, f"{loaded.place}, experiment"))
     for name, value in loaded.config.values():
         for _, absolute in _absolute({name.rpartition(".")[2]: value}):
             raise ConfigError(f"{value} is a relative place", f"{loaded.place}, space, {name}", f"write {absolute}")
     given = {**settings(loaded.config), "experiment": content}
     given.pop("settings", None)  # the experiment has them
-    return validate(content, "the job"), validate_as(CampaignConfig, given, "the job", "mend the campaign's file"), said
+    return (
+        validate(content, "the job"),
+        validate_as(CampaignConfig, given, "the job", "fix the campaign's file"),
+        notices,
+    )
 
 
 def _to_cluster(content: dict[str, Any], experiment: Experiment) -> list[str]:
-    """Change an experiment's settings for a job, in place; what its user should know."""
+    """Change an experiment's settings for a job, in place; return notices."""
     content.setdefault("execution", {}).update(root=as_written(experiment.execution.root), address="auto")
     return [f"{name} is {place}: every node must reach it" for name, place in _absolute(content)]
 
 
 def _absolute(node: Any, name: str = "", place: bool = False, perhaps: bool = False) -> Iterator[tuple[str, str]]:
-    """Make relative places in settings absolute, in place; the names and places that were.
+    """Make relative paths in settings absolute, in place; yield their names and new values.
 
-    `place`: whatever stands in `node` is a place, as a setting of several holds them; `perhaps`: or a name.
+    place: all values in `node` are paths.
+    perhaps: they are paths or names.
     """
     for key, value in node.items() if isinstance(node, dict) else enumerate(node):
         inner = f"{name}.{key}" if name else str(key)
         known = place or key in _PLACES
         if isinstance(value, list) or (isinstance(value, dict) and key == _BY_SPLIT):
             yield from _absolute(value, inner, known, key in _PERHAPS)
-        elif isinstance(value, dict) and key != _FREE:  # a group, whatever it is called: `queries` is one too
+        elif isinstance(value, dict) and key != _FREE:  # a group; `queries` is one too
             yield from _absolute(value, inner)
         elif not isinstance(value, str) or "://" in value or Path(value).is_absolute():
             continue
@@ -197,10 +198,10 @@ def _absolute(node: Any, name: str = "", place: bool = False, perhaps: bool = Fa
 
 
 def variables(names: Iterable[str], secrets: Iterable[str]) -> dict[str, str]:
-    """Environment variables of this process that a job is to have.
+    """Return environment variables of this process for a job.
 
-    They are kept by the cluster and shown to whoever reaches its job server, so one that looks like a secret, by its
-    name or its value, must be named among `secrets`. Raises ConfigError for one that does so elsewhere, or is not set.
+    The cluster stores them and shows them to all users of its job server, so one that looks like a secret, by name or
+    value, must be among `secrets`. Raises ConfigError if it is not, or if a variable is not set.
     """
     secrets = tuple(secrets)
     found: dict[str, str] = {}
@@ -211,7 +212,7 @@ def variables(names: Iterable[str], secrets: Iterable[str]) -> dict[str, str]:
             raise ConfigError(what, option, "give the name alone: the value is this process's own")
         if name not in secrets and (secret := _secret_in(name, os.environ.get(name, ""))):
             raise ConfigError(
-                f"{secret}, and whoever reaches the cluster's job server could read it",
+                f"{secret}, and all users of the cluster's job server could read it",
                 "--env",
                 f"give it to the nodes as a secret of the cluster's; where that server is yours alone, --secret {name}",
             )
@@ -240,7 +241,7 @@ def checkout() -> tuple[Path, ...]:
 
 
 def _contents(part: Path) -> Iterator[bytes]:
-    """Names and contents of the files of a part of the code, but for those that `_EXCLUDED` names."""
+    """Yield the names and contents of the files of a part of the code, without those of `_EXCLUDED`."""
     for path in sorted(part.rglob("*")):
         name = path.relative_to(part.parent)
         if path.is_file() and path.suffix != ".pyc" and not any(one.startswith(".") for one in name.parts):
@@ -248,9 +249,10 @@ def _contents(part: Path) -> Iterator[bytes]:
 
 
 def passing(exit_code: int | None, error: str | None) -> bool:
-    """Whether a job that failed may succeed when it is started again, as it is.
+    """Return whether a failed job may succeed when it is started again.
 
-    exit_code: the driver's, None where it was lost with its node; error: Ray's name of what failed.
+    exit_code: of the driver; None if it was lost with its node.
+    error: Ray's name of the failure.
     """
     return exit_code not in (AnmiError.exit_code, BudgetError.exit_code, *_NO_COMMAND) and error not in _LASTING
 

@@ -1,7 +1,7 @@
 """`anmi plan`: calls, tokens, dollars and GPU hours of each stage, and where texts are sent, doing nothing.
 
-A collection that is here is counted, and so are the tokens of prompts about it; of one that is not, `plan` in the
-settings says how large it is, and nothing is looked at.
+A collection that is here is read and counted, and so are the tokens of prompts about it; for others, `plan` in the
+settings gives their size, and nothing is read.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from anmi_ray.pipeline import requirements
 from anmi_ray.pipeline.resolve import Resolved, changes, resolve, todo
 from anmi_ray.pipeline.run import run_record
 from anmi_ray.pipeline.stages import FIRST, stages_of
-from anmi_ray.planning.prices import costs as prices_of
-from anmi_ray.planning.prices import of_pairs, together
+from anmi_ray.planning.prices import Prices
 from anmi_ray.runtime.costs import BEGUN, COMPARED, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.stages import judge, refine
 from anmi_ray.stages.ingest import TRAIN_QUERIES
-from anmi_ray.store import Artifact, Store, runs
+from anmi_ray.store import Store, runs
 
 _COLUMNS = ("stage", "work", "calls", "million tokens", "GPU hours", "dollars", "state", "why")
 _NUMBERS = ("calls", "tokens", "gpu_hours", "dollars")  # of a StageCost
@@ -54,10 +53,10 @@ class PlanEnd(NamedTuple):
 def plan(experiment: Experiment, offline: bool = False) -> Generator[str | Table, None, PlanEnd]:
     """Yield what a run would do, as lines and a table. Reads the collection to count it; writes nothing.
 
-    offline: judges' servers are not looked for.
+    offline: do not contact judges' servers.
     """
     store = Store(experiment.execution.root)
-    if experiment.plan.documents is not None:  # on paper: nothing is looked at
+    if experiment.plan.documents is not None:  # on paper: nothing is read
         resolved, collection = {}, _given(experiment)
     else:
         with requirements.all_named(experiment, stages_of(experiment), offline):
@@ -81,9 +80,11 @@ def plan(experiment: Experiment, offline: bool = False) -> Generator[str | Table
     )
     gpu_price = execution.gpu_dollars_hour or 0.0
     found = {name: replace(cost, dollars=cost.dollars + cost.gpu_hours * gpu_price) for name, cost in found.items()}
-    states = _states(experiment, resolved)
+    states = dict.fromkeys(found, ("on paper", ""))
+    if resolved:
+        states = {name: (state, why) for name, state, why in changes(experiment, resolved)}
     yield _table(found, states)
-    yield from calls.said
+    yield from calls.lines
     if experiment.ensemble and experiment.refines is None:
         yield _saved(experiment, calls.pairs[judge.STAGE.group])
     to_do = [cost for name, cost in found.items() if states[name][0] != "complete"]
@@ -101,7 +102,7 @@ def costs(
     """Return the cost of each stage, in order.
 
     counts: documents, queries by split, and dev queries with a grade (dev_labelled).
-    calls: what asking the language models of a stage's panel about so many pairs costs, if known.
+    calls: costs of the language models of a stage's panel for a number of pairs, if known.
     manifest: a stage's, if its artifact is complete.
     """
     found: dict[str, StageCost] = {}
@@ -124,44 +125,42 @@ def costs(
 
 
 class _Calls:
-    """What calls to language models cost, stage after stage; `said` of them, and the pairs that each panel is asked."""
+    """Costs of calls to language models, stage after stage.
+
+    pairs: by group of settings, the pairs that the panel is asked about.
+    """
 
     def __init__(self, experiment: Experiment, resolved: Mapping[str, Resolved], store: Store) -> None:
         self._experiment = experiment
         self._resolved = resolved
         self._store = store
-        # by group of settings and what is asked: a panel's prompts are as long in each round of the same questions
+        # by group of settings and whether about single documents: prompts are as long in each round
         self._known: dict[tuple[str, bool], list[CallCost]] = {}
-        self._told: dict[tuple[str, bool], list[CallCost]] = {}  # of all rounds
-        self.pairs: Counter[str] = Counter()  # by group of settings
+        self._all_rounds: dict[tuple[str, bool], list[CallCost]] = {}
+        self.pairs: Counter[str] = Counter()
 
     def __call__(self, stage: Stage, pairs: int) -> list[CallCost]:
-        kind = (stage.group, stage.direct)
+        kind, prices = (stage.group, stage.direct), Prices(self._experiment, stage)
         if not stage.direct:
             self.pairs[stage.group] += pairs
-        made = {
-            role: self._resolved[name].artifact(self._store) for role, name in stage.reads.items() if self._resolved
-        }
+        reads = stage.reads if self._resolved else {}
+        made = {role: self._resolved[name].artifact(self._store) for role, name in reads.items()}
         if BEGUN in stage.reads:
-            found = of_pairs(self._experiment, stage, self._known[kind], pairs, made)
-            self._told[kind] = together(self._experiment, stage, [self._told[kind], found])
+            found = prices.of_pairs(self._known[kind], pairs, made)
+            self._all_rounds[kind] = prices.together([self._all_rounds[kind], found])
             return found
         if kind in self._known:
-            return of_pairs(self._experiment, stage, self._known[kind], pairs)
-        asked = prices_of(self._experiment, stage, made, pairs, self._asked_before(stage))
-        self._known[kind] = self._told[kind] = asked
+            return prices.of_pairs(self._known[kind], pairs)
+        chosen = self._resolved.get(stage.reads[COMPARED])
+        others = {} if chosen is None else runs.of_other_runs(self._store, chosen.inputs)
+        asked = prices.costs(made, pairs, [one for one in others.values() if one.stage in refine.ASKED])
+        self._known[kind] = self._all_rounds[kind] = asked
         return asked
 
-    def _asked_before(self, stage: Stage) -> list[Artifact]:
-        """The comparisons of the run that is refined, among those that a stage asks about; none of another run."""
-        chosen = self._resolved.get(stage.reads[COMPARED])
-        made = {} if chosen is None else runs.of_other_runs(self._store, chosen.inputs)
-        return [one for one in made.values() if one.stage in refine.ASKED]
-
     @property
-    def said(self) -> Iterator[str]:
-        """Lines about every panel's calls, of all rounds of a design together."""
-        for (_, direct), asked in self._told.items():
+    def lines(self) -> Iterator[str]:
+        """Describe every panel's calls, of all rounds of a design together."""
+        for (_, direct), asked in self._all_rounds.items():
             if direct and asked:
                 yield "about single documents:"
             for cost in asked:
@@ -200,7 +199,7 @@ def _figures(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str
 
 
 def _total(to_do: Sequence[StageCost]) -> str:
-    """Calls, tokens, GPU hours and dollars of all stages that are not complete, in words."""
+    """Describe the calls, tokens, GPU hours and dollars of all stages that are not complete."""
     calls, tokens, gpu_hours, dollars = (sum(getattr(cost, number) for cost in to_do) for number in _NUMBERS)
     total = f"{calls:,} calls, {tokens / 1e6:,.2f} million tokens"
     total += f", about {gpu_hours:,.1f} GPU hours" if gpu_hours else ""
@@ -208,30 +207,30 @@ def _total(to_do: Sequence[StageCost]) -> str:
 
 
 def sent(experiment: Experiment) -> str:
-    """Which texts go where."""
+    """Describe which texts are sent where."""
     judges = _servers(experiment.judge, experiment.ensemble)
     assessors = _servers(experiment.assessors)
     peers = [peer.endpoint for peer in experiment.rerank.peers if peer.endpoint is not None]
-    said = []
+    sent_to = []
     for texts, servers in (
         ("train queries and their candidates", judges),
         ("dev and test queries and their top", assessors),
         ("test queries and their top", peers),
     ):
         places = {server.base_url: server for server in servers}
-        told = (f"{url} ({'may be' if one.allow_external else 'must not be'} external)" for url, one in places.items())
-        said += [f"texts of {texts} are sent to {', '.join(told)}"] if places else []
-    return "; ".join(said) or "nothing is sent outside this machine or cluster"
+        urls = (f"{url} ({'may be' if one.allow_external else 'must not be'} external)" for url, one in places.items())
+        sent_to += [f"texts of {texts} are sent to {', '.join(urls)}"] if places else []
+    return "; ".join(sent_to) or "nothing is sent outside this machine or cluster"
 
 
 def _servers(*panels: JudgeConfig | None) -> list[EndpointConfig]:
-    """Where the panels' judges are asked."""
+    """Return the servers of the panels' judges."""
     judges = [kinds.of(judge) for panel in panels if panel is not None for judge in panel.judges]
     return [judge.server for judge in judges if judge.server is not None]
 
 
 def _saved(experiment: Experiment, pairs: int) -> str:
-    """What distilling saves of an ensemble's judgments, of so many pairs that it would be asked about."""
+    """Describe the share of an ensemble's judgments that distilling saves; pairs: those of the run."""
     few = experiment.distill.sample.pairs
     judges = len(experiment.distill.judge.judges)
     share = f"{1 - few / pairs:.1%} of its judgments are saved" if few < pairs else "none of its judgments is saved"
@@ -239,21 +238,14 @@ def _saved(experiment: Experiment, pairs: int) -> str:
     return f"the ensemble (distill.judge) is asked {asked}: {share}"
 
 
-def _states(experiment: Experiment, resolved: Mapping[str, Resolved]) -> dict[str, tuple[str, str]]:
-    """By stage, what is there of it, and why not more."""
-    if experiment.plan.documents is not None:
-        return {stage.name: ("on paper", "") for stage in stages_of(experiment)}
-    return {name: (state, why) for name, state, why in changes(experiment, resolved)}
-
-
 def _given(experiment: Experiment) -> CollectionCounts:
-    """The collection's size as the settings' `plan` gives it."""
+    """Return the collection's size as the settings' `plan` gives it."""
     given = experiment.plan
     return CollectionCounts(given.documents or 0, {"train": given.train, "dev": given.dev, "test": given.test})
 
 
 def _counts(experiment: Experiment, resolved: Mapping[str, Resolved], store: Store) -> CollectionCounts:
-    """The collection's: by the ingest artifact, else by reading it. DataError where it is too small."""
+    """Count the collection by its ingest artifact, else by reading it. Raises DataError if it is too small."""
     manifest = resolved[FIRST].artifact(store).manifest()
     if manifest is not None:
         return of_manifest(manifest)
@@ -269,7 +261,7 @@ def _problems(
     counts: CollectionCounts,
     offline: bool,
 ) -> Iterator[AnmiError]:
-    """What a run would end with: queries, labels, a name, packages, keys, servers or room that it lacks."""
+    """Yield the errors that a run would end with: missing queries, labels, packages, keys, servers or disk."""
     yield from requirements.of_collection(experiment, stages_of(experiment), counts)
     if resolved:
         yield from caught(run_record, store, experiment, resolved)
@@ -278,7 +270,7 @@ def _problems(
 
 
 def _blind(experiment: Experiment, counts: CollectionCounts) -> Iterator[str]:
-    """Whose judges see less than they seem to."""
+    """Warn that simulated judges know nothing about unlabelled train queries."""
     train = TRAIN_QUERIES.name
     blind = counts.queries[train] - counts.labelled.get(train, counts.queries[train])
     if blind and experiment.simulated and not counts.hidden:

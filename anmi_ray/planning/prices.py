@@ -1,8 +1,7 @@
-"""What asking language models would cost: the tokens of a sample of real prompts, times calls, prices and rate limits.
+"""Cost of asking language models: the tokens of a sample of real prompts, times calls, prices and rate limits.
 
-The sample is of a run's own pairs if they are chosen, else of random documents of the collection. Nothing
-is sent and nothing is written.
-Letters: N prompts.
+The sample has a run's own pairs if they are chosen, else random documents of the collection. Nothing is sent and
+nothing is written.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -33,83 +32,141 @@ from anmi_ray.stages.ingest import config_of as ingest_config
 from anmi_ray.store import Artifact
 from anmi_ray.store.answer_log import AnswerLog
 
-QUERIES, PAIRS = 200, 2  # so many queries' prompts are counted, and so many of each
-COUNTED = 50  # answers of a judge from which its server's own counts are taken
-LOOKED_UP = 500_000  # pairs up to which the answer log is searched for those that are bought
-_SHARDS = 4  # of the documents that are looked at where the collection is not read anyway
-_ANSWER = {"letters": 1, "scale": 4, "yes-no": 1, "queries": 50}  # tokens of an answer that is no more than asked for
+QUERIES, PAIRS = 200, 2  # queries in the sample of prompts, and pairs of each
+COUNTED = 50  # answers in the log from which on its server's own counts are used
+LOOKED_UP = 500_000  # pairs up to which the answer log is searched for bought answers
+_SHARDS = 4  # shards to sample documents from, if ingest is complete
+_ANSWER = {"letters": 1, "scale": 4, "yes-no": 1, "queries": 50}  # tokens of an answer in the requested form
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Texts (query, first, second) of a sample of prompts, the query int[N] of each, and what they are a sample of."""
+    """A sample of prompts.
+
+    texts: query, first and second document of each.
+    query: number of each one's query.
+    source: what they are a sample of.
+    """
 
     texts: list[tuple[str, str, str]]
     query: list[int]
     source: str
 
 
-def costs(
-    experiment: Experiment, stage: Stage, made: Mapping[str, Artifact], pairs: int, before: Sequence[Artifact] = ()
-) -> list[CallCost]:
-    """Of every judge of a stage's panel that reads prompts, about `pairs` comparisons in all orders; in its order.
+@dataclass(frozen=True)
+class Prices:
+    """Prices of a stage's questions to its judges that read prompts."""
 
-    made: by role, what the stage reads, complete or not; not looked at where `plan` says what the collection is.
-    before: comparisons of a run that is refined, which are asked about beside these: another judge has answered none.
-    """
-    judges = kinds.prompted(stage.panel(experiment))
-    if not judges:
-        return []
-    if experiment.plan.documents is not None:
-        return [
-            priced(experiment, judge, _stated(experiment, judge), stage.orders(experiment) * pairs, 0)
-            for judge in judges
-        ]
-    prompts = sample(experiment, made)
-    return [_cost(experiment, stage, judge, prompts, made, pairs, before) for judge in judges]
+    experiment: Experiment
+    stage: Stage
 
+    @cached_property
+    def judges(self) -> dict[str, PromptJudge]:
+        """These judges by name, in the panel's order."""
+        return {judge.name: judge for judge in kinds.prompted(self.stage.panel(self.experiment))}
 
-def of_pairs(
-    experiment: Experiment,
-    stage: Stage,
-    known: Sequence[CallCost],
-    pairs: int,
-    made: Mapping[str, Artifact] | None = None,
-) -> list[CallCost]:
-    """What `pairs` other comparisons in all orders cost, at the tokens of `known` costs.
+    @cached_property
+    def orders(self) -> int:
+        """Orders in which a comparison is asked about."""
+        return self.stage.orders(self.experiment)
 
-    None of them is bought, unless `made` is given: those of a later round of one design, whose comparisons hold those
-    of the rounds before. Where they are there, what is missing of all of them counts.
-    """
-    judges = {judge.name: judge for judge in kinds.prompted(stage.panel(experiment))}
-    found: list[CallCost] = []
-    for cost in known:
-        judge = judges[cost.judge]
-        calls, bought = stage.orders(experiment) * pairs, 0
-        if made and (of_all := _bought(experiment, stage, judge, made, pairs)):
-            missing = of_all[0] - of_all[1]
-            calls = max(calls, missing)
-            bought = calls - missing
-        found.append(priced(experiment, judge, cost.tokens, calls, bought))
-    return found
+    def costs(self, made: Mapping[str, Artifact], pairs: int, before: Sequence[Artifact] = ()) -> list[CallCost]:
+        """Return the cost of each judge for `pairs` comparisons in all orders.
 
+        made: by role, what the stage reads, complete or not; unused if `plan` describes the collection.
+        before: comparisons of the refined run, which are asked about too, since another judge has answered none.
+        """
+        if not self.judges:
+            return []
+        if self.experiment.plan.documents is not None:
+            calls = self.orders * pairs
+            return [
+                priced(self.experiment, judge, _stated(self.experiment, judge), calls, 0)
+                for judge in self.judges.values()
+            ]
+        prompts = sample(self.experiment, made)
+        found: list[CallCost] = []
+        for judge in self.judges.values():
+            log = AnswerLog(made[COMPARE].store, judge.identity)
+            tokens = _by_server(log) or count(judge.prompt_builder(), prompts, judge.longest_answer)
+            found.append(
+                priced(self.experiment, judge, tokens, *self._asked(judge, made, pairs, before, bool(log.buckets())))
+            )
+        return found
 
-def together(experiment: Experiment, stage: Stage, rounds: Sequence[Sequence[CallCost]]) -> list[CallCost]:
-    """What all rounds of a design cost, judge by judge."""
-    judges = {judge.name: judge for judge in kinds.prompted(stage.panel(experiment))}
-    found: list[CallCost] = []
-    for costs_ in zip(*rounds, strict=True):
-        bought = [cost.bought for cost in costs_ if cost.bought is not None]
-        all_bought = sum(bought) if len(bought) == len(costs_) else None
-        calls = sum(cost.calls for cost in costs_)
-        found.append(priced(experiment, judges[costs_[0].judge], costs_[0].tokens, calls, all_bought))
-    return found
+    def of_pairs(
+        self, known: Sequence[CallCost], pairs: int, made: Mapping[str, Artifact] | None = None
+    ) -> list[CallCost]:
+        """Return the cost of `pairs` other comparisons in all orders, at the tokens of `known` costs.
+
+        made: for a later round of a design, whose comparisons include the earlier ones; if they exist, only what is
+        missing of all of them costs. Without it no answer is bought.
+        """
+        found: list[CallCost] = []
+        for cost in known:
+            calls, bought = self.orders * pairs, 0
+            judge = self.judges[cost.judge]
+            if made and (of_all := self._bought(judge, made, pairs)):
+                missing = of_all[0] - of_all[1]
+                calls = max(calls, missing)
+                bought = calls - missing
+            found.append(priced(self.experiment, judge, cost.tokens, calls, bought))
+        return found
+
+    def together(self, rounds: Sequence[Sequence[CallCost]]) -> list[CallCost]:
+        """Return the cost of all rounds of a design, judge by judge."""
+        found: list[CallCost] = []
+        for costs in zip(*rounds, strict=True):
+            bought = [cost.bought for cost in costs if cost.bought is not None]
+            all_bought = sum(bought) if len(bought) == len(costs) else None
+            calls = sum(cost.calls for cost in costs)
+            found.append(priced(self.experiment, self.judges[costs[0].judge], costs[0].tokens, calls, all_bought))
+        return found
+
+    def _asked(
+        self, judge: PromptJudge, made: Mapping[str, Artifact], pairs: int, before: Sequence[Artifact], known: bool
+    ) -> tuple[int, int | None]:
+        """Return a judge's calls, and those bought; None if they are too many to look up.
+
+        known: the judge has answers in the log.
+        """
+        compared, added = {made[COMPARE]: pairs}, 0
+        if before:
+            is_chosen = made[COMPARE].manifest() is not None  # then it includes those before
+            compared = {one: _pairs_of(one, made[INGEST]) for one in ([made[COMPARE]] if is_chosen else before)}
+            added = 0 if is_chosen else self.orders * pairs
+        if not known:
+            return added + self.orders * sum(compared.values()), 0
+        found = [self._bought(judge, {**made, COMPARE: one}, number) for one, number in compared.items()]
+        counted = [one for one in found if one is not None]
+        if len(counted) < len(found):
+            return self.orders * pairs, None
+        return added + sum(asked for asked, _ in counted), sum(final for _, final in counted)
+
+    def _bought(self, judge: PromptJudge, made: Mapping[str, Artifact], pairs: int) -> tuple[int, int] | None:
+        """Return the run's questions and those with a final answer; None without pairs, or if they are too many."""
+        ingest = made[INGEST].manifest()
+        if ingest is None or made[COMPARE].manifest() is None or pairs > LOOKED_UP:
+            return None
+        log = AnswerLog(made[COMPARE].store, judge.identity)
+        in_orders = partial(text_questions, orders=self.stage.panel(self.experiment).orders)
+        questions_of = direct_questions if self.stage.direct else in_orders
+        asked = final = 0
+        for bucket in range(ingest["buckets"]):
+            questions = questions_of(
+                made[COMPARE].read_part("comparisons", bucket, COMPARISON),
+                made[INGEST].read_part("queries", bucket, QUERY),
+                made[RETRIEVE].read_part("texts", bucket, TEXT_OF),
+            )
+            asked += len(questions.ids)
+            final += int(log.read(bucket).final(questions.ids).sum())
+        return asked, final
 
 
 def sample(experiment: Experiment, made: Mapping[str, Artifact]) -> Prompts:
-    """Prompts of the run's own pairs, else of random documents.
+    """Return prompts of the run's own pairs, else of random documents.
 
-    Of single documents those of the first round's pairs are taken: they are of about the same length.
+    For questions about single documents, the first round's pairs are used: their length is about the same.
     """
     ingest = made[INGEST].manifest()
     compare = made.get("first", made[COMPARE])
@@ -119,7 +176,7 @@ def sample(experiment: Experiment, made: Mapping[str, Artifact]) -> Prompts:
 
 
 def _of_pairs(made: Mapping[str, Artifact], buckets: int) -> Prompts:
-    """A bucket is a hash sample of queries, so the first ones will do."""
+    """Take the first buckets: each is a hash sample of queries."""
     texts: list[tuple[str, str, str]] = []
     query: list[int] = []
     seen = 0
@@ -141,7 +198,7 @@ def _of_pairs(made: Mapping[str, Artifact], buckets: int) -> Prompts:
 
 
 def _few(pairs: pa.Table) -> pa.Table:
-    """PAIRS comparisons of every query, those of smallest hash."""
+    """Return PAIRS comparisons of every query, those of smallest hash."""
     if not pairs.num_rows:
         return pairs
     chance = uniforms(id_matrix(pairs["comparison_id"]), "plan")
@@ -152,7 +209,7 @@ def _few(pairs: pa.Table) -> pa.Table:
 
 
 def _of_documents(experiment: Experiment, ingest: Artifact) -> Prompts:
-    """Random documents of the collection, two a prompt, from `ingest` where it is complete."""
+    """Return random documents of the collection, two a prompt, from `ingest` if it is complete."""
     manifest = ingest.manifest()
     if manifest is not None:
         step = max(1, manifest["shards"] // _SHARDS)
@@ -173,7 +230,7 @@ def _of_documents(experiment: Experiment, ingest: Artifact) -> Prompts:
 
 
 def _smallest(tables: Iterator[pa.Table] | list[pa.Table], key: str) -> pa.Table:
-    """The 2 · QUERIES rows with the smallest hash of their id, in its order; all tables are read, a few rows kept."""
+    """Return the 2 · QUERIES rows with the smallest hash of their id, in its order."""
     kept: pa.Table | None = None
     for table in tables:
         rows = table if kept is None else pa.concat_tables([kept, table])
@@ -184,12 +241,12 @@ def _smallest(tables: Iterator[pa.Table] | list[pa.Table], key: str) -> pa.Table
 
 
 def _shown(title: str, text: str) -> str:
-    """A document as prompts show it."""
+    """Return a document as prompts show it."""
     return f"{title}\n{text}".strip()
 
 
 def _stated(experiment: Experiment, judge: PromptJudge) -> CallTokens:
-    """What the settings say of a collection that is not here. Raises ConfigError where they say nothing."""
+    """Return the tokens that the settings give for a collection that is not here. Raises ConfigError without them."""
     tokens = experiment.plan.prompt_tokens
     if tokens is None:
         raise ConfigError(
@@ -202,65 +259,21 @@ def _stated(experiment: Experiment, judge: PromptJudge) -> CallTokens:
     )
 
 
-def _cost(
-    experiment: Experiment,
-    stage: Stage,
-    judge: PromptJudge,
-    prompts: Prompts,
-    made: Mapping[str, Artifact],
-    pairs: int,
-    before: Sequence[Artifact],
-) -> CallCost:
-    log = AnswerLog(made[COMPARE].store, judge.identity)
-    tokens = _by_server(log) or count(judge.prompt_builder(), prompts, judge.longest_answer)
-    return priced(
-        experiment, judge, tokens, *_asked(experiment, stage, judge, made, pairs, before, bool(log.buckets()))
-    )
-
-
-def _asked(
-    experiment: Experiment,
-    stage: Stage,
-    judge: PromptJudge,
-    made: Mapping[str, Artifact],
-    pairs: int,
-    before: Sequence[Artifact],
-    known: bool,
-) -> tuple[int, int | None]:
-    """(calls, those bought; None where they are too many to look up) of a judge; known: it has answers in the log.
-
-    Of a round that adds to comparisons `before` nobody has answered what it adds, before it has chosen.
-    """
-    orders = stage.orders(experiment)
-    compared = {made[COMPARE]: pairs}
-    added = 0
-    if before:
-        is_chosen = made[COMPARE].manifest() is not None  # then it holds those before
-        compared = {one: _pairs_of(one, made[INGEST]) for one in ([made[COMPARE]] if is_chosen else before)}
-        added = 0 if is_chosen else orders * pairs
-    if not known:
-        return added + orders * sum(compared.values()), 0
-    found = [_bought(experiment, stage, judge, {**made, COMPARE: one}, number) for one, number in compared.items()]
-    counted = [one for one in found if one is not None]
-    if len(counted) < len(found):
-        return orders * pairs, None
-    return added + sum(asked for asked, _ in counted), sum(final for _, final in counted)
-
-
 def _pairs_of(compared: Artifact, ingest: Artifact) -> int:
-    """How many comparisons an artifact holds; one small column of them is read."""
+    """Count the comparisons of an artifact, by one small column."""
     buckets = (ingest.manifest() or {"buckets": 0})["buckets"]
     return sum(compared.read_part("comparisons", one, COMPARISON, ["round"]).num_rows for one in range(buckets))
 
 
 def priced(experiment: Experiment, judge: PromptJudge, tokens: CallTokens, calls: int, bought: int | None) -> CallCost:
+    """Return the cost of a judge's calls, except those bought already."""
     missing = calls - (bought or 0)
     price = judge.price(missing, missing * tokens.prompt, missing * tokens.answer, experiment.plan)
     return CallCost(judge=judge.name, calls=calls, bought=bought, tokens=tokens, **vars(price))
 
 
 def count(builder: PromptBuilder, prompts: Prompts, longest: float = math.inf) -> CallTokens:
-    """The tokens of sampled prompts, by the judge's own tokenizer or the estimate from bytes."""
+    """Count the tokens of sampled prompts, by the judge's own tokenizer or an estimate from bytes."""
     counts = [
         builder.tokens.count_tokens(
             builder.messages(builder.query(query), builder.document(first), builder.document(second))
@@ -278,10 +291,7 @@ def count(builder: PromptBuilder, prompts: Prompts, longest: float = math.inf) -
 
 
 def _by_server(log: AnswerLog) -> CallTokens | None:
-    """What a judge's server counted for questions that are in the log, retries and failures that it billed included.
-
-    None where there are few.
-    """
+    """Return what a judge's server counted for questions in the log, with billed retries and failures; None if few."""
     known: list[pa.Table] = []
     for bucket in log.buckets():
         table = log.read(bucket).table
@@ -298,24 +308,3 @@ def _by_server(log: AnswerLog) -> CallTokens | None:
     return CallTokens(
         float(prompt.mean()), slack, float(answer.mean()), f"as its server counted for {rows:,} bought questions"
     )
-
-
-def _bought(
-    experiment: Experiment, stage: Stage, judge: PromptJudge, made: Mapping[str, Artifact], pairs: int
-) -> tuple[int, int] | None:
-    """(questions of the run, those with a final answer); None where the pairs are not there, or too many to look up."""
-    ingest = made[INGEST].manifest()
-    if ingest is None or made[COMPARE].manifest() is None or pairs > LOOKED_UP:
-        return None
-    log = AnswerLog(made[COMPARE].store, judge.identity)
-    questions_of = direct_questions if stage.direct else partial(text_questions, orders=stage.panel(experiment).orders)
-    asked = final = 0
-    for bucket in range(ingest["buckets"]):
-        questions = questions_of(
-            made[COMPARE].read_part("comparisons", bucket, COMPARISON),
-            made[INGEST].read_part("queries", bucket, QUERY),
-            made[RETRIEVE].read_part("texts", bucket, TEXT_OF),
-        )
-        asked += len(questions.ids)
-        final += int(log.read(bucket).final(questions.ids).sum())
-    return asked, final

@@ -111,7 +111,7 @@ class ReportData:
     comparisons: a row per system and measure, by labels.
     system, baseline, measure: of the headline.
     simulated: True if any judge behind the ratings was simulated.
-    serving: cost of reranking (`stages.report.serving`).
+    serving: cost of reranking (`stages.report.figures`).
     judges, panel: audited values (`audits.judge_audits`, `audits.panel_values`).
     spent: the judges' calls, tokens and dollars, a sentence each.
     distilled: what a distilled judge learned from and saved, its held-out values, and its reliability curve.

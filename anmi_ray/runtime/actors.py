@@ -1,10 +1,10 @@
 """A pool of actors that keep expensive state; calls go to idle actors.
 
-An actor that dies is replaced, and its call, which must bear repetition, goes to the next that is free. Only actors
-that have started get calls: a pool may be larger than what there is room for, and nothing waits for one that compiles.
+An actor that dies is replaced, and its call, which must be repeatable, goes to the next idle one. Only actors that have
+started get calls: a pool may be larger than the room for it, and nothing waits for one that compiles.
 
-Rerankers on GPUs score in such actors. A task's process outlives it, and keeps its model on a GPU that Ray takes to be
-free again; and once it has begun on one GPU it stays there, whichever its next task is given.
+Rerankers on GPUs score in such actors: the process of a plain task outlives it, and keeps its model on a GPU that Ray
+considers free, or on another GPU than that of its next task.
 """
 
 from __future__ import annotations
@@ -34,18 +34,20 @@ class _Actor:
         self._worker = make(*args)
 
     def started(self) -> None:
-        """Answered when the worker is made."""
+        """Return when the worker is made."""
 
     def call(self, method: str, where: Mapping[str, Any], *args: Any) -> Any:
         return call_logged(getattr(self._worker, method), args, where)
 
 
 class ActorPool:
-    """Actors that each hold a worker, `make(*args)`, begun at the first call, and gone when its block is left.
+    """Actors that each hold a worker, `make(*args)`, from the first call to the end of the block.
 
-    actors: how many; 0: as many as there are cores, or as GPUs have room for; on a cluster, which may grow, as many as
-    `capacity.in_flight` allows. A call, or an actor's start, whose process died is tried again three times.
-    cores: that an actor keeps busy; score: the share of a GPU that it holds.
+    A call, or an actor's start, whose process died is retried three times.
+
+    actors: number of actors; 0: one per core or share of a GPU, on a cluster as many as `capacity.in_flight` allows.
+    cores: that an actor keeps busy.
+    score: share of a GPU that it holds.
     """
 
     def __init__(
@@ -66,19 +68,19 @@ class ActorPool:
         self._make: tuple[Callable[..., Any], tuple[Any, ...]] = make, args
         self._actors: set[Any] = set()
         self._idle: list[Any] = []
-        self._under_way: dict[Any, tuple[Any, int]] = {}  # by reference: the actor, and its bucket or what it is at
+        self._under_way: dict[Any, tuple[Any, int]] = {}  # by reference: the actor and its bucket
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the actors: an error's traceback may keep their handles, for whose CPUs the next pool would wait."""
+        """End the actors: a traceback may keep their handles, and the next pool would wait for their CPUs."""
         for actor in self._actors:
             ray.kill(actor)
 
     @property
     def _size(self) -> int:
-        """Actors to have now."""
+        """Return the number of actors to have now."""
         if self._given:
             return self._given
         resource, each = ("CPU", self._context.cpus_per_core) if self._share is None else ("GPU", self._share)
@@ -87,7 +89,7 @@ class ActorPool:
         return max(1, int(ray.cluster_resources().get(resource, 0.0) / each))
 
     def run_task(self, stage: str, method: str, *args: Any) -> Any:
-        """What one call of a worker's method returns."""
+        """Return the result of one call of a worker's method."""
         with our_errors(stage):
             [(_, result)] = self.over(method, {_NO_BUCKET: args})
         return result
@@ -95,21 +97,21 @@ class ActorPool:
     def run_buckets(self, artifact: Artifact, seal: tuple[str, Record], method: str, *args: Any) -> list[Flow]:
         """`tasks.run_buckets` by the worker's method of (artifact, bucket, *args); args go to the object store once."""
 
-        def carry_out(missing: list[int]) -> Iterator[tuple[int, list[Flow]]]:
+        def commit(missing: list[int]) -> Iterator[tuple[int, list[Flow]]]:
             held = [ray.put(arg) for arg in args]
             return self.over(method, {bucket: (artifact, bucket, *held) for bucket in missing})
 
-        return seal_buckets(self._context, artifact, seal, carry_out)
+        return seal_buckets(self._context, artifact, seal, commit)
 
     def over(
         self, method: str, calls: Mapping[int, tuple[Any, ...]], what: str = "bucket"
     ) -> Iterator[tuple[int, Any]]:
-        """(bucket, result) of every call as they end; what: how log lines call a call's number."""
+        """Yield (bucket, result) of every call as they end; what: name of a call's number in log lines."""
         waiting = collections.deque(calls)
         left = len(waiting)
         died = collections.Counter[int]()
         while left:
-            # no more than there is to do: each may be a node of a cluster that grows
+            # no more than calls: each may start a node
             size = min(self._size, left) if waiting else 0
             while len(self._idle) + len(self._under_way) < size:
                 actor: Any = _Actor.options(**self._asked).remote(*self._make)
@@ -134,7 +136,7 @@ class ActorPool:
                 continue
             self._idle.append(actor)
             if bucket == _START:
-                died[_START] = 0  # many may be lost over a long run, as nodes come and go
+                died[_START] = 0  # over a long run many may be lost
                 continue
             left -= 1
             yield bucket, found
@@ -146,7 +148,7 @@ def scorers(execution: ExecutionConfig) -> Carrier:
 
 
 class _Scorer:
-    """Carries out tasks in a process that keeps what they load. Raises ConfigError where a GPU's memory is full."""
+    """Run tasks in a process that keeps what they load. Raises ConfigError if a GPU's memory is full."""
 
     def run(self, task: Callable[..., Any], *args: Any) -> Any:
         with gpu_memory_named(_full):

@@ -1,4 +1,4 @@
-"""Whether a cluster has room for what a run asks of it: said before anything starts, rather than waited for."""
+"""Whether a cluster has room for a run's needs, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.needs import GPU_TYPE, Need
 from anmi_ray.core.errors import ConfigError
 
-_MIRRORED = re.compile("node_[0-9a-f]{56}")  # how an autoscaler that only looks on names a node's type
+_MIRRORED = re.compile("node_[0-9a-f]{56}")  # node types of an autoscaler that cannot start nodes
 
 
 def check_room(need: Need, notice: Callable[[str], None], at_once: int = 1, grows: bool = True) -> None:
-    """Raise ConfigError where what is needed does not fit on the cluster and it cannot grow; say so where it may.
+    """Raise ConfigError if a need does not fit on the cluster and it cannot grow; give a notice if it may grow.
 
-    at_once: as many of it are wanted side by side; one must fit, and it is said where not all do. grows: false of a Ray
-    started here, whose autoscaler says at first what one that can start nodes may say.
+    at_once: number wanted at the same time; one must fit, and a notice says if not all do.
+    grows: False for a local Ray, whose autoscaler looks at first like one that can start nodes.
     """
     nodes = alive()
     selected = [node["Resources"] for node in nodes if selects(need.selector, node)]
@@ -47,17 +47,17 @@ def check_room(need: Need, notice: Callable[[str], None], at_once: int = 1, grow
 
 
 def alive() -> list[dict[str, Any]]:
-    """The cluster's nodes that are alive, as Ray describes them."""
+    """Return the cluster's live nodes, as Ray describes them."""
     return [node for node in ray.nodes() if node["Alive"]]
 
 
 def selects(selector: Mapping[str, str], node: Mapping[str, Any]) -> bool:
-    """Whether a node has the labels that a selector wants."""
+    """Return whether a node has the labels of a selector."""
     return node_labels_match_selector(dict(node["Labels"]), dict(selector))
 
 
 def room(nodes: Sequence[Mapping[str, float]], worker: Mapping[str, float]) -> float:
-    """How many workers fit on the nodes, each whole on one, where nothing else runs."""
+    """Return how many workers fit on the empty nodes."""
     if not nodes:
         return 0
     if not worker:
@@ -66,15 +66,15 @@ def room(nodes: Sequence[Mapping[str, float]], worker: Mapping[str, float]) -> f
 
 
 def cpus(execution: ExecutionConfig) -> int:
-    """CPUs of the cluster at its largest where that is known, else those that it has now; at least 1."""
+    """Return the CPUs of the cluster at its largest if known, else its current CPUs; at least 1."""
     return max(_largest_cpus(execution) or _there("CPU"), 1)
 
 
 def in_flight(execution: ExecutionConfig, resource: Literal["CPU", "GPU"] = "CPU") -> int:
-    """How much of a resource to ask for at once, so that a cluster is busy and one that can grow does.
+    """Return how much of a resource to request at once, so that a cluster is busy and grows if it can.
 
-    That is `cpus` where the largest size is known: demand beyond it would start nodes that are there for their GPUs.
-    Else twice what is there now, of which a fixed cluster keeps the second half waiting.
+    That is `cpus` if the largest size is known: more demand would start nodes meant for GPU work. Else twice the
+    current amount, of which a fixed cluster keeps the second half waiting.
     """
     return (_largest_cpus(execution) if resource == "CPU" else 0) or 2 * _there(resource)
 
@@ -82,8 +82,9 @@ def in_flight(execution: ExecutionConfig, resource: Literal["CPU", "GPU"] = "CPU
 def check_buckets(execution: ExecutionConfig, known: int | None, root: str) -> None:
     """Raise ConfigError if a root has fewer than a quarter of the buckets that the cluster wants.
 
-    known: buckets of the root, None of a new one. The cluster wants as many as are given, else one per CPU. A Ray
-    started here takes any root.
+    The cluster wants as many as are configured, else one per CPU; a local Ray takes any root.
+
+    known: buckets of the root; None for a new one.
     """
     if execution.address is None or known is None:
         return
@@ -104,9 +105,9 @@ def _there(resource: str) -> int:
 
 
 def _largest_cpus(execution: ExecutionConfig) -> int:
-    """CPUs of the cluster at its largest: as given, else as its autoscaler reports; 0 if neither says.
+    """Return the CPUs of the cluster at its largest, as configured, else by its autoscaler; 0 if unknown.
 
-    Only groups without GPUs may grow for work on CPUs. The autoscaler of open-source Ray 2.60 reports nothing.
+    Groups with GPUs do not count. The autoscaler of open-source Ray 2.60 reports nothing.
     """
     if execution.cpus:
         return execution.cpus
@@ -117,22 +118,22 @@ def _largest_cpus(execution: ExecutionConfig) -> int:
 
 
 def may_grow(worker: Mapping[str, float], workers: int) -> bool:
-    """Whether an autoscaler may yet make room for the workers, as far as Ray can tell."""
+    """Return whether an autoscaler may make room for the workers, as far as Ray knows."""
     config: Any = state.get_cluster_config()  # as Ray Train and Ray Data do; no public API
     if config is not None and config.node_group_configs:
         groups = [(group.max_count, dict(group.resources)) for group in config.node_group_configs]
         return workers <= largest(groups, worker)
-    connection: Any = global_worker  # what ray.experimental keeps may be of another cluster, or gone with it
+    connection: Any = global_worker  # the client of ray.experimental may be of another cluster
     client = connection.gcs_client
     if is_autoscaler_v2(fetch_from_server=True, gcs_client=client):
-        return True  # this one does not say whether it only looks on
+        return True  # it does not report whether it can start nodes
     return scales(client.internal_kv_get(DEBUG_AUTOSCALING_STATUS.encode(), None))
 
 
 def largest(groups: Sequence[tuple[int, Mapping[str, float]]], worker: Mapping[str, float]) -> float:
-    """How many workers fit on a cluster at its largest: groups of n nodes (-1: any number) with what a node has.
+    """Return how many workers fit on a cluster at its largest: groups of n nodes (-1: unlimited) and their resources.
 
-    A group with GPUs that does not say of which type may have the one that is asked for.
+    A group with GPUs of unknown type may have the requested one.
     """
     untyped = {name: amount for name, amount in worker.items() if not name.startswith(GPU_TYPE)}
     fitting = [
@@ -143,9 +144,9 @@ def largest(groups: Sequence[tuple[int, Mapping[str, float]]], worker: Mapping[s
 
 
 def scales(status: bytes | None) -> bool:
-    """Whether what Ray's autoscaler last told of itself comes from one that can start nodes.
+    """Return whether the last report of Ray's autoscaler is from one that can start nodes.
 
-    One that only looks on, as on a laptop and in a cluster made by hand, gives each node a type of its own.
+    One that cannot, as on a laptop or in a manual cluster, gives each node its own type.
     """
     if not status:
         return False
@@ -155,7 +156,7 @@ def scales(status: bytes | None) -> bool:
 
 
 def _said(need: Need, nodes: Sequence[Mapping[str, float]], of: int, fitting: float) -> str:
-    """Resources needed, available and present, on the selected nodes."""
+    """Describe the resources needed and available on the selected nodes."""
     gpu = next((name.removeprefix(GPU_TYPE) for name in need.each if name.startswith(GPU_TYPE)), None)
     amounts = {name: amount for name, amount in need.each.items() if not name.startswith(GPU_TYPE)}
     each = ", ".join(f"{amount:g} {gpu if gpu and name == 'GPU' else name}" for name, amount in amounts.items())
@@ -170,7 +171,7 @@ def _said(need: Need, nodes: Sequence[Mapping[str, float]], of: int, fitting: fl
 
 
 def _kinds(nodes: Sequence[Mapping[str, float]]) -> str:
-    """How many GPUs of which type there are, in words, as far as their nodes say."""
+    """Describe the GPUs by type."""
     found: Counter[str] = Counter()
     for node in nodes:
         if gpus := node.get("GPU", 0.0):

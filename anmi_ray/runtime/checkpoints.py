@@ -1,7 +1,7 @@
-"""Checkpoints of a training run through Ray Train, and what asks for them: its notices, and SIGTERM to a worker.
+"""Checkpoints of a training run through Ray Train, on its preemption notices and on SIGTERM to a worker.
 
-Ray Train hands workers the newest checkpoint of its own list. This looks at the storage itself: an earlier one can then
-be used, and the list may be torn by a kill, as it is written in place.
+Checkpoints are listed from the storage instead of Ray Train's list: an earlier one can then be used, and a kill may
+leave the list incomplete.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from anmi_ray.store import public_root
 from anmi_ray.store.uri import filesystem
 from anmi_ray.training.checkpoints import listen
 
-KEPT = 2  # checkpoints on storage: the newest, and the one before it, should a failure spoil the newest
+KEPT = 2  # checkpoints on storage: the newest, and the one before it in case the newest is damaged
 _LIST = "checkpoint_manager_snapshot.json"
 
 
@@ -40,7 +40,7 @@ class RayCheckpoints:
         self._answered: Any = None
 
     def names(self) -> list[str]:
-        """Names begin with the step."""
+        """Return the names, newest first; they begin with the step."""
         selector = pafs.FileSelector(self._folder, allow_not_found=True)
         try:
             found = self._filesystem.get_file_info(selector)
@@ -50,7 +50,7 @@ class RayCheckpoints:
         return sorted((name for name in folders if name.startswith("checkpoint_")), reverse=True)
 
     def open(self, name: str) -> Path:
-        """The folder itself, or a copy of it on this node that its workers share."""
+        """Return the folder, or a copy on this node that its workers share."""
         checkpoint = ray.train.Checkpoint(f"{self._folder}/{name}", self._filesystem)
         try:
             return Path(self._stack.enter_context(checkpoint.as_directory()))
@@ -58,9 +58,9 @@ class RayCheckpoints:
             raise from_os_error(error, f"{public_root(self._storage)}/{name}") from error
 
     def save(self, write: Callable[[Path], None], step: int, dev: float | None) -> None:
-        """Every worker's folder is uploaded into one; `before` first, so that curves are no older than checkpoints.
+        """Upload every worker's folder into one; call `before` first, so that curves are as new as checkpoints.
 
-        Raises TrainingError where a disk is full, and removes what stands of the checkpoint on it.
+        Raises TrainingError if a disk is full, and removes the incomplete checkpoint.
         """
         self._before()
         names = [f"checkpoint_{step:09d}_{time.time_ns()}"]
@@ -85,17 +85,17 @@ class RayCheckpoints:
                 raise _no_room(what, public_root(self._storage), "execution.train.storage_path") from error
 
     def wanted(self) -> bool:
-        """Ray Train has been told that nodes of this run will go; asks for one checkpoint per notice."""
-        told = ray.train.get_preemption_info()
-        if told is None or told == self._answered:
+        """Return whether Ray Train has a new notice that nodes of this run will be preempted."""
+        notice = ray.train.get_preemption_info()
+        if notice is None or notice == self._answered:
             return False
-        self._answered = told
+        self._answered = notice
         return True
 
 
 @contextmanager
 def room_named(what: str, place: str, setting: str) -> Iterator[None]:
-    """Raise TrainingError where the disk at `place` has no room left for what torch and safetensors write there."""
+    """Raise TrainingError if the disk at `place` is full, for errors of torch and safetensors."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
@@ -110,7 +110,7 @@ def _no_room(what: str, place: str, setting: str) -> TrainingError:
 
 
 def mend_list(storage: str, notice: Callable[[str], None]) -> None:
-    """Remove Ray Train's own list of checkpoints where it would refuse to start with it; they are found without it."""
+    """Remove Ray Train's list of checkpoints if it is damaged: Ray Train would not start with it."""
     files, folder = filesystem(storage)
     path = f"{folder}/{_LIST}"
     if files.get_file_info(path).type is not pafs.FileType.File:
@@ -138,9 +138,9 @@ class _Listening(_TorchBackend):
 
 @dataclass
 class ListeningTorchConfig(TorchConfig):
-    """Workers that take SIGTERM as a notice."""
+    """Make workers treat SIGTERM as a notice."""
 
     @property
     def backend_cls(self) -> type[_Listening]:
-        """Sets up the workers."""
+        """Return the class that sets up the workers."""
         return _Listening

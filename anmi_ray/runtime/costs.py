@@ -44,7 +44,7 @@ class Workload:
     dev_labelled: dev queries with a relevance grade, which judges do not rate.
     pairs: comparisons that the stage in each role passes on.
     calls: cost of the language models of its panel, if known.
-    manifest: of its own artifact, if that is complete.
+    manifest: of its artifact, if complete.
     """
 
     experiment: Experiment

@@ -1,4 +1,4 @@
-"""What connecting to Ray takes of the driver's process, given back: its handler of SIGTERM, its standard error."""
+"""Restore what connecting to Ray changes in the driver's process: the handler of SIGTERM, standard error."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FOLDER = os.path.join(tempfile.gettempdir(), f"anmi-{os.getuid()}")  # of a loca
 
 @contextmanager
 def own_signals() -> Iterator[None]:
-    """Whoever handled SIGTERM before does so again when the block is left: connecting to Ray takes it over.
+    """Restore the handler of SIGTERM when the block is left: connecting to Ray replaces it.
 
-    Ray's handler in Python exits; the one of its C++ writes a stack and ends the process at once.
+    Ray's handler in Python exits; the one in C++ writes a stack and ends the process at once.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -36,7 +36,7 @@ def own_signals() -> Iterator[None]:
 
 @contextmanager
 def own_stderr() -> Iterator[None]:
-    """Python's standard error is a descriptor of its own while inside, so that `native_apart` can tell it from C's."""
+    """Give Python's standard error another descriptor inside, so that `native_apart` can redirect that of C code."""
     before = sys.stderr
     if _descriptor(before) != 2:
         yield
@@ -51,9 +51,9 @@ def own_stderr() -> Iterator[None]:
 
 @contextmanager
 def native_apart() -> Iterator[None]:
-    """What C code writes to standard error goes to `driver.err` below FOLDER while inside, if Python's stands apart.
+    """Send what C code writes to standard error to `driver.err` below FOLDER, if Python's has another descriptor.
 
-    Ray's C++ in the driver writes there what its own log has too, about actors that it could not start again.
+    Ray's C++ in the driver writes there about actors that it could not restart; its own log has that too.
     """
     if _descriptor(sys.stderr) in (None, 2):
         yield
@@ -61,7 +61,7 @@ def native_apart() -> Iterator[None]:
     try:
         os.makedirs(FOLDER, exist_ok=True)
         sink = os.open(os.path.join(FOLDER, "driver.err"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    except OSError:  # who needs the folder says so
+    except OSError:  # reported where the folder is needed
         yield
         return
     kept = os.dup(2)
@@ -77,5 +77,5 @@ def native_apart() -> Iterator[None]:
 def _descriptor(stream: TextIO) -> int | None:
     try:
         return stream.fileno()
-    except (OSError, ValueError):  # a notebook's, a test's
+    except (OSError, ValueError):  # in notebooks and tests
         return None

@@ -1,4 +1,4 @@
-"""Files that one task writes and many tasks read, each its own row group: a shard's by bucket, a bucket's by shard."""
+"""Files written by one task, with a row group for each reading task: a shard's by bucket, a bucket's by shard."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ def make(
     cores: float = 1.0,
     by: Carrier = windowed,
 ) -> dict[int, Any]:
-    """Have `task(artifact, index, *args)` publish each of `count` exchange files that is not there or cut off.
+    """Run `task(artifact, index, *args)` for each of `count` exchange files that is missing or cut off.
 
-    Gives what the tasks returned, by index. what: a file is of a shard or of a bucket; does: what is said to be done
-    with it; cores: that a task keeps busy; by: how the tasks are carried out.
+    Returns the tasks' results by index.
+
+    what, does: noun and verb of the progress line.
+    cores, by: as in `run_buckets`.
     """
     missing = [index for index in range(count) if groups_of(artifact, name, index) is None]
     done, returned = count - len(missing), dict[int, Any]()
@@ -53,17 +55,17 @@ def make(
 
 
 def publish(artifact: Artifact, name: str, index: int, tables: Iterable[pa.Table]) -> None:
-    """One Parquet file with a row group per reader; its footer lists the row group of each (-1: no rows).
+    """Write a Parquet file with a row group per reader; its footer lists the row group of each (-1: no rows).
 
-    `tables`: of each reader one, of the same columns; taken one after another. The file is built on the local disk.
+    tables: one of each reader, with the same columns, taken one after another. The file is built on the local disk.
     """
-    groups, given = list[int](), iter(tables)
-    first = next(given).replace_schema_metadata(None)
+    groups, rest = list[int](), iter(tables)
+    first = next(rest).replace_schema_metadata(None)
     with tempfile.TemporaryDirectory(prefix="anmi-exchange-") as folder:
         file = Path(folder) / "part.parquet"
         try:
             with pq.ParquetWriter(file, first.schema, compression="zstd", write_page_checksum=True) as writer:
-                for table in itertools.chain([first], given):
+                for table in itertools.chain([first], rest):
                     groups.append(max(groups, default=-1) + 1 if table.num_rows else -1)
                     if table.num_rows:
                         writer.write_table(table.replace_schema_metadata(None), row_group_size=table.num_rows)
@@ -74,7 +76,7 @@ def publish(artifact: Artifact, name: str, index: int, tables: Iterable[pa.Table
 
 
 def groups_of(artifact: Artifact, name: str, index: int) -> list[int] | None:
-    """The row group of each reader in an exchange file, or None when it is absent or cut off."""
+    """Return the row group of each reader in an exchange file, or None if it is absent or cut off."""
     path = _path(artifact, name, index)
     if not artifact.store.exists(path):
         return None
@@ -90,7 +92,7 @@ def _groups(footer: pq.FileMetaData) -> list[int]:
 
 
 def read(artifact: Artifact, name: str, index: int, reader: int) -> pa.Table:
-    """The rows of one reader. Raises DamagedError where they are damaged."""
+    """Return the rows of one reader. Raises DamagedError if they are damaged."""
     path = _path(artifact, name, index)
     place, remedy = artifact.store.where(path), artifact.store.rebuild(path)
     with decoding(place, remedy, artifact.store.local is not None), artifact.store.open_input(path) as stream:
@@ -103,5 +105,5 @@ def read(artifact: Artifact, name: str, index: int, reader: int) -> pa.Table:
 
 
 def forget(artifact: Artifact) -> None:
-    """Remove an artifact's exchange files, when all that is made of them is there."""
+    """Remove an artifact's exchange files, once they are no longer needed."""
     remove(artifact.store.uri(f"{artifact.path}/exchange"))

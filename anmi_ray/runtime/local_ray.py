@@ -1,6 +1,7 @@
-"""A Ray of a run's own on this machine. It starts late where the machine is busy, so it is tried more than once.
+"""A local Ray for one run.
 
-Ray waits half a minute for its node's processes, by a constant of its own, and leaves them at work when it gives up.
+Ray waits half a minute for its node's processes (a constant of Ray's), and leaves them running when it gives up. It
+starts late on a busy machine, so it is tried more than once.
 """
 
 from __future__ import annotations
@@ -17,13 +18,10 @@ from anmi_ray.runtime.driver import FOLDER
 _LOG = logging.getLogger(__name__)
 _STARTS = 3
 _END_S = 5.0  # seconds that a process may take to end before it is killed
-# A laptop's cores do other things too: a thread that waits for another spins for some ten microseconds only. Libgomp's
-# default lets two threads on a shared core wait for each other for milliseconds; not spinning at all costs 15 %.
-# And Ray prints a warning at every multiple of the processes that it starts at once, by default as many as cores; a
-# campaign's trials have a dozen that wait for one another.
-# The others are what Ray lets be longer of its waiting: for its head's port, and for workers that start.
 _ENVIRONMENT = {
+    # On a shared core, libgomp's default lets two threads wait for each other for milliseconds; no spinning costs 15 %.
     "GOMP_SPINCOUNT": "20000",
+    # Ray warns at every multiple of this number of processes; the dozen of a campaign's trials wait for one another.
     "RAY_worker_maximum_startup_concurrency": "16",
     "RAY_gcs_server_port_wait_time_s": "120",
     "RAY_worker_register_timeout_seconds": "300",
@@ -33,8 +31,8 @@ _ENVIRONMENT = {
 def start(execution: ExecutionConfig) -> None:
     """Start a Ray of `execution`'s size and connect to it.
 
-    Raises LostError where it does not start in three tries, whose processes are gone then; StoreError where its folder
-    cannot be written; ConfigError where Ray refuses the size, or that folder has too long a path.
+    Raises LostError if it does not start in three tries; StoreError if its folder cannot be written; ConfigError if Ray
+    refuses the size, or the folder's path is too long.
     """
     from ray.exceptions import RayError
 
@@ -58,7 +56,7 @@ def start(execution: ExecutionConfig) -> None:
             if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
                 raise from_os_error(error, error.filename or FOLDER) from None
             if type(error) is not Exception and not isinstance(error, RuntimeError | OSError | RayError):
-                raise  # what Ray says of a late start has no class of its own
+                raise  # Ray raises a plain Exception if it starts late
             _LOG.info("Ray did not start", extra={"start": number, "error": said})
         except BaseException:
             _end_what_is_left()
@@ -66,7 +64,7 @@ def start(execution: ExecutionConfig) -> None:
     raise LostError(
         f"Ray did not start in {_STARTS} tries: {said}",
         "this machine",
-        "run the same command again when the machine is less busy: finished buckets are kept; Ray's own words are "
+        "run the same command again when the machine is less busy: finished buckets are kept; Ray's logs are "
         f"below {FOLDER}/session_latest/logs",
     )
 
@@ -74,10 +72,10 @@ def start(execution: ExecutionConfig) -> None:
 def _init(execution: ExecutionConfig) -> None:
     import ray
 
-    # of a late dashboard, which nobody looks at, it says four lines; what ends a start is raised as well
+    # hide Ray's messages about a late dashboard; failures are raised as well
     logging.getLogger("ray._private.services").setLevel(logging.CRITICAL)
     ray.init(
-        address="local",  # never join a Ray that happens to run here: it may be what is left of a killed run
+        address="local",  # never join a running Ray: it may be left from a killed run
         num_cpus=execution.local_cpus,
         object_store_memory=int(execution.object_store_gb * 1e9),
         include_dashboard=False,
@@ -88,9 +86,9 @@ def _init(execution: ExecutionConfig) -> None:
 
 
 def _end_what_is_left() -> None:
-    """End what a start that failed has left: all that this process started with FOLDER among its arguments.
+    """End the processes of a failed start: children of this process with FOLDER among their arguments.
 
-    ray.shutdown() knows the processes of a node that came up.
+    ray.shutdown() only ends those of a node that came up.
     """
     import psutil  # Ray brings it
     import ray

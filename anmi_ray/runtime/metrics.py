@@ -1,4 +1,4 @@
-"""What Prometheus sees of a run, through Ray, from its driver: how far each stage is, rows, seconds, training."""
+"""Metrics of a run for Prometheus, through Ray, from its driver: progress of stages, rows, seconds, training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anmi_ray.store import Flow
 
 
 class Meters(Reporter):
-    """See the module. Needs a started Ray; `stage`: the running stage."""
+    """Report metrics; needs a started Ray. stage: the running stage."""
 
     def __init__(self, run: str, stage: str = "") -> None:
         stages = {"tag_keys": ("run", "stage")}
@@ -40,12 +40,12 @@ class Meters(Reporter):
         self._seconds.set(time.monotonic() - self._began, tags={**self._run, "stage": self._stage})
 
     def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
-        """Training has measured dev."""
+        """Update the training gauges."""
         for gauge, value in ((self._step, step), (self._share, share), (self._dev, dev)):
             gauge.set(value, tags=self._run)
 
     def counted(self, flows: list[Flow]) -> None:
-        """The rows of a bucket."""
+        """Count the rows of a bucket."""
         self._counted.add(self._stage)
         for flow in flows:
             for kind, rows in (("in", flow.rows_in), ("out", flow.rows_out), ("rejected", flow.rejected)):
@@ -54,7 +54,7 @@ class Meters(Reporter):
                     self._rows.inc(rows, tags=tags)
 
     def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
-        """A stage is complete. Rows of one that has no buckets count now."""
+        """Count the rows of a stage without buckets."""
         if seconds is None:
             return
         self._seconds.set(seconds, tags={**self._run, "stage": name})

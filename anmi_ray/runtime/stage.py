@@ -1,4 +1,4 @@
-"""The description of a stage, in addition to its body; `anmi_ray/pipeline/stages.py` lists the stages.
+"""The description of a stage; `anmi_ray/pipeline/stages.py` lists the stages.
 
 Nothing here imports Ray, and a module that declares a stage imports neither Ray nor a model's code before it runs.
 """
@@ -24,7 +24,7 @@ Body = Callable[[Artifact, Mapping[str, Artifact], Any, Context], dict[str, Any]
 
 @dataclass(frozen=True)
 class Split:
-    """The split of queries without which a stage has nothing to do, and how its user gets one."""
+    """The split of queries that a stage needs, and how to get one."""
 
     name: str
     remedy: str
@@ -34,26 +34,25 @@ class Split:
 class Stage:
     """One step of a run.
 
-    name: of its artifacts' folder, and what users call it.
-    version: rises whenever the same inputs and settings would give other rows.
-    inputs: the roles whose artifacts it reads, each named as the stage that plays it, but for those in `played_by`.
+    name: of its artifacts' folder, and for users.
+    version: incremented whenever the same inputs and settings would give other rows.
+    inputs: the roles whose artifacts it reads; a role is the name of a stage unless it is in `played_by`.
     does: description for the user.
-    run: (artifact to make, inputs by role, settings, context) -> facts for the manifest, "flows" among them.
+    run: (artifact to make, inputs by role, settings, context) -> facts for the manifest, including "flows".
     cost: its calls, tokens, dollars and GPU hours, and the comparisons it passes on; zero by default.
-    settings: dotted name of the group of settings that is its own; "" where that is called as the stage is.
-    config: settings that it works with, where they are not that group as it stands.
-    left_out: of these settings, those that change no result of its own: where things lie, what other stages are of.
-    played_by: by role, the stage whose artifact is read in it.
-    of: the stage as it is in an experiment, where inputs depend on settings.
-    also: by name, what else its result follows from: models' revisions, templates, files; the last argument is the hash
-        of the collection's content.
-    asks: its settings are a panel of judges, whom it asks.
-    direct: it asks them about single documents, in one order, and only those of the panel that can say.
-    needs: what it asks of a cluster at once, beside room for plain tasks.
-    check: what would keep it from ending well where the run is started, such as a package that is not installed; read
-        before anything starts.
-    split: the queries without which it cannot begin.
-    publish: puts a complete artifact's files where users look, under a run's name; also where it was there already.
+    settings: dotted name of its group of settings; "" if it has the stage's name.
+    config: its settings, if they are not that group unchanged.
+    left_out: names of these settings that do not change its result.
+    played_by: by role, the stage whose artifact is read.
+    of: returns the stage for an experiment, if its inputs depend on settings.
+    also: by name, other inputs of the result: models' revisions, templates, files; the last argument is the hash of the
+        collection's content.
+    asks: its settings are a panel of judges, which it asks.
+    direct: it asks them about single documents, in one order, and only judges that can answer that.
+    needs: its resources on a cluster at once, in addition to plain tasks.
+    check: problems on the machine that starts the run, such as a missing package; checked before anything starts.
+    split: the queries that it needs.
+    publish: copies a complete artifact's files to where users look, under a run's name; also if it is reused.
     """
 
     name: str
@@ -86,16 +85,16 @@ class Stage:
         return {role: self.played_by.get(role, role) for role in self.inputs}
 
     def config_of(self, experiment: Experiment) -> Any:
-        """The settings that it works with."""
+        """Return its settings."""
         return attrgetter(self.group)(experiment) if self.config is None else self.config(experiment)
 
     def panel(self, experiment: Experiment) -> JudgeConfig:
-        """The judges that it asks, as it asks them."""
+        """Return the judges that it asks."""
         panel: JudgeConfig = self.config_of(experiment)
         return panel.direct if self.direct else panel
 
     def orders(self, experiment: Experiment) -> int:
-        """Orders in which it asks about a comparison."""
+        """Return the number of orders in which it asks about a comparison."""
         return 1 if self.direct or self.panel(experiment).orders == "one" else 2
 
     def settings_of(self, experiment: Experiment) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How the driver of a training run learns of its workers: an actor with the newest row, notices and the failure."""
+"""Status of training workers for the driver: an actor with the newest row, notices and the failure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from anmi_ray.training.loop import Row
 from anmi_ray.training.tracking import Curves
 
 _LOG = logging.getLogger(__name__)
-GROUP = "placement_group"  # in a row that is told: the group that holds the workers' resources, in hexadecimal digits
+GROUP = "placement_group"  # key of a row: id of the workers' placement group, in hexadecimal digits
 
 
 @ray.remote(num_cpus=0)
 class Board:
-    """What workers write and the driver reads."""
+    """Written by workers, read by the driver."""
 
     def __init__(self) -> None:
         self._row: Row = {}
@@ -41,30 +41,30 @@ class Board:
             self._measured.append(row)
 
     def notice(self, text: str) -> None:
-        """Something for the user to read, once however often it is said."""
+        """Add a notice for the user, once."""
         self._notices[text] = None
 
     def fail(self, failure: str) -> None:
-        """What no retry can change, as `flatten` gives it; the first one stays."""
+        """Set the permanent failure (from `flatten`); the first one stays."""
         self._failure = self._failure or failure
 
     def read(self) -> tuple[Row, list[Row], list[str]]:
-        """The newest row, all with a dev measure, and all notices."""
+        """Return the newest row, all rows with a dev measure, and all notices."""
         return self._row, self._measured, list(self._notices)
 
     def failure(self) -> str | None:
-        """What no retry can change."""
+        """Return the permanent failure."""
         return self._failure
 
 
 def new_board() -> ActorHandle:
-    """A board beside the driver: it lives as long as who reads it."""
+    """Start a board on the driver's node."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     return Board.options(scheduling_strategy=here).remote()  # type: ignore[attr-defined]
 
 
 def tell(board: ActorHandle, error: AnmiError) -> None:
-    """Put an error that no retry can change on the board."""
+    """Put a permanent error on the board."""
     ray.get(board.fail.remote(flatten(error)))
 
 
@@ -75,7 +75,7 @@ def failed(board: ActorHandle) -> AnmiError | None:
 
 
 class Report:
-    """Where rank 0's rows go: all to the trackers; to the board one a second, and every row with a dev measure."""
+    """Send rank 0's rows to the trackers, and to the board one a second and every row with a dev measure."""
 
     def __init__(self, board: ActorHandle, curves: Curves) -> None:
         self._board, self._curves, self._next = board, curves, 0.0
@@ -83,7 +83,7 @@ class Report:
         self._group = None if held is None else held.id.hex()
 
     def __call__(self, row: Row) -> None:
-        """A row of the log."""
+        """Report a row of the log."""
         self._curves(row)
         if row["dev"] is not None:
             _LOG.info("dev measured", extra={"log": row})
@@ -93,14 +93,13 @@ class Report:
             self._board.write.remote({**row, GROUP: self._group})
 
     def notice(self, text: str) -> None:
-        """Something for the user to read."""
+        """Give the user a notice."""
         self._board.notice.remote(text)
 
 
 @contextmanager
 def shown(board: ActorHandle, on_row: Callable[[Row], None], on_notice: Callable[[str], None]) -> Iterator[None]:
-    """While inside, a thread hands over what is new on the board about once a second: notices, rows with a dev measure,
-    and the newest row."""
+    """Pass on new notices, rows with a dev measure and the newest row about once a second, in a thread."""
     done = threading.Event()
 
     def follow() -> None:

@@ -1,9 +1,9 @@
-"""What every stage shares of Ray: the session, and one plain task per bucket with a window and retries.
+"""Ray for all stages: the session, and one plain task per bucket with a window and retries.
 
 A task gets paths and settings, reads, calls a domain package, and commits its bucket itself; only row counts come
 back, so nothing on the driver grows with rows. Tasks that compute take `cpus_per_core` logical CPUs each, so that a
 laptop's Ray, started with more logical CPUs than cores, never runs more of them than there are cores. Ray is imported
-when it is first used: whoever asks stages what they are waits for none of it.
+when it is first used, so describing stages does not load it.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
     import ray.data
 
 _LOG = logging.getLogger(__name__)
-TASK_RETRIES = 3  # times that a task is tried again when its process dies: a fourth death is no accident
-_NO_PROGRESS_S = 7200  # Ray Data gives up then: a first judge may wait for its machine, its image and its weights
+TASK_RETRIES = 3  # retries of a task whose process died
+_NO_PROGRESS_S = 7200  # timeout of Ray Data: a first judge may wait for its machine, image and weights
 _END_S = 60.0  # seconds that Ray Data's thread may take to end
-_COUNT_S = 10.0  # seconds after which the CPUs of a cluster, which may grow, are counted again
+_COUNT_S = 10.0  # seconds between counts of a cluster's CPUs, which may grow
 
 
 class Progress(Protocol):
-    """Told how far a stage is; the command line draws it."""
+    """Receives the progress of a stage."""
 
     def __call__(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None: ...
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a stage needs besides its inputs and settings. Stays on the driver.
+    """The context of a stage, in addition to its inputs and settings; it stays on the driver.
 
-    second: says whether another run, at work under the root now, began before this one.
+    second: tells whether another active run under the root started earlier.
     """
 
     store: Store
@@ -63,13 +63,13 @@ class Context:
 
     @property
     def cpus_per_core(self) -> float:
-        """Logical CPUs that stand for one core (a cluster's logical CPUs are its cores)."""
+        """Logical CPUs per core (a cluster's logical CPUs are its cores)."""
         if self.execution.address is not None:
             return 1.0
         return self.execution.local_cpus / self.execution.cores
 
     def window(self, cores: float = 1.0) -> int:
-        """Number of tasks of so many cores to submit at once; changes as a cluster grows."""
+        """Return the number of tasks of `cores` cores each to submit at once; it changes as a cluster grows."""
         if self.execution.window:
             return self.execution.window
         if self.execution.address is None:
@@ -115,10 +115,7 @@ def _connect(execution: ExecutionConfig) -> None:
 
 
 def _quiet() -> None:
-    """Only errors of Ray's libraries reach the screen, where the stages' lines stand. A user's own level is kept.
-
-    Of Ray Data not even these: it raises them, and prints their tracebacks as well.
-    """
+    """Let only errors of Ray's libraries reach the screen, and none of Ray Data, which raises them too."""
     os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")
     for name in ("ray.train", "ray.tune"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -126,7 +123,7 @@ def _quiet() -> None:
 
 @contextmanager
 def our_errors(stage: str) -> Iterator[None]:
-    """Unwrap what tasks raise: an error meant for the user comes out as itself, Ray's own with what to do about it."""
+    """Unwrap errors of tasks: user errors are raised as themselves, Ray's with a remedy."""
     from ray.exceptions import RayError, RayTaskError
 
     try:
@@ -147,9 +144,10 @@ def our_errors(stage: str) -> Iterator[None]:
 def data_settings(
     context: Context, on: Mapping[str, str] | None = None, cpus: float = math.inf, **more: Any
 ) -> Iterator[None]:
-    """Ray Data as stages use it, with `more` settings of its context, for datasets made and read in the block.
+    """Configure Ray Data for datasets made and read in the block, with `more` settings of its context.
 
-    on: the labels of the nodes that run them; none: any node. cpus: most CPUs to use, or to ask an autoscaler for.
+    on: labels of the nodes that run them; None: any node.
+    cpus: most CPUs to use, or to ask an autoscaler for.
     """
     from ray.data import DataContext, ExecutionResources
 
@@ -168,10 +166,10 @@ def data_settings(
 
 @contextmanager
 def rows_of(dataset: ray.data.Dataset) -> Iterator[Iterator[dict[str, Any]]]:
-    """The rows of a dataset, computed as they are taken; the computation is over when the block is left, however.
+    """Iterate over the rows of a dataset; the computation ends with the block.
 
-    An iterator of Ray Data that is left early (Ctrl-C) leaves its thread at work, and a thread that then finds Ray shut
-    down ends the whole process with a status of its own.
+    An iterator of Ray Data that is left early (Ctrl-C) leaves its thread running, and a thread that then finds Ray shut
+    down ends the whole process with another exit status.
     """
     from ray.data._internal.execution.streaming_executor import StreamingExecutor
 
@@ -188,13 +186,13 @@ def rows_of(dataset: ray.data.Dataset) -> Iterator[Iterator[dict[str, Any]]]:
 
 @contextmanager
 def watched(say: Callable[[], None], every: float = 1.0) -> Iterator[None]:
-    """Call `say` now and then, and once at the end, while the block is at work."""
+    """Call `say` every few seconds while the block runs, and once at the end."""
     from ray.exceptions import RayError
 
     over = threading.Event()
 
     def watch() -> None:
-        with suppress(RayError):  # the block itself meets it, and says what to do
+        with suppress(RayError):  # the block raises it too
             while not over.wait(every):
                 say()
 
@@ -209,7 +207,7 @@ def watched(say: Callable[[], None], every: float = 1.0) -> Iterator[None]:
 
 
 def call_logged(task: Callable[..., Any], args: tuple[Any, ...], where: Mapping[str, Any]) -> Any:
-    """The entry of a worker's process: its log lines go to Ray's file of what it writes, and say `where` they are."""
+    """Run a task in a worker's process; its log lines go to Ray's log file and include `where`."""
     logs.set_up()
     where = {**where, "task": task.__name__.strip("_")}
     with logs.Span(_LOG, "bucket" if "bucket" in where else "task", traces=True, **where) as span:
@@ -221,10 +219,10 @@ def call_logged(task: Callable[..., Any], args: tuple[Any, ...], where: Mapping[
 
 @cache
 def _remote() -> Any:
-    """`call_logged` as Ray carries it out."""
+    """Return `call_logged` as a remote function."""
     import ray
 
-    # anywhere: a trial's driver stands in a placement group that has room for itself alone, its tasks would stay there
+    # anywhere: a trial's driver is in a placement group with room for itself alone
     return ray.remote(scheduling_strategy="DEFAULT")(call_logged)
 
 
@@ -243,9 +241,9 @@ def windowed(
     cores: float = 1.0,
     what: str = "bucket",
 ) -> Iterator[tuple[int, Any]]:
-    """(bucket, result) of every call (bucket, task, arguments) as they end, at most `execution.window` at once.
+    """Yield (bucket, result) of every call (bucket, task, arguments) as they end, at most `execution.window` at once.
 
-    what: how log lines call the number that a call has.
+    what: name of a call's number in log lines.
     """
     import ray
 
@@ -265,7 +263,7 @@ def windowed(
 
 
 class Carrier(Protocol):
-    """How calls are carried out: `windowed`, which has a task for each, or as `actors.scorers` says."""
+    """A way to run calls: `windowed`, a task for each, or that of `actors.scorers`."""
 
     def __call__(
         self,
@@ -285,32 +283,34 @@ def run_buckets(
     cores: float = 1.0,
     by: Carrier = windowed,
 ) -> list[Flow]:
-    """Run `task(artifact, bucket, *args)` for every bucket that has no seal yet; the flows of all buckets.
+    """Run `task(artifact, bucket, *args)` for every bucket without a seal; return the flows of all buckets.
 
-    by: how the tasks are carried out, usually at most `execution.window` at once; a task whose process died is tried
-    again three times (it commits the same bytes, so a repetition is harmless).
+    A task whose process died is retried three times; it commits the same bytes.
+
+    cores: that a task keeps busy.
+    by: how to run the tasks.
     """
 
-    def carry_out(missing: list[int]) -> Iterator[tuple[int, list[Flow]]]:
+    def commit(missing: list[int]) -> Iterator[tuple[int, list[Flow]]]:
         return by(context, ((bucket, task, (artifact, bucket, *args)) for bucket in missing), cores)
 
-    return seal_buckets(context, artifact, seal, carry_out)
+    return seal_buckets(context, artifact, seal, commit)
 
 
 def seal_buckets(
     context: Context,
     artifact: Artifact,
     seal: tuple[str, Record],
-    carry_out: Callable[[list[int]], Iterator[tuple[int, list[Flow]]]],
+    commit: Callable[[list[int]], Iterator[tuple[int, list[Flow]]]],
 ) -> list[Flow]:
-    """Have `carry_out` commit the buckets that have no seal yet; it gives each with its flows. The flows of all."""
+    """Let `commit` make the buckets without a seal and yield their flows; return the flows of all buckets."""
     part, record = seal
     found = {bucket: artifact.seal(part, record, bucket) for bucket in range(context.buckets)}
     missing = [bucket for bucket, flows in found.items() if flows is None]
     done = context.buckets - len(missing)
     context.progress(done, context.buckets)
     with our_errors(artifact.stage):
-        for bucket, flows in carry_out(missing):
+        for bucket, flows in commit(missing):
             found[bucket] = flows
             context.counted(flows)
             done += 1
@@ -319,14 +319,14 @@ def seal_buckets(
 
 
 def over_buckets(context: Context, buckets: list[int], task: Callable[..., Any], *args: Any) -> list[Any]:
-    """What `task(bucket, *args)` returns for each of `buckets`, in their order; for tasks that commit nothing."""
+    """Return the results of `task(bucket, *args)` in the order of `buckets`; for tasks that commit nothing."""
     return over_parts(context, {bucket: () for bucket in buckets}, task, *args)
 
 
 def over_parts(
     context: Context, parts: Mapping[int, tuple[Any, ...]], task: Callable[..., Any], *args: Any
 ) -> list[Any]:
-    """What `task(bucket, *its part, *args)` returns for each bucket of `parts`, in their order."""
+    """Return the results of `task(bucket, *its part, *args)` in the order of `parts`."""
     calls = ((bucket, task, (bucket, *part, *args)) for bucket, part in parts.items())
     with our_errors(task.__module__.rsplit(".", 1)[-1]):
         found = dict(windowed(context, calls))
@@ -334,10 +334,10 @@ def over_parts(
 
 
 def model_room(execution: ExecutionConfig) -> tuple[int, float]:
-    """Threads of a plain task that runs a model, and the cores that it asks for.
+    """Return the threads of a plain task that runs a model, and the cores that it requests.
 
-    On a laptop there may be fewer tasks than cores, so each takes all, but asks for less: whoever holds a bit of one
-    would keep it waiting for ever. On a cluster a task asks for as many cores as it has threads.
+    On a laptop there may be fewer tasks than cores, so each uses all, but requests less, or it would wait forever while
+    a fraction of a core is taken. On a cluster a task requests as many cores as it has threads.
     """
     if execution.address is not None:
         return execution.model_threads, float(execution.model_threads)

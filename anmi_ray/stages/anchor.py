@@ -1,8 +1,7 @@
 """anchor: ratings, ranks and direct answers -> how likely each document of an unlabelled query answers it.
 
-What rank, rating and answer are worth is fitted once to a hash sample of queries; shortlist fits the same before
-anybody was asked. Where documents are too few for a fit, the judges' answers stand for themselves, 0 where there is
-none.
+The weights of rank, rating and answer are fitted once to a hash sample of queries; shortlist fits the same without
+answers. With too few documents for a fit, the probability is the judges' answer, 0 without one.
 """
 
 from __future__ import annotations
@@ -30,14 +29,13 @@ from anmi_ray.store import Artifact, Flow
 if TYPE_CHECKING:
     from anmi_ray.mining.relevance import Evidence, RelevanceModel
 
-_QUERIES = 1000  # of the sample: 40,000 documents tell the few numbers of the model to a hundredth
+_QUERIES = 1000  # of the sample: 40,000 documents estimate the model's few parameters to a hundredth
 _MODEL = "relevance.json"
-_ROW_BYTES = 40
 Inputs = Mapping[str, Artifact]
 
 
 def run(artifact: Artifact, inputs: Inputs, config: Settings, context: Context) -> dict[str, Any]:
-    """The model from a sample, then one task per bucket; returns flows for the manifest."""
+    """Fit the model to a sample, then run one task per bucket."""
     from anmi_ray.mining.relevance import FEWEST
 
     asked = "confirm" in inputs
@@ -68,7 +66,7 @@ def telling(artifact: Artifact, inputs: Inputs, context: Context) -> RelevanceMo
 
 
 def fitted(artifact: Artifact, inputs: Inputs, context: Context) -> RelevanceModel | None:
-    """The model of the stage that makes `artifact`, kept there; None where there is too little to fit."""
+    """Return the model of the stage that makes `artifact`, stored there; None if there is too little to fit."""
     from anmi_ray.mining.relevance import RelevanceModel
 
     kept = artifact.read_json(_MODEL)
@@ -78,24 +76,20 @@ def fitted(artifact: Artifact, inputs: Inputs, context: Context) -> RelevanceMod
     return RelevanceModel.from_dict(kept["model"]) if kept["model"] else None
 
 
-def known(inputs: Inputs, bucket: int) -> tuple[pa.Table, Evidence]:
-    """Documents of a bucket (query_id, doc_id) and what is known of them, answers where inputs hold them."""
-    return _known(inputs, bucket, uneven_prior(inputs["rate"]))
+def known(inputs: Inputs, bucket: int, sample: pa.Table | None = None) -> tuple[pa.Table, Evidence]:
+    """Return a bucket's documents (query_id, doc_id) and the evidence about them, with answers if inputs have any.
 
-
-def _known(
-    inputs: Inputs, bucket: int, prior: float | None, sample: pa.Table | None = None
-) -> tuple[pa.Table, Evidence]:
+    sample: read only these queries.
+    """
     from anmi_ray.mining import relevance
 
     def read(role: str, part: str, record: Record) -> pa.Table:
         table = inputs[role].read_part(part, bucket, record)
         return table if sample is None else of_queries(table, sample)
 
-    ratings = read("rate", "ratings", RATING)
-    gaps = read("rate", "gaps", GAP)
+    ratings, gaps = read("rate", "ratings", RATING), read("rate", "gaps", GAP)
     candidates = read("retrieve", "candidates", CANDIDATE)
-    return relevance.evidence(ratings, gaps, candidates, _answers(inputs, bucket), prior)
+    return relevance.evidence(ratings, gaps, candidates, _answers(inputs, bucket), uneven_prior(inputs["rate"]))
 
 
 def _answers(inputs: Inputs, bucket: int) -> pa.Table | None:
@@ -112,8 +106,7 @@ def _fit(inputs: Inputs, buckets: int) -> dict[str, Any]:
     from anmi_ray.mining import relevance
 
     sample = sample_queries(inputs["rate"], "gaps", buckets, _QUERIES, "relevance")
-    prior = uneven_prior(inputs["rate"])
-    parts = [_known(inputs, bucket, prior, sample)[1] for bucket in range(buckets)]
+    parts = [known(inputs, bucket, sample)[1] for bucket in range(buckets)]
     # queries are numbered bucket by bucket
     first = np.cumsum([0, *(int(part.query.max(initial=-1)) + 1 for part in parts)])
     parts = [part._replace(query=part.query + start) for part, start in zip(parts, first[:-1], strict=True)]
@@ -149,7 +142,7 @@ def _bucket(artifact: Artifact, bucket: int, inputs: Inputs, model: RelevanceMod
 
 
 def _likeliest(inputs: Inputs, bucket: int, documents: pa.Table, probability: Reals) -> Flags:
-    """Which documents judges would be asked about, bool[N], where they could be."""
+    """Return bool[N]: whether judges would be asked about the document."""
     from anmi_ray import mining
 
     pairs = mining.shortlist(inputs["rate"].read_part("gaps", bucket, GAP), documents, probability)
@@ -158,12 +151,12 @@ def _likeliest(inputs: Inputs, bucket: int, documents: pa.Table, probability: Re
 
 
 def _of(stage: Stage, experiment: Experiment) -> Stage:
-    """Return no answers, since the judges only compare."""
+    """Read answers only if judges are asked about single documents."""
     return stage if experiment.mine.anchors == "confirmed" else replace(stage, inputs=("rate", "retrieve"))
 
 
 def read_of_dev(stage: Stage, experiment: Experiment) -> Stage:
-    """`stage`, which reads how likely documents of dev queries are where judges rate these."""
+    """Return `stage`, reading the probabilities of dev queries' documents if judges rate them."""
     return replace(stage, inputs=(*stage.inputs, STAGE.name)) if experiment.rates_dev else stage
 
 

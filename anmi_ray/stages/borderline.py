@@ -1,6 +1,6 @@
 """borderline: gaps -> the second round's comparisons: borderline documents to judge directly against their anchor.
 
-Pairs that were compared already are not asked again: they stand beside, in the part `known`, and their judgments count.
+Pairs that were compared already are not asked again: they are in the part `known`, and their judgments count.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.stages.ingest import of_queries, queries_of
-from anmi_ray.stages.mine import CONFIRMING
+from anmi_ray.stages.mine import CONFIRMING, confirmed
 from anmi_ray.store import Artifact, Flow
 
-# Share of candidates that are borderline (80 to 150 points) and not yet compared with their anchor, on the long side:
+# Share of candidates that are borderline (80 to 150 points) and not yet compared with their anchor, rounded up:
 # .6 % by the quickstart's panel, .5 % by SciFact's, 1.3 % by the similarity judge on a small collection.
 _SHARE = 0.015
 _WANTED = "to ask about"
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, context: Context) -> dict[str, Any]:
-    """One task per bucket; returns flows for the manifest."""
+    """Run one task per bucket."""
     return {"flows": run_buckets(context, artifact, ("comparisons", COMPARISON), _bucket, inputs, config)}
 
 
 def _bucket(artifact: Artifact, bucket: int, inputs: Mapping[str, Artifact], config: MineConfig) -> list[Flow]:
     from anmi_ray import mining
-    from anmi_ray.stages.mine.examples import confirmed
 
     rate = inputs["rate"]
     gaps = rate.read_part("gaps", bucket, GAP)
@@ -55,13 +54,13 @@ def _bucket(artifact: Artifact, bucket: int, inputs: Mapping[str, Artifact], con
 
 
 def _of(stage: Stage, experiment: Experiment) -> Stage:
-    """It reads what judges confirmed where that anchors, and queries where dev is rated."""
+    """Read the confirmed anchors if they are used, and queries if dev is rated."""
     asked = ("ingest",) if experiment.rates_dev else ()
     return replace(stage, inputs=(*stage.inputs, *asked, *CONFIRMING[experiment.mine.anchors]))
 
 
 def _cost(load: Workload) -> StageCost:
-    """As many as it found, else a share of the candidates."""
+    """Count what it found, else a share of the candidates."""
     pairs = load.found(_WANTED, round(_SHARE * load.candidates))
     return StageCost(f"about {pairs:,} borderline documents to ask about", pairs)
 

@@ -26,7 +26,7 @@ _SEAL = ("comparisons", COMPARISON)
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: CompareConfig, context: Context) -> dict[str, Any]:
-    """One task per bucket; returns flows for the manifest. DataError: no pair of an imported file can be compared."""
+    """Run one task per bucket. Raises DataError if no pair of an imported file can be compared."""
     retrieve = inputs["retrieve"]
     if config.design != "imported":
         return {"flows": run_buckets(context, artifact, _SEAL, _bucket, retrieve, config, context.seed)}
@@ -58,7 +58,7 @@ def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact, config: Compare
 
 
 def _imported_bucket(artifact: Artifact, bucket: int, retrieve: Artifact, imported: Artifact) -> list[Flow]:
-    """Rows of the file in, rows used out; what was refused when the file was read is refused here too."""
+    """Count rows of the file in and rows used out; rejects include those of reading the file."""
     from anmi_ray import comparisons
     from anmi_ray.comparisons.imported import NOT_CANDIDATES, NOT_COMPARED
     from anmi_ray.judging.imported import refused

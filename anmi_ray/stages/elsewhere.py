@@ -1,13 +1,13 @@
-"""elsewhere: another run's model, measured over a collection of its own (`trained_by`).
+"""elsewhere: another run's model, measured on this run's collection (`trained_by`).
 
     ingest -> retrieve -> rerank -> evaluate
 
-Nothing is judged or trained, and nothing that is measured here goes back into the run whose model it is.
+Nothing is judged or trained, and nothing that is measured here changes the run that trained the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,35 +17,22 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import METRIC
 from anmi_ray.evaluation import significance
 from anmi_ray.evaluation.significance import SystemComparison
-from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
-from anmi_ray.stages import evaluate, ingest, rerank, retrieve, train
+from anmi_ray.stages import evaluate, rerank, train
 from anmi_ray.store import Artifact, Store, runs
 
-FOLDER = "elsewhere"  # of a root: by run whose model it is, what measured it
-_KEPT = (ingest.STAGE.name, retrieve.STAGE.name)
-_OF_START = ("model", "student", "pooling")  # by which the untrained model is measured beside the trained one
-
-
-def only(path: Iterable[Stage]) -> Iterator[Stage]:
-    """Of the main path, the stages of a run that measures another's model."""
-    for stage in path:
-        if stage.name == evaluate.STAGE.name:
-            yield replace(stage, publish=_publish)
-        elif stage.name in _KEPT:
-            yield stage
-        elif stage.name == rerank.STAGE.name:
-            yield replace(stage, inputs=("retrieve", "ingest"), run=_run, also=_also)
+FOLDER = "elsewhere"  # of a root: by run that trained the model, the runs that measured it
+_OF_START = ("model", "student", "pooling")  # settings that identify the untrained model, which is measured too
 
 
 def _run(artifact: Artifact, inputs: Mapping[str, Artifact], config: HeldOutConfig, context: Context) -> dict[str, Any]:
-    """As every rerank, with the other run's model."""
+    """Rerank with the other run's model."""
     [trained] = (made for role, made in inputs.items() if role.startswith(runs.TRAINED))
     return rerank.run(artifact, {**inputs, "train": trained}, config, context)
 
 
 def _also(config: HeldOutConfig, experiment: Experiment, content: str) -> dict[str, str]:
-    """The other run's model by its role. ConfigError where it has none, or started from another model than is said."""
+    """Return the other run's model by role. Raises ConfigError if it has none, or if it started from another model."""
     name = experiment.trained_by
     assert name is not None
     root = experiment.execution.root
@@ -67,22 +54,22 @@ def _also(config: HeldOutConfig, experiment: Experiment, content: str) -> dict[s
 
 
 def _publish(artifact: Artifact, inputs: Mapping[str, Artifact], run: str) -> None:
-    """Have the run whose model it is know of this one, without looking at all runs of a root."""
+    """Register this run with the run that trained the model, which then finds it without reading all runs."""
     store = artifact.store
     read = (inputs[rerank.STAGE.name].manifest() or {})["inputs"]
     [role] = (role for role in read if role.startswith(runs.TRAINED))
-    told = {"collection": runs.collection_of(runs.recorded(store, run) or {}), "train": read[role]}
-    told["evaluate"] = artifact.fingerprint
-    store.publish_json(f"{FOLDER}/{role.removeprefix(runs.TRAINED)}/{run}.json", told)
+    entry = {"collection": runs.collection_of(runs.recorded(store, run) or {}), "train": read[role]}
+    entry["evaluate"] = artifact.fingerprint
+    store.publish_json(f"{FOLDER}/{role.removeprefix(runs.TRAINED)}/{run}.json", entry)
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What a run's model achieves on another collection, beside the first stage and the model that it started from.
+    """Measures of a run's model on another collection.
 
-    first_stage: the mean of the hybrid, whose top was ranked. start: the mean of the model before training, None where
-    that was not measured. trained: the model's own ranking, compared with the start, or with the hybrid where there is
-    none.
+    first_stage: mean of the hybrid, whose top was reranked.
+    start: mean of the model before training; None if it was not measured.
+    trained: the trained model, compared with the start, else with the hybrid.
     """
 
     collection: str
@@ -92,19 +79,19 @@ class Elsewhere:
 
 
 def measured(store: Store, name: str) -> list[Elsewhere]:
-    """What the model that run `name` has now was measured to achieve on other collections, by the first measure."""
+    """Return the measures on other collections of the model that run `name` has now, by the first measure."""
     stages = (runs.recorded(store, name) or {"stages": {}})["stages"]
     trained = stages.get(train.STAGE.name, {}).get("fingerprint")
     found: list[Elsewhere] = []
     for file in store.names(f"{FOLDER}/{name}"):
-        told = store.read_json(f"{FOLDER}/{name}/{file}") or {}
-        made = Artifact(store, evaluate.STAGE.name, told["evaluate"])
-        if told["train"] == trained and made.manifest() is not None:
-            found += _told(told["collection"], made)
+        entry = store.read_json(f"{FOLDER}/{name}/{file}") or {}
+        made = Artifact(store, evaluate.STAGE.name, entry["evaluate"])
+        if entry["train"] == trained and made.manifest() is not None:
+            found += _figures(entry["collection"], made)
     return found
 
 
-def _told(collection: str, made: Artifact) -> Iterator[Elsewhere]:
+def _figures(collection: str, made: Artifact) -> Iterator[Elsewhere]:
     """Return the figures of an evaluate artifact; none if no test query has a label."""
     rows = [SystemComparison(**row) for row in made.read_json("comparisons.json")]
     by_system = {row.system: row for row in rows if row.measure == rows[0].measure}
@@ -116,3 +103,7 @@ def _told(collection: str, made: Artifact) -> Iterator[Elsewhere]:
             metrics = made.read_part("metrics", 0, METRIC)
             trained = significance.compare(metrics, baseline, ["reranked"], trained.measure)[1]
         yield Elsewhere(collection, by_system["hybrid"].mean, None if start is None else start.mean, trained)
+
+
+RERANK = replace(rerank.STAGE, inputs=("retrieve", "ingest"), run=_run, also=_also)
+EVALUATE = replace(evaluate.STAGE, publish=_publish)

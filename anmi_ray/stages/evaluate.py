@@ -1,14 +1,12 @@
 """evaluate: runs and qrels -> metrics per query, comparisons with the baseline, the headline, TREC run files.
 
 The baseline, if the settings name none, is the best of the systems that nothing was trained for, chosen on dev queries;
-the model that training started from is one of them, alone and fused. Peers, other rerankers beside the trained one, are
-measured alike; one that failed on some queries is compared on the others. The weights of the fusion of reranked scores
-with the partners' (the first stage's, and peers' if the settings say so) are chosen on the dev queries; the test
-queries are only measured. The fusion of the first stage's scores alone is measured beside it, as the control. Qrels and
-runs alone are read: a known positive that was added to candidates is in neither. Where no test query has a relevant
-document nothing is measured by labels. Where judges were asked about top documents (`evaluate.judged`) what they said
-is a table of its own beside that of the labels, and what dev queries without labels choose by. Whoever chooses on dev
-also says what the trained model's scores are worth as probabilities (`stages/relevance.py`).
+the model that training started from is one of them, alone and fused. Peers are measured alike; one that failed on some
+queries is compared on the others. The fusion weights of the reranked scores with the partners' (the first stage's, and
+other rerankers' if configured) are chosen on dev queries; test queries are only measured. The fusion of the first
+stage's scores alone is the control. Only qrels and runs are read: a known positive that was added to candidates is in
+neither. If judges were asked about top documents (`evaluate.judged`), their answers make a second table, and are what
+unlabelled dev queries choose by. The same grades calibrate the trained model's scores (`stages/relevance.py`).
 """
 
 from __future__ import annotations
@@ -35,14 +33,14 @@ from anmi_ray.stages.ingest import of_queries, queries_of, stacked
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.tables import trec
 
-_WEIGHT_STEPS = 10  # weights tried on dev are tenths: a hundred queries cannot tell finer ones apart
+_WEIGHT_STEPS = 10  # weights tried on dev are tenths: a hundred queries cannot distinguish finer ones
 START_FUSED = "start+hybrid"
-_FUSIONS = {"reranked": FUSED, START: START_FUSED}  # by the reranker that stands first in them
+_FUSIONS = {"reranked": FUSED, START: START_FUSED}  # by the reranker that leads them
 Sweeps = Mapping[str, fusion.WeightSweep]
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConfig, context: Context) -> dict[str, Any]:
-    """One task over the held-out queries; returns flows, and what the report's headline is made of."""
+    """Run one task over the held-out queries."""
     args = (artifact, inputs["rerank"], inputs["retrieve"], inputs["ingest"], config, context.buckets, context.seed)
     asked = (inputs["pool"], inputs["assess"]) if "assess" in inputs else None
     made = run_task(context, _evaluate, *args, asked, inputs.get("anchor"))
@@ -62,7 +60,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConf
 def _held_out(
     rerank: Artifact, retrieve: Artifact, ingest: Artifact, buckets: int, split: str
 ) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Runs of all systems, qrels and queries of a split, from every bucket."""
+    """Return the runs of all systems, qrels and queries of a split."""
 
     def of_bucket(bucket: int) -> tuple[pa.Table, ...]:
         queries = queries_of(ingest, bucket, split)
@@ -88,15 +86,15 @@ def _evaluate(
     asked: tuple[Artifact, Artifact] | None = None,
     anchor: Artifact | None = None,
 ) -> dict[str, Any]:
-    """`asked`: what pool and assess made, where judges measure too; `anchor`: where dev queries are rated."""
+    """Measure everything; `asked` (pool, assess): if judges measure too, `anchor`: if they rate dev queries."""
     reranked = rerank.manifest() or {}
     depth, peers = int(reranked["depth"]), list(reranked.get("peers", ()))
     runs, qrels, queries = _held_out(rerank, retrieve, ingest, buckets, "test")
     measured = judged.tell(qrels)
     dev_runs, dev_qrels, dev_queries = _held_out(rerank, retrieve, ingest, buckets, "dev")
-    said = None if asked is None else by_judges.read(*asked, pa.concat_tables([qrels, dev_qrels]), buckets, seed)
+    assessed = None if asked is None else by_judges.read(*asked, pa.concat_tables([qrels, dev_qrels]), buckets, seed)
     gains = None if anchor is None else by_judges.rated(anchor, dev_queries, buckets)
-    choice = _choice(dev_qrels, dev_queries, said, gains, config)
+    choice = _choice(dev_qrels, dev_queries, assessed, gains, config)
     sweeps: Sweeps = {}
     if config.fusion and judged.tell(choice.qrels):
         sweeps = {name: _sweep(name, dev_runs, choice, config, depth, seed) for name in _rerankers(runs)}
@@ -124,15 +122,15 @@ def _evaluate(
     labelled = len(pc.unique(metrics["query_id"]))
     flows = [Flow("test queries", labelled, labelled)]
     parts = {"metrics": (METRIC, metrics), "fused": (RUN, fused)}
-    if said is not None:
-        found, rows = by_judges.measure(said, runs, queries, config, systems, first.baseline, peers, seed)
-        names = (config.measures[0], said.measure)
-        found = replace(found, agreement=judged.agreement(said.about(queries), qrels, metrics, rows, names))
+    if assessed is not None:
+        found, rows = by_judges.measure(assessed, runs, queries, config, systems, first.baseline, peers, seed)
+        names = (config.measures[0], assessed.measure)
+        found = replace(found, agreement=judged.agreement(assessed.about(queries), qrels, metrics, rows, names))
         artifact.publish_json(f"{by_judges.NAME}.json", asdict(found))
         parts[by_judges.NAME] = (METRIC, rows)
         flows.append(Flow("test queries by judges", found.queries, found.queries))
-    of_dev = _known_of_dev(choice, dev_qrels, dev_queries, said, gains), _system(dev_runs, "reranked")
-    of_test = _known_of_test(choice, qrels, queries, said), _system(runs, "reranked")
+    of_dev = choice.known, _system(dev_runs, "reranked")
+    of_test = _known_of_test(choice, qrels, queries, assessed), _system(runs, "reranked")
     unfitted = relevance.publish(artifact, of_dev, of_test, depth, seed)
     artifact.commit_bucket(0, parts, flows, None)
     facts = {"systems": systems, "baseline": first.baseline, "measured": measured}
@@ -145,59 +143,59 @@ def headline_of(artifact: Artifact) -> headline.Headline:
 
 
 def baseline_of(artifact: Artifact) -> str:
-    """Return the baseline of a complete artifact; older artifacts use the hybrid or a named system."""
+    """Return the baseline of a complete artifact; in old roots that of the settings, or the hybrid."""
     manifest = artifact.manifest() or {}
     return manifest.get("baseline") or manifest.get("settings", {}).get("baseline") or "hybrid"
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """What dev queries choose by: qrels, the measure, and whether judges gave their grades."""
+    """Grades of dev queries that choose.
+
+    judges: they come from judges, not from labels.
+    known: the same as relevance in [0, 1].
+    """
 
     qrels: pa.Table
     measure: str
+    known: relevance.KnownRelevance
     judges: bool = False
 
 
 def _choice(
-    qrels: pa.Table, queries: pa.Table, said: by_judges.Assessed | None, rated: pa.Table | None, config: EvaluateConfig
+    qrels: pa.Table,
+    queries: pa.Table,
+    assessed: by_judges.Assessed | None,
+    rated: pa.Table | None,
+    config: EvaluateConfig,
 ) -> _Choice:
-    """Labels, where enough dev queries have any; else judges: their ratings, which tell more than direct answers."""
-    by_labels = _Choice(qrels, config.measures[0])
-    if rated is None and said is None:
-        return by_labels
+    """Choose by labels if enough dev queries have any, else by judges: their ratings if any, else direct answers."""
+    by_labels = _Choice(qrels, config.measures[0], relevance.by_labels(qrels))
     if rated is not None:
-        judges = _Choice(rated, config.measures[0], True)
+        judges = _Choice(rated, config.measures[0], relevance.by_gains(rated), True)
+    elif assessed is not None:
+        answers = relevance.by_answers(assessed.of(queries))
+        judges = _Choice(assessed.gains(queries), assessed.measure, answers, True)
     else:
-        assert said is not None
-        judges = _Choice(said.gains(queries), said.measure, True)
+        return by_labels
     return by_labels if judged.labels_choose(qrels, judges.qrels) else judges
 
 
-def _known_of_dev(
-    choice: _Choice, qrels: pa.Table, queries: pa.Table, said: by_judges.Assessed | None, rated: pa.Table | None
-) -> relevance.KnownRelevance:
-    """Return the dev Qrels used for choices, by labels or judges."""
-    if not choice.judges:
-        return relevance.by_labels(qrels)
-    if rated is not None:
-        return relevance.by_gains(rated)
-    assert said is not None
-    return relevance.by_answers(said.about(queries))
-
-
 def _known_of_test(
-    choice: _Choice, qrels: pa.Table, queries: pa.Table, said: by_judges.Assessed | None
+    choice: _Choice, qrels: pa.Table, queries: pa.Table, assessed: by_judges.Assessed | None
 ) -> relevance.KnownRelevance | None:
     """Return the test Qrels: by labels or judges as on dev if available, else by the other."""
-    found = [relevance.by_labels(qrels), *([relevance.by_answers(said.about(queries))] if said is not None else [])]
+    found = [
+        relevance.by_labels(qrels),
+        *([relevance.by_answers(assessed.about(queries))] if assessed is not None else []),
+    ]
     if choice.judges:
         found.reverse()
     return next((known for known in found if known.rows.num_rows), None)
 
 
 def _labelled_shares(runs: pa.Table, qrels: pa.Table, config: EvaluateConfig) -> dict[str, float]:
-    """By system, the share of the top documents of labelled queries that have a label."""
+    """Return by system the share of the top documents of labelled queries that have a label."""
     labelled = pc.unique(qrels.filter(pc.greater(qrels["grade"], 0))["query_id"])
     return judged.judged_share(runs, qrels, labelled, measures.depth_of(config.measures[0]))
 
@@ -221,7 +219,7 @@ def _headline(
         dev[_FUSIONS[name]] = sweep.cross
         dev.setdefault(control(config), sweep.control_cross)
     without = control(config) if config.fusion and control(config) in systems else ""
-    # the first is taken where dev says nothing: what training added is the difference from where it started
+    # without dev queries the first one is the baseline: its difference is what training added
     order = (START, without, "hybrid", *RETRIEVERS, START_FUSED)
     untrained = [name for name in dict.fromkeys(order) if name in systems]
     chosen = headline.BY_DEV if dev else headline.BY_DEFAULT
@@ -239,7 +237,7 @@ def _headline(
 
 
 def control(config: EvaluateConfig) -> str:
-    """The name of the fusion of the first stage's partners alone."""
+    """Return the name of the fusion of the first stage's partners alone."""
     return "+".join(config.first_stage)
 
 
@@ -261,7 +259,7 @@ def _rerankers(runs: pa.Table) -> list[str]:
 
 
 def fusions(runs: pa.Table, sweeps: Sweeps, config: EvaluateConfig, depth: int) -> pa.Table:
-    """Runs of all fusions, by the weights that dev chose (`sweeps`, by reranker), or even ones; none without fusion."""
+    """Return the runs of all fusions, with the weights of `sweeps` (by reranker) or even ones; none without fusion."""
     if not config.fusion:
         return RUN.empty()
     fused = pa.concat_tables([_fused(name, runs, sweeps, config, depth) for name in _rerankers(runs)])
@@ -269,7 +267,7 @@ def fusions(runs: pa.Table, sweeps: Sweeps, config: EvaluateConfig, depth: int) 
 
 
 def _fused(reranker: str, runs: pa.Table, sweeps: Sweeps, config: EvaluateConfig, depth: int) -> pa.Table:
-    """The fusion, and with the trained reranker's the control, where several of the first stage are fused."""
+    """Return the fusion; for the trained reranker also the control, if several systems of the first stage are fused."""
     partners = _partners(reranker, config)
     wanted = {_FUSIONS[reranker]: tuple(_weights(reranker, sweeps, config).values())}
     count = len(config.first_stage)
@@ -286,7 +284,7 @@ def _fused(reranker: str, runs: pa.Table, sweeps: Sweeps, config: EvaluateConfig
 def _sweep(
     reranker: str, runs: pa.Table, choice: _Choice, config: EvaluateConfig, depth: int, seed: int
 ) -> fusion.WeightSweep:
-    """The weights of a reranker's fusion that were tried on dev."""
+    """Try the weights of a reranker's fusion on dev."""
     tables = [_system(runs, name) for name in _partners(reranker, config)]
     own, hybrid, others = _system(runs, reranker), _system(runs, "hybrid"), len(tables) - len(config.first_stage)
     return fusion.choose_weights(own, hybrid, choice.qrels, _WEIGHT_STEPS, depth, choice.measure, tables, seed, others)
@@ -295,7 +293,7 @@ def _sweep(
 def _write_trec(
     artifact: Artifact, runs: pa.Table, queries: pa.Table, retrieve: Artifact, systems: list[str], buckets: int
 ) -> None:
-    """A TREC run file per system, under the collection's own ids."""
+    """Write a TREC run file per system, with the collection's own ids."""
     needed = pc.unique(runs["doc_id"])
     names = []
     for bucket in range(buckets):
@@ -309,7 +307,7 @@ def _write_trec(
 
 
 def _of(stage: Stage, experiment: Experiment) -> Stage:
-    """It reads what judges said where they measure, and where they rate dev queries."""
+    """Read the judges' answers if they measure, and their ratings of dev queries."""
     measured = () if experiment.assessors is None else ("pool", "assess")
     return read_of_dev(replace(stage, inputs=(*stage.inputs, *measured)), experiment)
 

@@ -1,6 +1,6 @@
 """ingest: a reader's collection -> documents (in shards), queries and qrels (in buckets), rejects.
 
-The only stage that touches the user's files. It runs in one task: readers stream their documents shard by shard.
+Only this stage reads the user's files. It runs in one task: readers stream their documents shard by shard.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 TRAIN_QUERIES = Split(
     "train",
-    "give queries beside those of dev and test: they need no label (corpus.unlabelled, corpus.max_train_queries)",
+    "give more queries than those of dev and test: they need no label (corpus.unlabelled, corpus.max_train_queries)",
 )
-OWN = "own"  # the part of documents that rankings leave out for a query, as Qrel rows of grade 0; there if some are
-HIDDEN = "hidden"  # the part of Qrel rows that a simulated panel alone is told; there where one is and some are
+OWN = "own"  # optional part: documents that rankings leave out for a query, as Qrel rows of grade 0
+HIDDEN = "hidden"  # optional part: Qrel rows that only a simulated panel reads
 _DOCUMENT_S = 2e-5
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: IngestConfig, context: Context) -> dict[str, Any]:
-    """Read the collection and write it into the store; returns flows and facts for the manifest."""
+    """Read the collection and write it into the store."""
     flows, shards, counts, rejected, own = run_task(context, _ingest, artifact, config, context.buckets)
-    for said in rejected:
-        context.notice(said)
+    for text in rejected:
+        context.notice(text)
     facts = {"shards": shards, "splits": counts.queries}
     facts |= {"labelled": counts.labelled, "left_out": counts.left_out, "unread": counts.unread}
     facts |= {"hidden": counts.hidden} if config.hidden else {}
@@ -69,7 +69,9 @@ def _ingest(
     counts = counted(reader, documents, queries, qrels, hidden)
     rows_out = {"documents": documents, "queries": queries.num_rows, "qrels": qrels.num_rows}
     flows = [Flow(unit, rows_in[unit], rows_out[unit], rows_in[unit] - rows_out[unit]) for unit in rows_out]
-    _check_rejects(rejects, flows)
+    for flow in flows:
+        rows = sum(place.split(" ", 1)[0] == flow.unit for place in rejects["place"].to_pylist())
+        assert rows == flow.rejected, f"{flow.unit}: {flow.rejected} rows are missing, {rows} rejects were written"
     left_out = own.pairs.num_rows
     if left_out + own.kept:
         flows.append(Flow("documents with a query's id", left_out + own.kept, own.kept, left_out))
@@ -84,12 +86,16 @@ def _ingest(
         part: pa.array([bucket_by_query[i] for i in table["query_id"].to_pylist()], type=pa.int64())
         for part, (_, table) in made.items()
     }
+    keys = {
+        part: [(name, "ascending") for name in ("query_id", "doc_id") if name in table.column_names]
+        for part, (_, table) in made.items()
+    }
     for bucket in range(buckets):
         parts = {
-            part: (record, _sorted(table.filter(pc.equal(places[part], bucket))))
+            part: (record, table.filter(pc.equal(places[part], bucket)).sort_by(keys[part]))
             for part, (record, table) in made.items()
         }
-        first = bucket == 0  # the counts of a whole-collection pass stand in the first bucket's footer
+        first = bucket == 0  # the first bucket's footer has the counts of the whole collection
         explained = left_out if first else 0  # the part OWN holds them
         artifact.commit_bucket(bucket, parts, flows if first else [], rejects if first else None, explained)
     return flows, shards, counts, examples(rejects), own
@@ -98,7 +104,7 @@ def _ingest(
 def _own_documents(
     artifact: Artifact, shards: int, config: IngestConfig, queries: pa.Table, qrels: pa.Table
 ) -> OwnDocuments:
-    """The own documents of `queries` among the shards that were written; texts are read of shards that hold some."""
+    """Find the queries' own documents in the shards that were written; texts are read only from shards with some."""
     from anmi_ray.corpus import own_documents
 
     wanted = own_documents.with_ids_of(queries)["doc_id"].combine_chunks()
@@ -115,22 +121,10 @@ def _own_documents(
 
 
 def own_of(ingest: Artifact, bucket: int) -> pa.Table:
-    """The documents (query_id, doc_id) that rankings leave out for queries of a bucket."""
+    """Return the documents (query_id, doc_id) that rankings leave out for queries of a bucket."""
     if not (ingest.manifest() or {}).get("own_documents"):
         return QREL.empty()
     return ingest.read_part(OWN, bucket, QREL)
-
-
-def _sorted(table: pa.Table) -> pa.Table:
-    keys = [(name, "ascending") for name in ("query_id", "doc_id") if name in table.schema.names]
-    return table.sort_by(keys)
-
-
-def _check_rejects(rejects: pa.Table, flows: list[Flow]) -> None:
-    for flow in flows:
-        rows = sum(place.split(" ", 1)[0] == flow.unit for place in rejects["place"].to_pylist())
-        if rows != flow.rejected:
-            raise AssertionError(f"{flow.unit}: {flow.rejected} rows went missing, {rows} rejects were written")
 
 
 def queries_of(ingest: Artifact, bucket: int, *splits: str) -> pa.Table:
@@ -154,19 +148,19 @@ def sample_queries(artifact: Artifact, part: str, buckets: int, size: int, salt:
 
 
 def stacked(of_buckets: Iterable[Sequence[pa.Table]]) -> list[pa.Table]:
-    """Of several tables a bucket, each with its rows of all buckets."""
+    """Concatenate each of several tables over all buckets."""
     return [pa.concat_tables(tables) for tables in zip(*of_buckets, strict=True)]
 
 
 def config_of(experiment: Experiment) -> IngestConfig:
-    """The settings that it works with, by which the collection is read."""
+    """Return the settings for reading the collection."""
     assessed = experiment.assessors is not None and bool(experiment.assessors.simulated)
     simulated = experiment.simulated is not None or assessed
     return IngestConfig.of(experiment.corpus, simulated, experiment.evaluate.judged == "unlabelled")
 
 
 def _content(config: IngestConfig, _: Experiment, content: str) -> dict[str, str]:
-    """The hash of what is read, wherever it lies, and for collections of files the version of their readers.
+    """Return the content hash, wherever the files are, and for collections of files the version of their readers.
 
     2: ids without white space at their ends; headers of tsv files are not rows; grades written 1.0; unknown ids.
     """

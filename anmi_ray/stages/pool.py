@@ -1,8 +1,8 @@
 """pool: runs of held-out queries -> their top documents, for judges who say one by one whether they answer the query.
 
-The pool is the union of the top documents of every system that is measured, as deep as the headline measure looks.
-Fusions take part with even weights, since those that dev chooses may follow from what judges say of it. What is
-needed to ask a simulated panel (a cosine, a label) stands beside it as candidates.
+The pool is the union of the top documents of every measured system, as deep as the headline measure. Fusions take part
+with even weights, since the weights chosen on dev may follow from the judges' answers. What a simulated panel needs (a
+cosine, a label) is in the part candidates.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from anmi_ray.store import Artifact, Flow
 
 DESIGN = "pool"
 _DOCUMENTS = "documents to ask about"
-_EACH = 2.0  # documents of a query for each rank of the pool: systems of one first stage share most of their top
+_EACH = 2.0  # documents per query and rank of the pool: systems of one first stage share most of their top
 _PAIR = ["query_id", "doc_id"]
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConfig, context: Context) -> dict[str, Any]:
-    """One task per bucket; returns flows for the manifest, and the depth of the pool."""
+    """Run one task per bucket; the manifest gets the depth of the pool."""
     from anmi_ray.evaluation import measures
 
     depth = measures.depth_of(config.measures[0])
@@ -55,7 +55,7 @@ def _bucket(
     if config.judged == "unlabelled":
         labelled = qrels.filter(pc.greater(qrels["grade"], 0))["query_id"].combine_chunks()
         queries = queries.filter(pc.invert(pc.is_in(queries["query_id"], value_set=labelled)))
-    if "anchor" in inputs:  # dev queries that were rated say more by that
+    if "anchor" in inputs:  # ratings are better evidence about dev queries
         rated = inputs["anchor"].read_part("relevance", bucket, RELEVANCE)["query_id"].combine_chunks()
         queries = queries.filter(pc.invert(pc.is_in(queries["query_id"], value_set=rated)))
     single = [of_queries(inputs[role].read_part("runs", bucket, RUN), queries) for role in ("retrieve", "rerank")]
@@ -77,7 +77,7 @@ def _bucket(
 
 
 def _candidates(top: pa.Table, runs: pa.Table, qrels: pa.Table) -> pa.Table:
-    """The pool as Candidates: rank and score of the hybrid, the last ones where it lacks a document, and its cosine."""
+    """Return the pool as Candidates: rank and score of the hybrid, the last ones if it lacks a document, and cosine."""
     keys = {name: top[name] for name in _PAIR}
     hybrid, dense = (runs.filter(pc.equal(runs["system"], name)) for name in ("hybrid", "dense"))
     row = find_rows(hybrid, keys)
@@ -99,14 +99,14 @@ def _candidates(top: pa.Table, runs: pa.Table, qrels: pa.Table) -> pa.Table:
 
 
 def _similarity(top: pa.Table, dense: pa.Table, row: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, Any]:
-    """Cosines of the dense run; of a document below its depth its lowest of the query, 0 where it has none."""
+    """Return the cosines of the dense run; below its depth the query's lowest, 0 without any."""
     each = dense.group_by("query_id").aggregate([("score", "min")])
     lowest = np.append(each["score_min"].to_numpy(), 0.0)[find_rows(each, {"query_id": top["query_id"]})]
     return np.where(row >= 0, np.append(dense["score"].to_numpy(), 0.0)[row], lowest)
 
 
 def _cost(load: Workload) -> StageCost:
-    """As many as it found, else of all held-out queries: which are to be judged is not known before."""
+    """Count what it found, else assume that all held-out queries are judged."""
     from anmi_ray.evaluation import measures
 
     about = round(_EACH * measures.depth_of(load.config.measures[0]) * load.held_out)

@@ -1,8 +1,8 @@
 """rate: judgments -> ratings with errors, gaps to the anchors, and facts about every fit.
 
-Two steps, by a pool of actors that keep the compiled solver: the parameters that all queries share (prior, dispersion,
-judges' leanings) from a hash sample of queries, then bucket after bucket. The stage refit is the same over the
-comparisons and judgments of both rounds.
+A pool of actors that keep the compiled solver fits the parameters that all queries share (prior, dispersion, judges'
+leanings) to a hash sample of queries, then every bucket. The stage refit does the same with the comparisons and
+judgments of both rounds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROUNDS = (("judge", "compare"), ("validate", "borderline"))  # stages whose jud
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RateConfig, context: Context) -> dict[str, Any]:
-    """Fit the shared parameters once, then every bucket; returns flows and the shared parameters."""
+    """Fit the shared parameters once, then every bucket."""
     from anmi_ray import rating
     from anmi_ray.runtime.actors import ActorPool
 
@@ -46,7 +46,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RateConfig, 
 
 @dataclass(frozen=True)
 class Round:
-    """Judgments and the comparisons that they are of."""
+    """Judgments and their comparisons."""
 
     judge: Artifact
     compare: Artifact
@@ -81,7 +81,7 @@ class RatingSources:
         return *self.answers(bucket), rating.hide_positives(candidates, config.hide_positives)
 
     def sample(self, buckets: int, config: RateConfig) -> tuple[pa.Table, pa.Table, pa.Table]:
-        """The same of at most `rating.SAMPLE_QUERIES` queries, read bucket by bucket, in their order."""
+        """Return the same of at most `rating.SAMPLE_QUERIES` queries, read bucket by bucket, in their order."""
         from anmi_ray import rating
 
         chosen = sample_queries(self.rounds[0].compare, "comparisons", buckets, rating.SAMPLE_QUERIES, "rate")
@@ -98,19 +98,19 @@ def sources_of(inputs: Mapping[str, Artifact]) -> RatingSources:
 
 
 def settings_of(fit: Artifact) -> RateConfig:
-    """The settings that a complete fit was made with."""
+    """Return the settings of a complete fit."""
     settings = (fit.manifest() or {})["settings"]
     return RateConfig.model_validate({name: value for name, value in settings.items() if name != "seed"})
 
 
 def prior_elo(fit: Artifact) -> float | None:
-    """The sd of a complete fit's prior, points; None of a fit without one."""
+    """Return the standard deviation of a complete fit's prior, points; None without a prior."""
     known = fit.read_json("globals.json")
     return None if known["sigma0"] is None else known["sigma0"] * elo_per_latent(known["model"])
 
 
 def uneven_prior(fit: Artifact) -> float | None:
-    """The sd of a complete fit's prior, points, where its design asked about documents unequally; else None."""
+    """Return `prior_elo` if the design asked about documents unequally, else None."""
     compared = Artifact(fit.store, "compare", (fit.manifest() or {})["inputs"]["compare"])
     return prior_elo(fit) if (compared.manifest() or {})["settings"].get("design") == "adaptive" else None
 
@@ -147,7 +147,7 @@ class Rater:
 
 
 def _of_refit(stage: Stage, experiment: Experiment) -> Stage:
-    """What anchors was said by the first fit: a document that the second rates lower keeps its gaps."""
+    """Take anchors from the first fit: a document that the second fit rates lower keeps its gaps."""
     return stage if experiment.mine.anchors == "known" else replace(stage, inputs=(*stage.inputs, "anchor"))
 
 

@@ -1,16 +1,16 @@
-"""refine: a run that goes on from another's pairs, ratings and model (`refines`).
+"""refine: a run that starts from another run's pairs, ratings and model (`refines`).
 
     score -> compare -> (sample -> label -> distill) -> judge -> rate -> ... -> train -> ... -> evaluate
 
-The other run's model scores the candidates of train queries; compare keeps that run's pairs and adds those where the
-model contradicts what is known. What was asked before costs nothing again: it is in the answer log. A judge that is
-distilled learns anew, with what the ensemble says of some of the added pairs too, and judges all pairs. Training starts
-from the other run's model, which evaluate measures as the start, so a gain is what this round alone has added.
+The other run's model scores the candidates of train queries; compare keeps that run's pairs and adds those on which the
+model contradicts the ratings. Earlier answers are in the answer log and are not bought again. A distilled judge is
+trained again, with the ensemble's answers about some of the added pairs, and judges all pairs. Training starts from the
+other run's model, which evaluate measures as the start, so a gain is this round's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from anmi_ray.core.records import CANDIDATE, COMPARISON, RATING, RUN
 from anmi_ray.runtime.costs import BEGUN, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, over_buckets, run_buckets
-from anmi_ray.stages import compare, distill, judge, sample, score
+from anmi_ray.stages import compare, judge, sample, score
 from anmi_ray.store import Artifact, Flow, runs
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ CALIBRATION = "calibration.json"
 NEW = "pairs not asked before"  # the unit of a flow
 _FITTED = ("refit", "rate")  # the first of them that a run has holds its ratings
 _COMPARED = (compare.STAGE.name, "borderline")  # both hold pairs that a run has asked about
-ASKED = (*_COMPARED, sample.STAGE.name)  # its ensemble too
-# by the stage that asks, the stages of which the first that a run has holds the first pairs
+ASKED = (*_COMPARED, sample.STAGE.name)  # so does its ensemble's
+# by the stage that asks: the first of these stages that a run has holds the first pairs
 _FIRST = {
     judge.STAGE.name: (f"{compare.STAGE.name}-1", compare.STAGE.name),
     judge.LABEL.name: (sample.STAGE.name,),
@@ -45,47 +45,21 @@ _FIRST = {
 Inputs = Mapping[str, Artifact]
 
 
-def spread(path: Iterable[Stage]) -> Iterator[Stage]:
-    """The path of an experiment that refines a run."""
-    taught: list[Stage] = []  # whatever a distilled judge learns from: it waits for the round's pairs
-    for stage in path:
-        if stage.name == sample.STAGE.name:
-            taught.append(_LESSON)
-        elif stage.name == judge.LABEL.name:
-            taught.append(_of_campaign(stage, BEGUN, judge.LABEL.name))
-        elif stage.name == distill.STAGE.name:
-            taught.append(stage)
-        elif stage.name == compare.STAGE.name:
-            yield score.STAGE
-            yield _CHOSEN
-            yield from taught
-        elif stage.name == judge.STAGE.name:
-            yield _of_campaign(stage, BEGUN)
-        elif "first" in stage.inputs:
-            yield _of_campaign(stage, "first")
-        else:
-            yield stage
-
-
-def _of_campaign(stage: Stage, role: str, asking: str = judge.STAGE.name) -> Stage:
-    """Judges who spend what the first run's questions have left of their budget, by whose comparisons it is known."""
+def of_campaign(stage: Stage, role: str = BEGUN, asking: str = judge.STAGE.name) -> Stage:
+    """Judges that share the budget of the run that was refined first; `role` gets that run's comparisons."""
 
     def also(config: Any, experiment: Experiment, content: str) -> dict[str, str]:
-        return {**stage.also(config, experiment, content), **_begun(experiment, asking)}
+        made = _made(experiment)
+        earlier = {role: name for role, name in made[asking]["inputs"].items() if role.startswith(runs.BEFORE)}
+        begun = next(name for name in _FIRST[asking] if name in made)
+        before = earlier or {f"{runs.BEFORE}{begun}": made[begun]["fingerprint"]}
+        return {**stage.also(config, experiment, content), **before}
 
     def run(artifact: Artifact, inputs: Inputs, config: Any, context: Context) -> dict[str, Any]:
         [first] = (made for name, made in inputs.items() if name.startswith(runs.BEFORE))
         return stage.run(artifact, {**inputs, role: first}, config, context)
 
     return replace(stage, run=run, also=also)
-
-
-def _begun(experiment: Experiment, asking: str) -> dict[str, str]:
-    """The comparisons with which a campaign began, by their role: those of the run that was refined first."""
-    made = _record(experiment)["stages"]
-    earlier = {role: name for role, name in made[asking]["inputs"].items() if role.startswith(runs.BEFORE)}
-    begun = next(name for name in _FIRST[asking] if name in made)
-    return earlier or {f"{runs.BEFORE}{begun}": made[begun]["fingerprint"]}
 
 
 def _before(_: CompareConfig, experiment: Experiment, content: str) -> dict[str, str]:
@@ -95,15 +69,16 @@ def _before(_: CompareConfig, experiment: Experiment, content: str) -> dict[str,
         remedy = f"name={experiment.name}-refine-1"
         raise ConfigError(f"expected another run, got {experiment.refines}, this run itself", "refines", remedy)
     runs.trained(experiment.refines, experiment.execution.root, content)
-    made = _record(experiment)["stages"]
+    made = _made(experiment)
     fitted = next(name for name in _FITTED if name in made)
     names = (*(name for name in _COMPARED if name in made), fitted)
     return {f"{runs.BEFORE}{name}": made[name]["fingerprint"] for name in names}
 
 
-def _record(experiment: Experiment) -> dict[str, Any]:
+def _made(experiment: Experiment) -> dict[str, Any]:
+    """The recorded stages of the refined run."""
     assert experiment.refines is not None
-    return runs.find_run(experiment.refines, experiment.execution.root)[1]
+    return runs.find_run(experiment.refines, experiment.execution.root)[1]["stages"]
 
 
 @dataclass(frozen=True)
@@ -117,30 +92,26 @@ class Before:
 
     @classmethod
     def of(cls, inputs: Inputs) -> Before:
-        """By the roles of compare's inputs."""
+        """Take the inputs of compare by role."""
         before = {name.removeprefix(runs.BEFORE): made for name, made in inputs.items() if name.startswith(runs.BEFORE)}
         compared = tuple(before[name] for name in _COMPARED if name in before)
         fitted = next(before[name] for name in _FITTED if name in before)
         return cls(compared, fitted, inputs["retrieve"], inputs["score"])
 
     def pairs(self, bucket: int) -> pa.Table:
-        """Comparisons that were asked about."""
+        """Return the comparisons that were asked about."""
         return pa.concat_tables([one.read_part("comparisons", bucket, COMPARISON) for one in self.compared])
 
-    def ratings(self, bucket: int) -> pa.Table:
-        """Ratings by the answers to these."""
-        return self.fitted.read_part("ratings", bucket, RATING)
-
     def tables(self, bucket: int) -> tuple[pa.Table, pa.Table, pa.Table]:
-        """Ratings, the model's Run and Candidates of a bucket."""
-        candidates = self.retrieve.read_part("candidates", bucket, CANDIDATE)
-        return self.ratings(bucket), self.score.read_part("runs", bucket, RUN), candidates
+        """Return the ratings, the model's Run and the Candidates of a bucket."""
+        ratings, run = self.fitted.read_part("ratings", bucket, RATING), self.score.read_part("runs", bucket, RUN)
+        return ratings, run, self.retrieve.read_part("candidates", bucket, CANDIDATE)
 
 
 def choose(artifact: Artifact, inputs: Inputs, config: CompareConfig, context: Context) -> dict[str, Any]:
-    """What scores are worth by all queries, then a task per bucket; returns flows and what they are worth.
+    """Calibrate the scores on all queries, then choose pairs in a task per bucket.
 
-    ConfigError: the run before asked about other candidates.
+    Raises ConfigError if the refined run asked about other candidates.
     """
     from anmi_ray import comparisons
 
@@ -149,7 +120,7 @@ def choose(artifact: Artifact, inputs: Inputs, config: CompareConfig, context: C
         raise ConfigError(
             "the candidates are not those of the run that is refined: its pairs are of other documents",
             "stage compare",
-            "leave the settings of its collection and of retrieve as they were, or carry that run out again first",
+            "keep its settings of corpus and retrieve, or run that one again first",
         )
     worth = artifact.read_json(CALIBRATION)
     if worth is None:
@@ -163,7 +134,7 @@ def choose(artifact: Artifact, inputs: Inputs, config: CompareConfig, context: C
 
 
 def _facts(bucket: int, known: Before) -> tuple[np.ndarray, int]:
-    """The sums behind the calibration, and the last round that was asked."""
+    """Return the sums for the calibration, and the last round that was asked."""
     from anmi_ray import comparisons
 
     number = pc.max(known.pairs(bucket)["round"]).as_py()
@@ -183,7 +154,7 @@ def _bucket(artifact: Artifact, bucket: int, known: Before, worth: ScoreLine, nu
 
 
 def teach(artifact: Artifact, inputs: Inputs, config: SampleConfig, context: Context) -> dict[str, Any]:
-    """The pairs that the distilled judge learned from before, and some that the round adds; a task per bucket."""
+    """Add some of the round's pairs to those that the distilled judge learned from, in a task per bucket."""
     from anmi_ray import comparisons
 
     [before] = (made for name, made in inputs.items() if name.startswith(runs.BEFORE))
@@ -192,9 +163,10 @@ def teach(artifact: Artifact, inputs: Inputs, config: SampleConfig, context: Con
     number = made["calibration"]["round"]
     queries = sum(flow["rows_out"] for flow in made["flows"] if flow["unit"] == "queries")
     salt = comparisons.salt_of(context.seed, config.seed)
-    # of a query as many as the first sample had on average: a round asks the ensemble no more than that did
-    told = (before, chosen, number, config.pairs / max(queries, 1), salt)
-    return {"flows": run_buckets(context, artifact, ("comparisons", COMPARISON), _lesson, *told)}
+    # per query as many as in the first sample on average, so a round asks the ensemble no more than that did
+    share = config.pairs / max(queries, 1)
+    part = ("comparisons", COMPARISON)
+    return {"flows": run_buckets(context, artifact, part, _lesson, before, chosen, number, share, salt)}
 
 
 def _lesson(
@@ -215,18 +187,18 @@ def _lesson(
 
 def _learned_from(_: SampleConfig, experiment: Experiment, content: str) -> dict[str, str]:
     """Return the training sample of the previous run's judge, by role. Raises ConfigError without such a judge."""
-    made = _record(experiment)["stages"]
+    made = _made(experiment)
     if sample.STAGE.name not in made:
         raise ConfigError(
             f"run {experiment.refines} distilled no judge that could learn from its rounds",
             "judge.judges",
-            "ask others than {kind: distilled}, or carry out a run with such a judge and refine that",
+            "ask others than {kind: distilled}, or refine a run with such a judge",
         )
     return {f"{runs.BEFORE}{sample.STAGE.name}": made[sample.STAGE.name]["fingerprint"]}
 
 
 def _most(load: Workload) -> int:
-    """The pairs that a round adds, at most."""
+    """Return an upper bound on the pairs that a round adds."""
     from anmi_ray import comparisons
 
     documents = min(load.experiment.retrieve.candidates, load.documents)
@@ -234,32 +206,27 @@ def _most(load: Workload) -> int:
 
 
 def _cost(load: Workload) -> StageCost:
-    """Return an upper bound on the round's new questions; earlier ones are paid, except for a retrained judge."""
+    """Return an upper bound on the round's new questions; a retrained judge also answers the earlier ones."""
     pairs = _most(load)
     before = load.candidates * load.config.degree // 2
     asked = pairs + (before if load.experiment.judge.distilled else 0)
     return StageCost(f"at most {pairs:,} more pairs", asked)
 
 
-def _most_taught(load: Workload) -> int:
-    """The pairs of a round that the ensemble is asked about, at most: some more or fewer, for a hash draws them."""
-    return min(_most(load), load.experiment.distill.sample.pairs)
-
-
 def _cost_of_lesson(load: Workload) -> StageCost:
-    pairs = _most_taught(load)
+    pairs = min(_most(load), load.experiment.distill.sample.pairs)
     return StageCost(f"about {pairs:,} more pairs at most", pairs)
 
 
-_CHOSEN = replace(
+COMPARE = replace(
     compare.STAGE,
     inputs=(*compare.STAGE.inputs, score.STAGE.name),
-    does="choose the pairs where the last model contradicts what is known, beside those that were asked",
+    does="choose the pairs where the last model contradicts what is known, in addition to those that were asked",
     run=choose,
     cost=_cost,
     also=_before,
 )
-_LESSON = replace(
+SAMPLE = replace(
     sample.STAGE,
     version=2,
     inputs=(compare.STAGE.name,),
@@ -268,3 +235,5 @@ _LESSON = replace(
     cost=_cost_of_lesson,
     also=_learned_from,
 )
+JUDGE = of_campaign(judge.STAGE)
+LABEL = of_campaign(judge.LABEL, asking=judge.LABEL.name)

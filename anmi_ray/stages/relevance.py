@@ -1,8 +1,8 @@
 """P(relevant) of the trained model's scores, a part of evaluate: fitted on dev queries, checked on test queries.
 
-Train queries cannot tell: the model has seen what is relevant to them, and its scores there are surer than elsewhere.
-What is relevant is said by whoever chooses on dev, labels or judges. A candidate without a label counts as not
-relevant, as measures count it; of a query that judges looked at only candidates that they speak of are taken.
+Train queries are not used: the model was trained on them and is overconfident there. Relevance is that by which dev
+queries choose, from labels or judges. A candidate without a label counts as not relevant, as in the measures; of judged
+queries, only judged candidates count.
 """
 
 from __future__ import annotations
@@ -20,26 +20,31 @@ from anmi_ray.evaluation.relevance import Relevance, ScoredPairs, Truth
 from anmi_ray.store import Artifact
 
 _PAIR = ("query_id", "doc_id")
-_MOST = 250_000  # pairs that are looked at, of whole queries: more tell nothing new
+_MOST = 250_000  # pairs to fit, of whole queries: more change nothing
 
 
 @dataclass(frozen=True)
 class KnownRelevance:
-    """Who says what is relevant, and what: query_id, doc_id, truth in [0, 1]; `whole`: all others are not relevant."""
+    """Known relevance.
+
+    by: its source.
+    rows: query_id, doc_id, truth in [0, 1].
+    whole: all other documents of these queries are not relevant.
+    """
 
     by: Truth
     rows: pa.Table
     whole: bool
 
     def pairs(self, scores: pa.Table) -> ScoredPairs:
-        """The rows of `scores` (Run of one system) of which it speaks."""
+        """Return the rows of `scores` (Run of one system) with known relevance."""
         queries = pc.unique(self.rows["query_id"])
         scores = scores.filter(pc.is_in(scores["query_id"], value_set=queries))
         row = find_rows(self.rows, {name: scores[name] for name in _PAIR})
         truth = np.append(self.rows["truth"].to_numpy(), 0.0)[row]  # row -1 is the last
-        spoken = np.full(len(row), True) if self.whole else row >= 0
+        known = np.full(len(row), True) if self.whole else row >= 0
         query = np.unique(np.array(scores["query_id"].to_pylist(), dtype=object), return_inverse=True)[1]
-        kept = spoken & (np.cumsum(np.bincount(query, spoken)) <= _MOST)[query]  # ids are hashes: a sample
+        kept = known & (np.cumsum(np.bincount(query, known)) <= _MOST)[query]  # ids are hashes: a sample
         return ScoredPairs(query[kept].astype(np.int64), scores["score"].to_numpy()[kept], truth[kept])
 
 
@@ -68,9 +73,9 @@ def publish(
     depth: int,
     seed: int,
 ) -> str:
-    """Fit and check, and publish relevance.json; in words why there is no curve, "" where there is.
+    """Fit and check the curve, and publish relevance.json; return why there is no curve, else "".
 
-    dev, test: what is known (None: nothing), and the reranked Run of these queries.
+    dev, test: known relevance, if any, and the reranked Run of these queries.
     """
     known, pairs = dev[0], dev[0].pairs(_top(dev[1], depth))
     fitted = relevance.fit(pairs, seed)
@@ -80,10 +85,8 @@ def publish(
     at = relevance.thresholds(pairs, fitted.out_of_fold)
     of_dev = relevance.check(pairs, fitted.out_of_fold, at, known.by)
     of_test = None
-    told, run = test
-    held = None if told is None else told.pairs(_top(run, depth))
-    if told is not None and held:
-        of_test = relevance.check(held, fitted.curve.of(held.score), at, told.by)
+    if test[0] is not None and (held := test[0].pairs(_top(test[1], depth))):
+        of_test = relevance.check(held, fitted.curve.of(held.score), at, test[0].by)
     artifact.publish_json(relevance.FILE, asdict(Relevance(fitted.curve, depth, of_dev, of_test)))
     return ""
 

@@ -2,9 +2,8 @@
 
     compare-1 -> judge-1 -> rate-1 -> compare-2 -> ... -> compare -> judge -> rate
 
-The stages of every round hold all pairs so far and all that was said of them, so the last round's are called as those
-of a design that asks once, and are read as these. What was asked in a round before costs nothing again: it is in the
-answer log.
+The stages of every round hold all pairs and answers up to then, so the last round's stages have the names of a design
+that asks once and are read like those. Answers from earlier rounds are in the answer log and are not bought again.
 """
 
 from __future__ import annotations
@@ -36,54 +35,37 @@ _BEFORE = ("compared", "judged", "rated")  # roles: those of the round before
 
 
 def first(name: str, experiment: Experiment) -> str:
-    """The stage that does first what the stage `name` (compare, judge, rate) does: of an adaptive design round 1's."""
+    """The first stage that does what the stage `name` (compare, judge, rate) does: round 1's in an adaptive design."""
     return _name(name, 0, experiment.compare) if experiment.in_rounds else name
 
 
-def names(config: CompareConfig) -> tuple[tuple[str, str, str], ...]:
+def names(config: CompareConfig) -> tuple[tuple[str, ...], ...]:
     """The stages that choose, ask and rate, round by round."""
-    chosen, asked, rated = _MAIN
-    return tuple(
-        (_name(chosen, number, config), _name(asked, number, config), _name(rated, number, config))
-        for number in range(config.rounds)
-    )
+    return tuple(tuple(_name(name, number, config) for name in _MAIN) for number in range(config.rounds))
 
 
-def spread(path: Iterable[Stage], config: CompareConfig) -> tuple[Stage, ...]:
-    """Return the pipeline with all rounds' stages instead of compare, judge and rate."""
-    begun = names(config)[0][0]
-    found: list[Stage] = []
-    for stage in path:
-        if stage.name == compare.STAGE.name:
-            found += [one for number in range(config.rounds) for one in _round(number, config)]
-        elif stage.name not in _MAIN:
-            # later questions are of the first round's campaign
-            later = {"first": begun} if "first" in stage.inputs else {}
-            found.append(replace(stage, played_by={**stage.played_by, **later}))
-    return tuple(found)
-
-
-def _round(number: int, config: CompareConfig) -> tuple[Stage, Stage, Stage]:
-    """Choosing, asking and rating of round `number` (0, 1, ...)."""
-    of = names(config)
-    chosen_name, asked_name, rated_name = of[number]
-    chosen = replace(compare.STAGE, name=chosen_name, settings="compare", cost=partial(_cost, number=number))
-    asked = replace(judge.STAGE, name=asked_name, played_by={COMPARED: chosen_name})
-    rated = replace(rate.STAGE, name=rated_name, played_by={"compare": chosen_name, "judge": asked_name})
-    if not number:
-        return chosen, asked, rated
-    before = dict(zip(_BEFORE, of[number - 1], strict=True))
-    chosen = replace(
-        chosen,
-        version=2,  # 2: ranks enter by two shapes
-        inputs=(*chosen.inputs, *before),
-        played_by=before,
-        does="choose which pairs to ask about next: those that tell most",
-        run=partial(run, number=number),
-    )
-    begun = {BEGUN: of[0][0]}  # whose campaign all rounds spend from
-    asked = replace(asked, inputs=(*asked.inputs, *begun), played_by={**asked.played_by, **begun})
-    return chosen, asked, rated
+def stages(config: CompareConfig) -> list[Stage]:
+    """Choosing, asking and rating of every round."""
+    path: list[Stage] = []
+    rounds = names(config)
+    for number, (chosen_name, asked_name, rated_name) in enumerate(rounds):
+        chosen = replace(compare.STAGE, name=chosen_name, settings="compare", cost=partial(_cost, number=number))
+        asked = replace(judge.STAGE, name=asked_name, played_by={COMPARED: chosen_name})
+        if number:
+            before = dict(zip(_BEFORE, rounds[number - 1], strict=True))
+            chosen = replace(
+                chosen,
+                version=2,  # 2: ranks enter by two shapes
+                inputs=(*chosen.inputs, *before),
+                played_by=before,
+                does="choose which pairs to ask about next: the most informative ones",
+                run=partial(run, number=number),
+            )
+            begun = {BEGUN: rounds[0][0]}  # all rounds share the first one's budget
+            asked = replace(asked, inputs=(*asked.inputs, *begun), played_by={**asked.played_by, **begun})
+        rated = replace(rate.STAGE, name=rated_name, played_by={"compare": chosen_name, "judge": asked_name})
+        path += [chosen, asked, rated]
+    return path
 
 
 def _name(name: str, number: int, config: CompareConfig) -> str:
@@ -93,7 +75,7 @@ def _name(name: str, number: int, config: CompareConfig) -> str:
 def run(
     artifact: Artifact, inputs: Mapping[str, Artifact], config: CompareConfig, context: Context, number: int
 ) -> dict[str, Any]:
-    """Choose the pairs of round `number` (1, 2, ...), bucket by bucket; returns flows and what ranks are worth."""
+    """Choose the pairs of round `number` (1, 2, ...), bucket by bucket; the manifest gets the slopes of ranks."""
     from anmi_ray.runtime.actors import ActorPool
 
     with ActorPool(context, Chooser, dict(inputs), config, number, actors=context.execution.raters) as pool:

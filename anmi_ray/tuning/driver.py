@@ -29,7 +29,7 @@ from anmi_ray.core import logs
 from anmi_ray.core.errors import AnmiError, refuse
 from anmi_ray.corpus.counts import CollectionCounts, of_manifest
 from anmi_ray.pipeline import run as path
-from anmi_ray.pipeline.progress import Everyone
+from anmi_ray.pipeline.progress import Reporters
 from anmi_ray.pipeline.requirements import unlabelled
 from anmi_ray.pipeline.stages import FIRST, TRAIN
 from anmi_ray.reports.campaign import Status, Trial
@@ -60,7 +60,7 @@ def share(campaign: Campaign, reporter: Reporter) -> None:
     Raises DataError, before any judge is asked, if trials cannot be compared on the collection's dev queries.
     """
     base = campaign.base.model_copy(update={"name": campaign.run_name("shared")})
-    path.run(base, Everyone(reporter, _Splits(campaign)), last=campaign.shared[-1], content=campaign.content)
+    path.run(base, Reporters(reporter, _Splits(campaign)), last=campaign.shared[-1], content=campaign.content)
 
 
 class _Splits(Reporter):

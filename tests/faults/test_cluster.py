@@ -22,10 +22,10 @@ import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
-from anmi_ray.pipeline.stages import NAMES
 from tests.faults.test_kill import carried_out, files, finished_buckets
 from tests.heads import REPOSITORY, environment, free_port
 from tests.models.tiny import write_tiny_bert
+from tests.small import NAMES
 from tests.training.one_task import in_one_task
 
 pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.ray, pytest.mark.timeout(2400)]

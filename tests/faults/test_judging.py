@@ -206,7 +206,7 @@ def test_two_runs_at_once_share_what_they_buy(campaign: Campaign, prepared: Path
         said, _ = process.communicate(timeout=900)
     assert process.returncode == 0, said
     assert second.returncode == 0, second.stdout + second.stderr
-    assert "is at work under the same root" in second.stdout + second.stderr
+    assert "is running under the same root" in second.stdout + second.stderr
     delivered = Counter(entry["question"] for entry in campaign.chat.log())
     assert set(delivered) == set(first.prompts())
     twice = sum(delivered.values()) - len(delivered)

@@ -18,10 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from anmi_ray.pipeline.stages import NAMES, SECOND_ROUND
 from tests.commands import anmi
 from tests.models.tiny import write_tiny_bert
-from tests.small import write_config
+from tests.small import NAMES, write_config
 from tests.training.one_task import in_one_task
 
 pytestmark = [pytest.mark.faults, pytest.mark.ray, pytest.mark.timeout(1500)]
@@ -144,7 +143,7 @@ def test_killed_in_stage_after_stage_and_resumed(config: Path, undisturbed: Path
 def test_killed_in_the_second_round_and_resumed(config: Path, undisturbed: Path) -> None:
     """Validation over a root whose first round is there: all stages before mining again."""
     validation = ("mine.rule=validated", "mine.allow=[{rule: validate, high: 450}]", "name=second", "--until", "mine")
-    stages = (*SECOND_ROUND, "mine")
+    stages = ("borderline", "validate", "refit", "mine")
     roots = [config.parent / name for name in ("second-undisturbed", "second-killed")]
     for root in roots:
         shutil.copytree(undisturbed, root)

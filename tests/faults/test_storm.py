@@ -24,7 +24,6 @@ import pytest
 
 from anmi_ray.config.load import load
 from anmi_ray.pipeline.resolve import resolve
-from anmi_ray.pipeline.stages import NAMES
 from anmi_ray.store import Artifact, Store
 from tests.disks import small_disk_at
 from tests.faults.test_judging import part_of
@@ -32,7 +31,7 @@ from tests.faults.test_kill import carried_out, command, kill_tree
 from tests.interrupts import heeding
 from tests.judging.serving import Chat, serving
 from tests.models.tiny import write_tiny_bert
-from tests.small import write_config
+from tests.small import NAMES, write_config
 
 pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.ray, pytest.mark.timeout(7200)]
 KILLS = int(os.environ.get("ANMI_KILLS", "30"))

@@ -1,4 +1,4 @@
-"""A run that starts says which other runs are at work under its root, and not of those that are over or dead."""
+"""A run that starts names other runs under its root that are running, and none that are finished or dead."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_another_process_at_work_is_named_until_it_is_gone(tmp_path: Path) -> No
         finally:
             first.kill()
     assert len(said) == 1
-    assert f"run first (host {socket.gethostname()}, process {first.pid}) is at work under the same root" in said[0]
+    assert f"run first (host {socket.gethostname()}, process {first.pid}) is running under the same root" in said[0]
     assert list(progress.at_work(store)) == []
 
 

@@ -70,10 +70,6 @@ def refused(root: Path, *overrides: str, rule: str | None = None, name: str = "s
         (None, ("mine.rule=postrior",), "did you mean posterior?"),
         (None, (), "nothing would change"),
         (None, ("execution.local_cpus=2",), "nothing would change"),
-        ("table2", ("mine.rule=posterior",), "--rule is table2 and mine.rule is posterior"),
-        ("table2", ("mine.weigh=posterior",), "table2 says what weigh is, and so does mine.weigh"),
-        ("simans", ("mine.sample.rule=top",), "simans says what sample is"),
-        ("table2", ("mine.negatives=8", "mine.negatives=9"), "mine.negatives is given twice, as 8 and as 9"),
         ("table2", ("mine.negatives=2", "mine.min_rated_negatives=3"), "min_rated_negatives is 3"),
         ("table2", ("mine.weigh.penalty=1",), "unknown setting"),
         ("table2", ("mine.negativs=8",), "did you mean mine.negatives?"),
@@ -87,6 +83,15 @@ def test_contradictions_and_mistakes_are_one_message(
     tmp_path: Path, rule: str | None, overrides: tuple[str, ...], said: str
 ) -> None:
     assert said in refused(record(tmp_path), *overrides, rule=rule)
+
+
+def test_an_override_is_applied_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mining_runs, "_check_rated", lambda *_: None)
+    root = str(record(tmp_path))
+    mine = mining_runs.from_run("some", root, "table2", ["mine.negatives=8", "mine.negatives=9"]).mine
+    assert (mine.rule, mine.negatives) == ("table2", 9)
+    assert mining_runs.from_run("some", root, "table2", ["mine.rule=posterior"]).mine.rule == "posterior"
+    assert mining_runs.from_run("some", root, "simans", ["mine.sample.rule=top"]).mine.sample.rule == "top"
 
 
 def test_rules_of_one_name_and_unknown_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,19 +13,11 @@ from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.pipeline.resolve import changes, resolve
 from anmi_ray.pipeline.run import run
-from anmi_ray.pipeline.stages import (
-    NAMES,
-    SECOND_ROUND,
-    STAGES,
-    names_of,
-    recorded_names,
-    stage_name,
-    stages_of,
-)
+from anmi_ray.pipeline.stages import names_of, stage_name, stages_of
 from anmi_ray.planning.plan import costs
 from anmi_ray.store import Store
 from tests.corpus import layouts
-from tests.small import write_config
+from tests.small import NAMES, write_config
 
 DISTILLED = "judge.judges=[{kind: distilled}]"
 VALIDATED = "mine.rule=validated"
@@ -135,7 +127,7 @@ def test_a_changed_collection_changes_every_fingerprint(config: Path, small_coll
 
 
 def test_a_stage_reads_only_stages_before_it() -> None:
-    for number, stage in enumerate(STAGES):
+    for number, stage in enumerate(stages_of(Experiment())):
         assert set(stage.reads.values()) <= set(NAMES[:number])
 
 
@@ -162,9 +154,9 @@ def test_a_run_name_belongs_to_one_corpus(config: Path, tmp_path: Path) -> None:
 
 def test_an_unknown_stage_is_named_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean train"):
-        stage_name("trian")
+        stage_name("trian", NAMES)
     with pytest.raises(ConfigError, match="the stages are ingest"):
-        stage_name("xyz")
+        stage_name("xyz", NAMES)
 
 
 def test_the_plan_counts_what_the_settings_say() -> None:
@@ -207,7 +199,7 @@ def test_a_judges_prompt_is_part_of_it_and_its_limits_are_not(config: Path, tmp_
 def test_without_validation_the_stages_are_the_main_path(config: Path) -> None:
     for override in ("mine.rule=table2", "mine.rule=simans", "mine.gap=minimum"):
         found = stages_of(load(config, [override]))
-        assert found[:-1] == STAGES[:-1]
+        assert found[:-1] == stages_of(Experiment())[:-1]
         assert found[-1].inputs == NAMES[:-1]
 
 
@@ -216,7 +208,6 @@ def test_validation_is_a_second_round_before_mining(config: Path) -> None:
     names, before = names_of(settings), NAMES.index("mine")
     assert names == (*NAMES[:before], *SECOND, *NAMES[before:])
     assert names == tuple(resolve(settings))
-    assert SECOND_ROUND == SECOND
     stages = {stage.name: stage for stage in stages_of(settings)}
     for number, stage in enumerate(stages.values()):
         assert set(stage.reads.values()) <= set(names[:number])
@@ -249,21 +240,13 @@ def test_a_pointwise_model_is_an_input_of_mining(config: Path, tmp_path: Path) -
         resolve(load(config, ["mine.allow=[{rule: rocketqa, model: ./none/of/them}]"]))
 
 
-def test_stages_of_a_record_from_before_it_listed_them() -> None:
-    before = NAMES[: NAMES.index("mine")]
-    reached = dict.fromkeys([*before, *SECOND])
-    assert recorded_names({"stages": {}}) == NAMES[:-1]
-    assert recorded_names({"stages": reached}) == (*before, *SECOND, *NAMES[len(before) : -1])
-    assert recorded_names({"path": ["ingest", "judge"], "stages": {}}) == ("ingest", "judge")
-
-
 @pytest.mark.parametrize(
     ("override", "stage", "remedy"), [(VALIDATED, "refit", "mine.allow"), (DISTILLED, "label", "kind: distilled")]
 )
 def test_a_stage_that_some_runs_have_is_named_there(config: Path, override: str, stage: str, remedy: str) -> None:
     assert stage_name(stage, names_of(load(config, [override]))) == stage
     with pytest.raises(ConfigError, match=f"no stage {stage}") as caught:
-        stage_name(stage)
+        stage_name(stage, NAMES)
     assert remedy in (caught.value.remedy or "")
 
 

@@ -38,7 +38,7 @@ def settings(collection: Path, folder: Path, **endpoint: Any) -> Experiment:
 
 def cost_of(experiment: Experiment, pairs: int = 1344, **more: Any) -> CallCost:
     given = {"made": artifacts(experiment), "pairs": pairs, **more}
-    [found] = prices.costs(experiment, judge.STAGE, **given)
+    [found] = prices.Prices(experiment, judge.STAGE).costs(**given)
     return found
 
 

@@ -20,7 +20,7 @@ from anmi_ray.config.needs import Need, of_training
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import AnmiError, DataError
 from anmi_ray.pipeline import preflight
-from anmi_ray.pipeline.stages import STAGES
+from anmi_ray.pipeline.stages import stages_of
 from anmi_ray.runtime.capacity import check_room
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, data_settings, rows_of
@@ -82,7 +82,7 @@ def main(address: str, config: str, shared: str, private: str, read_only: str) -
 
     def checked(*overrides: str) -> Any:
         settings = load.load(config, ["execution.address=auto", f"execution.root={shared}", *overrides])
-        return preflight.check(settings, STAGES, said.append)
+        return preflight.check(settings, stages_of(settings), said.append)
 
     def gpus(**more: Any) -> Any:
         return check_room(of_training(TrainExecution(use_gpu=True, resources={"CPU": 0.1}, **more)), said.append)

@@ -18,7 +18,6 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.identity import NOTHING
 from anmi_ray.core.records import COMPARISON, JUDGMENT, METRIC, QREL, QUERY, RUN
 from anmi_ray.evaluation.judged import ByJudges
-from anmi_ray.pipeline.stages import ASSESSMENT
 from anmi_ray.stages.ingest import HIDDEN
 from tests.commands import printed
 from tests.judging.serving import Chat, serving
@@ -66,7 +65,7 @@ def by_judges(done: Done) -> ByJudges:
 
 
 def test_the_top_of_every_system_is_asked_about_once(labelled: Done, known: Done) -> None:
-    assert known.told.computed == [*ASSESSMENT, "evaluate", "report"]
+    assert known.told.computed == ["pool", "assess", "evaluate", "report"]
     queries = known.part("ingest", "queries", QUERY)
     held_out = set(queries.filter(pc.not_equal(queries["split"], "train"))["query_id"].to_pylist())
     pairs = known.pairs("pool")
@@ -195,7 +194,7 @@ def test_a_budget_of_its_own_ends_the_asking_and_not_the_run(world: World, label
         measured = by_judges(short)
         assert "have no answer" in measured.fault
         whole = world.carry_out(*served, panel({"judges": [judge]}), last="report")
-        assert whole.told.computed == [ASSESSMENT[1], "evaluate", "report"]
+        assert whole.told.computed == ["assess", "evaluate", "report"]
         questions = [entry["question"] for entry in chat.log()]
         assert asked < len(questions) == len(set(questions)) <= len(whole.pairs("pool"))
         assert all("One word, yes or no" in one for one in questions)

@@ -15,7 +15,6 @@ from anmi_ray.core.identity import NOTHING
 from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, GAP, JUDGMENT, RELEVANCE
 from anmi_ray.mining.anchors import LIKELY
 from anmi_ray.mining.relevance import RelevanceModel
-from anmi_ray.pipeline.stages import CONFIRMATION, SECOND_ROUND
 from anmi_ray.stages import anchor
 from tests.judging.serving import Chat, serving
 from tests.small import start_from
@@ -73,7 +72,7 @@ def negatives(done: Done) -> set[Pair]:
 
 
 def test_the_likeliest_of_the_best_rated_are_asked_about_once_and_alone(done: Done) -> None:
-    assert done.told.computed == ["rate", *CONFIRMATION, "mine"]
+    assert done.told.computed == ["rate", "shortlist", "confirm", "anchor", "mine"]
     inputs = {name: done.artifact(name) for name in ("rate", "retrieve")}
     model = RelevanceModel.from_dict((done.artifact("shortlist").read_json("relevance.json") or {})["model"])
     likely: dict[bytes, list[tuple[float, float, bytes]]] = defaultdict(list)
@@ -148,7 +147,7 @@ def test_a_part_of_the_queries_may_have_known_positives(world: World, done: Done
 
 def test_borderline_documents_are_validated_against_confirmed_anchors(world: World, done: Done) -> None:
     found = world.carry_out(*HIDDEN[:2], "name=validated", *VALIDATED)
-    assert found.told.computed == [*SECOND_ROUND, "mine"]
+    assert found.told.computed == ["borderline", "validate", "refit", "mine"]
     wanted = confirmed(found)
     pairs = found.pairs("borderline") | found.pairs("borderline", "known")
     assert len(pairs) > 20

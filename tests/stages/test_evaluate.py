@@ -302,15 +302,14 @@ def test_who_chooses_on_dev_says_what_is_relevant() -> None:
     answers = pa.table({**ids, "answer": [0.75], "probability": [0.75]})
     said = by_judges.Assessed(answers, "", "nDCG@10", {})
     silent = replace(said, answers=answers.slice(0, 0))
-    by_labels = evaluate._Choice(label, "nDCG@10")  # pyright: ignore[reportPrivateUsage]
-    judges = replace(by_labels, judges=True)
-    dev = evaluate._known_of_dev  # pyright: ignore[reportPrivateUsage]
-    assert [dev(by_labels, label, queries, said, label).by, dev(judges, label, queries, said, label).by] == [
-        "labels",
-        "judges",
-    ]
-    assert dev(judges, label, queries, said, None).rows["truth"].to_pylist() == [0.75]
-    assert dev(judges, label, queries, None, label).rows["truth"].to_pylist() == [0.001]
+    choose, config = evaluate._choice, EvaluateConfig()  # pyright: ignore[reportPrivateUsage]
+    by_labels = choose(label, queries, None, None, config)
+    judges = choose(QREL.empty(), queries, said, None, config)
+    assert (by_labels.judges, judges.judges) == (False, True)
+    assert (by_labels.known.by, judges.known.by) == ("labels", "judges")
+    assert judges.known.rows["truth"].to_pylist() == [0.75]
+    rated = choose(QREL.empty(), queries, said, label, config)
+    assert rated.known.rows["truth"].to_pylist() == [0.001]
     for choice, labels, answered, by in (
         (by_labels, label, said, "labels"),
         (by_labels, QREL.empty(), said, "judges"),

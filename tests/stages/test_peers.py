@@ -97,7 +97,7 @@ class World:
 
     def commit(self, artifact: Artifact, peer: PeerConfig, trained: Artifact | None = None) -> list[Flow]:
         load = partial(peers._load, peer, trained, self.device)  # pyright: ignore[reportPrivateUsage]
-        return peers._bucket(artifact, 0, self.asked(peer), peer, load, None)  # pyright: ignore[reportPrivateUsage]
+        return peers._bucket(artifact, 0, self.asked(peer), load, None, peer)  # pyright: ignore[reportPrivateUsage]
 
     def asked(self, peer: PeerConfig) -> Asked:
         return Asked(self.retrieve, self.ingest, DEPTH, peers.HELD_OUT if peer.dev else peers.HELD_OUT[1:])

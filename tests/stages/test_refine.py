@@ -27,7 +27,7 @@ from anmi_ray.pipeline.stages import names_of
 from anmi_ray.runtime.costs import BEGUN
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.stage import Stage
-from anmi_ray.stages import compare, judge, refine, sample
+from anmi_ray.stages import judge, refine
 from anmi_ray.store import Artifact, Flow, Store, runs
 from tests.commands import refused
 from tests.models.tiny import write_tiny_bert
@@ -163,7 +163,7 @@ def test_judges_of_a_round_spend_what_the_first_run_left(asking: Stage, first: s
         return {}
 
     store = Store(str(tmp_path))
-    stage = next(one for one in refine.spread([replace(asking, run=ask), compare.STAGE]) if one.name == asking.name)
+    stage = refine.of_campaign(replace(asking, run=ask), asking=asking.name)
     stages = {later: "last", first: "first"}
     made = {name: {"fingerprint": fingerprint, "inputs": {}} for name, fingerprint in stages.items()}
     read: dict[str, str] = {}
@@ -187,9 +187,8 @@ def test_a_run_without_a_model_cannot_be_refined(prepared: Path, world: World) -
 
 def test_a_run_cannot_refine_itself() -> None:
     experiment = validate({"name": "small", "refines": "small"}, "some.yaml")
-    [_, chosen] = refine.spread([compare.STAGE])
     with pytest.raises(ConfigError) as caught:
-        chosen.also(experiment.compare, experiment, "content")
+        refine.COMPARE.also(experiment.compare, experiment, "content")
     assert caught.value.place == "refines"
 
 
@@ -228,9 +227,8 @@ def test_an_adaptive_run_is_gone_on_with_in_one_round() -> None:
 def test_a_run_that_distilled_no_judge_has_none_to_teach(tmp_path: Path) -> None:
     Store(str(tmp_path)).publish_json("runs/r.json", {"stages": {"judge": {"fingerprint": "j", "inputs": {}}}})
     experiment = validate({"refines": "r", "execution": {"root": str(tmp_path)}}, "some.yaml")
-    [_, _, lesson] = refine.spread([sample.STAGE, compare.STAGE])
     with pytest.raises(ConfigError, match="run r distilled no judge that could learn from its rounds"):
-        lesson.also(experiment.distill.sample, experiment, "content")
+        refine.SAMPLE.also(experiment.distill.sample, experiment, "content")
 
 
 def test_a_distilled_judge_waits_for_the_rounds_pairs() -> None:

@@ -19,7 +19,7 @@ from anmi_ray.pipeline.run import run
 from anmi_ray.reports import page
 from anmi_ray.reports.data import DesignRound, Rounds, to_json, uniform_pairs
 from anmi_ray.reports.run import to_html
-from anmi_ray.stages.report.rounds import design_rounds
+from anmi_ray.stages.report.figures import design_rounds
 from anmi_ray.store import Artifact, Store
 from tests.reports import synthetic
 from tests.small import start_from, write_config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from anmi_ray.core.identity import bucket_of, doc_id, query_id, rng
 from anmi_ray.core.records import METRIC, QUERY, RUN, TEXT_OF
 from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.pipeline.run import run
-from anmi_ray.stages.rerank import by_document
+from anmi_ray.stages.rerank import scoring
 from anmi_ray.store import Artifact, Store
 from tests.models.test_token_vectors import write_pylate
 from tests.models.tiny import write_tiny_bert
@@ -43,6 +44,18 @@ def some_run(queries: int, documents: int) -> tuple[pa.Table, pa.Table, pa.Table
     )
 
 
+@dataclass
+class Given:
+    """Pairs to score, of every bucket."""
+
+    top: pa.Table
+    queries: pa.Table
+    texts: pa.Table
+
+    def of_bucket(self, bucket: int) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table]:
+        return self.queries, self.top, self.top, self.texts
+
+
 @pytest.mark.parametrize("colbert", [False, True])
 def test_scores_are_the_models_and_a_document_is_encoded_once(tmp_path: Path, colbert: bool) -> None:
     start = write_tiny_bert(tmp_path / "tiny")
@@ -52,25 +65,25 @@ def test_scores_are_the_models_and_a_document_is_encoded_once(tmp_path: Path, co
     bucket_N = np.array([bucket_of(query, BUCKETS) for query in top["query_id"].to_pylist()])
     tops = [top.filter(pa.array(bucket_N == bucket)) for bucket in range(BUCKETS)]
     for bucket, part in enumerate(tops):
-        by_document.ask(artifact, bucket, BUCKETS, part, queries, texts)
+        scoring.ask(artifact, bucket, Given(part, queries, texts), BUCKETS)  # type: ignore[arg-type]
     encoded: list[int] = []
     model.network.register_forward_hook(lambda _module, _args, output: encoded.append(len(output[0])))
     for number in range(BUCKETS):
-        by_document.score(artifact, number, BUCKETS, lambda: model)
+        scoring.score(artifact, number, BUCKETS, lambda: model)
     slices = {(bucket_of(row["doc_id"], BUCKETS), row["query_id"]) for row in top.to_pylist()}
     assert sum(encoded) == pc.count_distinct(top["doc_id"]).as_py() + len(slices)  # a query once in every slice
     for bucket, part in enumerate(tops):
-        found = by_document.scores_of(artifact, bucket, BUCKETS, part)
-        wanted = model.score(*by_document.pairs_of(part, queries, texts))
+        found = scoring.scores_of(artifact, bucket, BUCKETS, part)
+        wanted = model.score(*scoring.pairs_of(part, queries, texts))
         np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 def test_nothing_asked_nothing_scored(tmp_path: Path) -> None:
     top, queries, texts = some_run(3, 9)
     artifact = Artifact(Store(str(tmp_path)), "rerank", "0123456789abcdef")
-    by_document.ask(artifact, 0, 1, top.slice(0, 0), queries, texts)
-    by_document.score(artifact, 0, 1, partial(pytest.fail, "a model was loaded"))
-    assert by_document.scores_of(artifact, 0, 1, top.slice(0, 0)).shape == (0,)
+    scoring.ask(artifact, 0, Given(top.slice(0, 0), queries, texts), 1)  # type: ignore[arg-type]
+    scoring.score(artifact, 0, 1, partial(pytest.fail, "a model was loaded"))
+    assert scoring.scores_of(artifact, 0, 1, top.slice(0, 0)).shape == (0,)
 
 
 @pytest.mark.ray
@@ -109,7 +122,7 @@ def test_a_run_with_a_late_interaction_student(prepared: Path, small_collection:
             found = artifacts["rerank"].read_part("runs", bucket, RUN)
             found = found.filter(pc.and_(pc.equal(found["system"], system), pc.less_equal(found["rank"], 10)))
             texts, queries = retrieve.read_part("texts", bucket, TEXT_OF), ingest.read_part("queries", bucket, QUERY)
-            scores = model.score(*by_document.pairs_of(found, queries, texts))
+            scores = model.score(*scoring.pairs_of(found, queries, texts))
             np.testing.assert_allclose(found["score"].to_numpy(), scores, atol=1e-5)
     assert not [name for name in store.tree("") if "/exchange/" in name]
     metrics = artifacts["evaluate"].read_part("metrics", 0, METRIC)

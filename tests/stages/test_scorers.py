@@ -34,7 +34,7 @@ from anmi_ray.pipeline.run import run
 from anmi_ray.runtime import actors
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context
-from anmi_ray.stages.rerank import by_document, peers
+from anmi_ray.stages.rerank import peers, scoring
 from anmi_ray.stages.retrieve import late
 from anmi_ray.store import Artifact, Flow
 from tests.models.test_token_vectors import write_pylate
@@ -111,7 +111,7 @@ class OneGpu:
         """Rows of a bucket whose scores by document are there, and how many actors it took."""
         before = len(state.actors())
         made = peers.artifact_of(peer(model), self.world.retrieve, self.world.ingest, DEPTH)
-        by_document.score(made, 0, 1, partial(load_reranker, str(model)))
+        scoring.score(made, 0, 1, partial(load_reranker, str(model)))
         return self.scored(model).read_part("runs", 0, RUN).num_rows, len(state.actors()) - before
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from anmi_ray.core.identity import doc_id, query_id
 from anmi_ray.core.records import RUN
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.stages.report.serving import model_size, serving
+from anmi_ray.stages.report.figures import model_size, serving
 from anmi_ray.store import Artifact, Flow, Store
 from anmi_ray.store.folders import seal_folder
 from tests.models.tiny import write_tiny_bert
@@ -56,22 +56,11 @@ def test_parameters_and_bytes_are_the_model_s(tmp_path: Path) -> None:
     assert model_size(train, "model") == (None, None)
 
 
-def test_the_time_of_scoring_alone_is_preferred_to_that_of_the_stage(tmp_path: Path) -> None:
+def test_seconds_are_those_of_the_trained_models_scoring(tmp_path: Path) -> None:
     rerank, train = made(tmp_path)
-    store = rerank.store
-    assert serving(rerank, train, range(2), apart=True)["seconds"] is None
-    store.publish_json("timings/rerank-r.json", {"seconds": 9.0, "cores": 4})
-    stage = serving(rerank, train, range(2), apart=False)
-    assert (stage["seconds"], stage["cores"], stage["documents"]) == (9.0, 4, None)
-    store.publish_json("timings/reranked-r.json", {"seconds": 6.0, "cores": 2})
-    scoring = serving(rerank, train, range(2), apart=True)
-    assert (scoring["seconds"], scoring["cores"]) == (6.0, 2)
-    assert (scoring["queries"], scoring["depth"], scoring["documents"]) == (3, 2, 3)  # x, y and w are within the depth
-    store.publish_json("timings/reranked-r.json", {"seconds": None, "cores": 2})  # of a run that was killed and resumed
-    assert serving(rerank, train, range(2), apart=True)["seconds"] is None
-
-
-def test_the_stage_s_time_is_not_ours_where_peers_are_in_it(tmp_path: Path) -> None:
-    rerank, train = made(tmp_path, peers=["other"])
-    rerank.store.publish_json("timings/rerank-r.json", {"seconds": 9.0, "cores": 4})
-    assert serving(rerank, train, range(2), apart=False)["seconds"] is None
+    assert serving(rerank, train, range(2), apart=True)["seconds"] is None  # nothing was measured
+    rerank.store.publish_json("timings/reranked-r.json", {"seconds": 6.0, "cores": 2})
+    found = serving(rerank, train, range(2), apart=True)
+    assert (found["seconds"], found["cores"], found["queries"], found["depth"]) == (6.0, 2, 3, 2)
+    assert found["documents"] == 3  # x, y and w, without those below the depth
+    assert serving(rerank, train, range(2), apart=False)["documents"] is None

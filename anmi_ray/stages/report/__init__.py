@@ -1,7 +1,6 @@
-"""report: all that a run made -> a page and its numbers, and where users look, beside them a TREC run file per system.
+"""report: all artifacts of a run -> a page and its numbers, copied to `reports/<run>/` with a TREC run per system.
 
-Its artifact is made by a task and follows from every other one, and from the run's name. Each run writes
-`reports/<run>/` again, so it shows the current report.
+Its artifact depends on all others and on the run's name. Each run copies the files again, so they are current.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _FILES = (PAGE, "report.json")
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: Experiment, context: Context) -> dict[str, Any]:
-    """One task, which reads what the page shows; returns flows for the manifest."""
+    """Run one task that reads what the page shows."""
     from anmi_ray.stages.report import gather
 
     return {"flows": run_task(context, gather.write, artifact, inputs, config, environment.describe())}

@@ -1,6 +1,6 @@
 """Gather and render a run's report from its artifacts, sampled by hash where they are large.
 
-Samples are of whole queries and bounded, so a large run's report is no larger.
+Samples are bounded and of whole queries, so the size of a report does not grow with the run.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ from anmi_ray.reports.run import to_html
 from anmi_ray.stages import by_judges, relevance
 from anmi_ray.stages.evaluate import headline_of
 from anmi_ray.stages.ingest import of_queries, sample_queries
-from anmi_ray.stages.mine.examples import confirmed
-from anmi_ray.stages.report.rounds import design_rounds
-from anmi_ray.stages.report.serving import serving
+from anmi_ray.stages.mine import confirmed
+from anmi_ray.stages.report.figures import design_rounds, serving
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.store.files import with_checksum
 
@@ -113,7 +112,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
     comparisons = tuple(SystemComparison(**row) for row in evaluate.read_json("comparisons.json"))
     sweep = evaluate.read_json("fusion.json")
     fitted = sample_queries(run.artifacts[run.fit], "fits", run.buckets, _FITS, "report")["query_id"].combine_chunks()
-    sample = fitted[:_SAMPLE]  # they stand in the order of their hash
+    sample = fitted[:_SAMPLE]  # in the order of their hash
     audit = run.artifacts["judge"].read_json("audit.json") or {}
     summary = run.artifacts["mine"].read_json("summary.json")
     judged = by_judges.measurements(evaluate)

@@ -18,23 +18,20 @@ from anmi_ray.store import Artifact, runs
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: HeldOutConfig, context: Context) -> dict[str, Any]:
-    """One task per bucket, as many at once as there are cores, one thread each; returns flows for the manifest."""
+    """Run one task per bucket, with one thread each."""
     from anmi_ray.stages.rerank import held_out
 
     return held_out.run(artifact, inputs, config, context)
 
 
 def _also(config: HeldOutConfig, experiment: Experiment, content: str) -> dict[str, str]:
-    """The models of peers; those of other runs, which have to be over the same collection."""
+    """Return the models of peers; those of other runs must be over the same collection."""
     found = gone_on_with(experiment, content)
     for peer in config.peers:
         if peer.run is not None:
             if peer.run == experiment.name:
-                raise ConfigError(
-                    f"run {peer.run} is this run: its model is measured anyway",
-                    "rerank.peers",
-                    "name another run under the root",
-                )
+                what = f"run {peer.run} is this run: its model is measured anyway"
+                raise ConfigError(what, "rerank.peers", "name another run under the root")
             made = runs.trained(peer.run, experiment.execution.root, content)
             found[f"{runs.TRAINED}{peer.name}"] = made.fingerprint
         elif peer.model is not None:
@@ -43,9 +40,9 @@ def _also(config: HeldOutConfig, experiment: Experiment, content: str) -> dict[s
 
 
 def _cost(load: Workload) -> StageCost:
-    """GPU hours of models, peers included, and calls to peers behind servers.
+    """Return the GPU hours of all models and the calls to peers behind servers.
 
-    A student that reads texts alone, and its start, compute each document once.
+    A student that reads texts alone, and its start, encode each document once.
     """
     config = load.experiment.rerank
     train = load.experiment.train
@@ -53,7 +50,7 @@ def _cost(load: Workload) -> StageCost:
     tokens = config.max_tokens or train.max_tokens
     of_peers = [(peer.model or train.model, pairs * tokens) for peer in config.peers if peer.endpoint is None]
     read = pairs if train.student == "cross-encoder" else min(pairs, load.documents)
-    on_paper = load.experiment.plan.documents is not None  # no model is looked at: a start with a head is counted
+    on_paper = load.experiment.plan.documents is not None  # no model is read: assume a start with a head
     start = load.config.untrained if on_paper else start_of(load.config)
     ours = 1 if start is None else 2
     models = ours + len(of_peers)

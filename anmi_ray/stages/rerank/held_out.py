@@ -15,8 +15,7 @@ from anmi_ray.core import environment
 from anmi_ray.core.records import RUN, rejects
 from anmi_ray.models.kinds import load_reranker, reads_apart
 from anmi_ray.models.reranker import Device, Precision, Reranker, resolve_device
-from anmi_ray.runtime import exchange
-from anmi_ray.runtime.tasks import Context, run_buckets
+from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.rerank import peers, scoring
 from anmi_ray.stages.rerank.ranking import SYSTEM, with_tail
 from anmi_ray.stages.rerank.scoring import Asked
@@ -27,32 +26,29 @@ from anmi_ray.store.runs import TRAINED
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: HeldOutConfig, context: Context) -> dict[str, Any]:
-    """One task per bucket, as many at once as there are cores, one thread each; returns flows for the manifest."""
+    """Score by the start and peers, then by the trained model; the latter is timed."""
     retrieve, ingest = inputs["retrieve"], inputs["ingest"]
     others: dict[str, Artifact] = {}
     start = start_of(config)
     for peer in (*((start,) if start else ()), *config.peers):
         model = inputs.get(f"{TRAINED}{peer.name}")
         others[peer.name] = peers.scored(peer, retrieve, ingest, config.depth, context, model)
-    whole = not artifact.store.tree(artifact.path)  # a run that goes on where another was killed times a part alone
+    whole = not artifact.store.tree(artifact.path)  # a resumed run would time only a part
     began = time.monotonic()
     asked = Asked(retrieve, ingest, config.depth, peers.HELD_OUT)
     load = partial(trained, inputs["train"], config, context.execution.score.device)
     apart = reads_apart(str(local_folder(inputs["train"], "model")))
-    slices = scoring.score_documents(context, artifact, asked, load) if apart else None
-    by = scoring.carrier(context, slices)
-    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, asked, load, slices, others, by=by)
-    exchange.forget(artifact)
+    flows = scoring.run(context, artifact, asked, load, apart, _bucket, others)
     took = {"seconds": time.monotonic() - began if whole else None, **environment.hardware()}
     if context.execution.address is not None or context.execution.score.gpus:
-        took["cores"] = None  # of a cluster's nodes nobody counts how many worked, and a GPU's cores are others
+        took["cores"] = None  # unknown
     artifact.store.publish_json(timing_of(artifact), took)
     names = [peer.name for peer in config.peers]
     return {"flows": flows, "depth": config.depth, **({"peers": names} if names else {})}
 
 
 def timing_of(artifact: Artifact) -> str:
-    """Return the path of the trained model's own scoring time; the stage's time includes the others."""
+    """Return the path of the trained model's scoring time; the stage's time includes the others."""
     return f"timings/reranked-{artifact.fingerprint}.json"
 
 

@@ -1,10 +1,8 @@
 """Peer rerankers: each scores the same documents as the trained one, and its scores are kept for later runs.
 
-A peer's scores are an artifact of their own, under what it is, the first stage's runs and the depth: another training
-asks no server again and runs no model again. Dev queries are scored by the start of training, with which results are
-compared, and by peers whose scores are fused; on dev nothing is chosen by the others. An endpoint's scores are kept as
-each bucket of queries is asked, failed ones left out, so that a run that dies buys again what one bucket had in flight
-at most.
+A peer's scores are a separate artifact, identified by the peer, the first stage's runs and the depth, so that other
+trainings reuse them. The start of training and peers whose scores are fused score dev queries too. An endpoint's scores
+are stored bucket by bucket, without failed queries, so a killed run buys at most one bucket again.
 """
 
 from __future__ import annotations
@@ -32,8 +30,7 @@ from anmi_ray.models import loading
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.kinds import load_reranker, loader, reads_apart
 from anmi_ray.models.reranker import Device, Reranker, resolve_device
-from anmi_ray.runtime import exchange
-from anmi_ray.runtime.tasks import Context, run_buckets, windowed
+from anmi_ray.runtime.tasks import Context, windowed
 from anmi_ray.stages.rerank import scoring
 from anmi_ray.stages.rerank.ranking import pairs_of, ranked
 from anmi_ray.stages.rerank.scoring import Asked
@@ -42,19 +39,19 @@ from anmi_ray.store.folders import local_folder
 
 VERSION = 1
 HELD_OUT = ("dev", "test")
-_SYSTEM = "peer"  # in the artifact, which knows no name: whoever renames a peer does not buy it again
+_SYSTEM = "peer"  # in the artifact, which has no name, so that a renamed peer is reused
 _BOUGHT = "bought"
-# Share of a bucket's queries (one at least) that may stay without scores for reasons that may go away. With more the
-# run stops: a peer's mean over the others would be of other queries than ours.
+# Share of a bucket's queries (at least one) that may lack scores for transient reasons. With more the run stops, since
+# the peer's mean would be over other queries than ours.
 _MAX_FAILURES = 0.1
 
 
 def artifact_of(
     peer: PeerConfig, retrieve: Artifact, ingest: Artifact, depth: int, trained: Artifact | None = None
 ) -> Artifact:
-    """Return the location of a peer's scores, complete or not. Raises ConfigError without a model.
+    """Return the artifact of a peer's scores, complete or not. Raises ConfigError without a model.
 
-    trained: the other run's model, where the peer is that.
+    trained: the other run's model, if the peer is one.
     """
     settings, inputs = _made_of(peer, retrieve, ingest, trained)
     return Artifact(ingest.store, "peer", fingerprint("peer", VERSION, {"depth": depth, **settings}, inputs))
@@ -80,10 +77,10 @@ def scored(
     context: Context,
     trained: Artifact | None = None,
 ) -> Artifact:
-    """The artifact with a peer's Run of every bucket's queries, made as far as it is not there.
+    """Score what is missing of a peer's artifact, a Run of every bucket's queries, and return it.
 
-    Raises ConfigError where a model cannot be loaded or has no scoring head; JudgeError where a server cannot be
-    asked, or too many queries failed for reasons that may go away.
+    Raises ConfigError if a model cannot be loaded or has no scoring head; JudgeError if a server cannot be asked, or
+    too many queries failed for transient reasons.
     """
     artifact = artifact_of(peer, retrieve, ingest, depth, trained)
     if artifact.manifest() is not None:
@@ -91,14 +88,12 @@ def scored(
         return artifact
     if peer.endpoint is not None:
         connections.read_key(peer.endpoint)
-        # one bucket at a time: what bounds requests a minute and in flight stands in the process that asks
+        # one bucket at a time: limits of requests hold within a process
         context = replace(context, execution=context.execution.model_copy(update={"window": 1}))
     asked = Asked(retrieve, ingest, depth, HELD_OUT if peer.dev else HELD_OUT[1:])
     load = partial(_load, peer, trained, context.execution.score.device)
-    slices = scoring.score_documents(context, artifact, asked, load) if _apart(peer, trained) else None
-    by = windowed if peer.endpoint is not None else scoring.carrier(context, slices)
-    flows = run_buckets(context, artifact, ("runs", RUN), _bucket, asked, peer, load, slices, by=by)
-    exchange.forget(artifact)
+    by = windowed if peer.endpoint is not None else None
+    flows = scoring.run(context, artifact, asked, load, _apart(peer, trained), _bucket, peer, by=by)
     settings, inputs = _made_of(peer, retrieve, ingest, trained)
     artifact.list_files()
     artifact.complete(flows, version=VERSION, inputs=inputs, settings=settings)
@@ -106,26 +101,23 @@ def scored(
 
 
 def of_bucket(artifact: Artifact, name: str, bucket: int) -> pa.Table:
-    """The Run of a bucket's queries, under the peer's name."""
+    """Return the Run of a bucket's queries, under the peer's name."""
     run = artifact.read_part("runs", bucket, RUN)
     names = pa.array([name] * len(run), type=pa.string())  # of an empty list the type would be null
     return run.set_column(run.schema.get_field_index("system"), RUN.schema.field("system"), [names])
 
 
 def refused(artifact: Artifact, name: str, bucket: int) -> tuple[Flow, pa.Table]:
-    """The flow of a bucket's queries through a peer, and the rejects of those that it has no scores of."""
+    """Return a peer's flow of a bucket's queries, and the rejects of those without scores."""
     flows = artifact.seal("runs", RUN, bucket)
     assert flows is not None, "a complete artifact has every bucket"
-    flow = flows[0]
-    if not flow.rejected:
-        return replace(flow, unit=f"{flow.unit} of {name}"), REJECT.empty()
-    why = artifact.read_part("rejects", bucket, REJECT)
-    rows = [(row["key"], row["reason"], row["detail"]) for row in why.to_pylist()]
-    return replace(flow, unit=f"{flow.unit} of {name}"), rejects(f"rerank {name}", rows)
+    flow = replace(flows[0], unit=f"{flows[0].unit} of {name}")
+    why = artifact.read_part("rejects", bucket, REJECT).to_pylist() if flow.rejected else []
+    return flow, rejects(f"rerank {name}", [(row["key"], row["reason"], row["detail"]) for row in why])
 
 
 def _bucket(
-    artifact: Artifact, bucket: int, asked: Asked, peer: PeerConfig, load: scoring.Load, slices: int | None
+    artifact: Artifact, bucket: int, asked: Asked, load: scoring.Load, slices: int | None, peer: PeerConfig
 ) -> list[Flow]:
     queries, _, top, texts = asked.of_bucket(bucket)
     why: list[tuple[str, str, str]] = []
@@ -161,11 +153,12 @@ def _load(peer: PeerConfig, trained: Artifact | None, device: Device) -> Reranke
 
 @lru_cache(maxsize=1)
 def _model(settings: str, model: str | None, trained: str | None, device: Device) -> Reranker:
-    """The model, loaded once per worker process.
+    """Load the model once per worker process.
 
-    settings: those of the peer as JSON, which can be a cache's key; model: its own, since JSON has a path as it was
-    written, and a worker has a folder of its own; trained: the folder of another run's model.
-    Raises ConfigError where its head would have to be drawn, or no GPU is seen.
+    settings: of the peer, as JSON, so that they can be a cache key.
+    model: not from the JSON, whose relative paths would be resolved in the worker's folder.
+    trained: the folder of another run's model.
+    Raises ConfigError if its head would be random, or a GPU is wanted and none is visible.
     """
     device = resolve_device(device, f"set {SCORE_ON_CPU}")
     peer = PeerConfig.model_validate_json(settings).model_copy(update={"model": model})
@@ -180,7 +173,7 @@ def _model(settings: str, model: str | None, trained: str | None, device: Device
     found = load_reranker(source, **how)
     if isinstance(found, CrossEncoder) and found.drawn_head:
         raise ConfigError(
-            f"model {peer.model} has no scoring head: it is no reranker, and one drawn at random would be measured",
+            f"model {peer.model} has no scoring head: a random one would be measured",
             f"peer {peer.name}",
             "give a cross-encoder, or untrained: true for the model that training starts from",
         )
@@ -190,7 +183,7 @@ def _model(settings: str, model: str | None, trained: str | None, device: Device
 def _bought(
     artifact: Artifact, bucket: int, top: pa.Table, queries: pa.Table, texts: pa.Table, peer: PeerConfig
 ) -> tuple[pa.Table, dict[bytes, Failed]]:
-    """An endpoint's Run, of what was bought before and what is asked now, and the queries that failed."""
+    """Return an endpoint's Run from earlier and new answers, and the queries that failed."""
     known = artifact.seal(_BOUGHT, RUN, bucket) is not None
     path = artifact.part_path(_BOUGHT, bucket)
     if not known and artifact.store.exists(path):
@@ -207,7 +200,16 @@ def _bought(
         if good:
             artifact.publish_part(_BOUGHT, bucket, found, RUN)
     failed = {query: one for query, one in results.items() if isinstance(one, Failed)}
-    _stop_if_too_many(peer, [one for one in failed.values() if one.transient], queries.num_rows)
+    transient = [one for one in failed.values() if one.transient]
+    if len(transient) > max(1, int(_MAX_FAILURES * queries.num_rows)):
+        assert peer.endpoint is not None
+        counts = Counter(one.reason for one in transient)
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in counts.most_common())
+        raise JudgeError(
+            f"{len(transient)} of {queries.num_rows} queries have no scores, for reasons that may go away: {reasons}",
+            connections.place(peer.endpoint),
+            "run again, which asks only those; or take the peer out",
+        )
     return found, failed
 
 
@@ -240,16 +242,3 @@ def _run_of(top: pa.Table, scores: dict[bytes, Scores]) -> pa.Table:
     left = {query: iter(one.values) for query, one in scores.items()}
     values = np.array([next(left[query]) for query in rows["query_id"].to_pylist()])
     return ranked(rows, values, _SYSTEM) if rows.num_rows else RUN.empty()
-
-
-def _stop_if_too_many(peer: PeerConfig, failed: Sequence[Failed], queries: int) -> None:
-    if len(failed) <= max(1, int(_MAX_FAILURES * queries)):
-        return
-    counts = Counter(one.reason for one in failed)
-    reasons = ", ".join(f"{reason} ({count})" for reason, count in counts.most_common())
-    assert peer.endpoint is not None
-    raise JudgeError(
-        f"{len(failed)} of {queries} queries have no scores, for reasons that may go away: {reasons}",
-        connections.place(peer.endpoint),
-        "run again, which asks those alone; or take the peer out",
-    )

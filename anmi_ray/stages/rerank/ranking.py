@@ -1,4 +1,4 @@
-"""Scores of a query's documents become a Run: what the trained model and what is compared with it share."""
+"""Scores of a query's documents as a Run, for the trained model and its peers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SYSTEM = "reranked"
 
 
 def rerank(run: pa.Table, queries: pa.Table, texts: pa.Table, model: Reranker, system: str = SYSTEM) -> pa.Table:
-    """Score every (query, document) of `run` and rank by score; ties go by the rank before. Returns a Run."""
+    """Score every (query, document) of `run` and rank by score; ties go to the better previous rank."""
     return ranked(run, model.score(*pairs_of(run, queries, texts)).astype(np.float64), system)
 
 
 def pairs_of(run: pa.Table, queries: pa.Table, texts: pa.Table) -> tuple[list[str], list[str]]:
-    """The texts of every row's query and document."""
+    """Return the texts of every row's query and document."""
     query_text = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
     document = dict(zip(texts["doc_id"].to_pylist(), document_texts(texts), strict=True))
     ids, docs = run["query_id"].to_pylist(), run["doc_id"].to_pylist()
@@ -36,7 +36,7 @@ def document_texts(texts: pa.Table) -> list[str]:
 
 
 def ranked(run: pa.Table, score: NDArray[np.floating[Any]], system: str = SYSTEM) -> pa.Table:
-    """The documents of `run` (one system) ranked by `score`, highest first; ties go by the rank before."""
+    """Rank the documents of `run` (one system) by `score`, highest first; ties go to the better previous rank."""
     query = np.unique(np.array(run["query_id"].to_pylist(), dtype=object), return_inverse=True)[1]
     order = np.lexsort((run["rank"].to_numpy(), -score, query))
     first = np.flatnonzero(np.diff(query[order], prepend=-1))
@@ -56,7 +56,7 @@ def ranked(run: pa.Table, score: NDArray[np.floating[Any]], system: str = SYSTEM
 def with_tail(reranked: pa.Table, run: pa.Table) -> pa.Table:
     """`reranked` followed, per query, by the documents of `run` below its depth, in their order.
 
-    Scores go on falling by one a rank, so that a tool that sorts by score sees the same ranking.
+    Their scores decrease by one a rank, so that sorting by score gives the same ranking.
     """
     lowest = reranked.group_by("query_id").aggregate([("score", "min"), ("rank", "max")])
     tail = run.join(lowest, "query_id", join_type="inner", use_threads=False)

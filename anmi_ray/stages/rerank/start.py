@@ -1,6 +1,6 @@
-"""The model that training starts from: a system without any training, unless it would need a head drawn at random.
+"""The model that training starts from, as an untrained system, unless its head would be random.
 
-Where a run goes on from another's model, it is that.
+For a run that refines another one, the other run's model.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from anmi_ray.models import loading
 from anmi_ray.models.pooling import draws_head
 from anmi_ray.store import runs
 
-GONE_ON_WITH = f"{runs.TRAINED}{START}"  # the role of the model that training starts from where it is another run's
+GONE_ON_WITH = f"{runs.TRAINED}{START}"  # the role of the start if it is another run's model
 
 
 def config_of(experiment: Experiment) -> HeldOutConfig:
-    """The settings that the stage works with."""
+    """Return the settings of rerank."""
     return HeldOutConfig.of(experiment.rerank, experiment.train, experiment.partners, experiment.refines)
 
 
@@ -32,9 +32,9 @@ def gone_on_with(experiment: Experiment, content: str) -> dict[str, str]:
 
 
 def start_of(config: HeldOutConfig) -> PeerConfig | None:
-    """The start, as a peer that scores dev queries too; None where it is not wanted, or has no scoring head.
+    """Return the start as a peer that scores dev queries too; None if it is not wanted, or has no scoring head.
 
-    Raises ConfigError where there is no such model.
+    Raises ConfigError if the model does not exist.
     """
     peer = config.untrained
     if peer is not None and peer.run is not None:
@@ -44,5 +44,5 @@ def start_of(config: HeldOutConfig) -> PeerConfig | None:
     source = loading.resolve(peer.model, peer.trust_remote_code)
     if draws_head(source, peer.start.student, peer.start.pooling):
         return None
-    # nothing is drawn, so trainings of other seeds share its scores
+    # nothing is random, so trainings with other seeds share its scores
     return peer.model_copy(update={"start": replace(peer.start, seed=0)})

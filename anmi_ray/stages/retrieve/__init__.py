@@ -18,7 +18,7 @@ from anmi_ray.store import Artifact
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RetrieveConfig, context: Context) -> dict[str, Any]:
-    """Search every shard, merge every bucket, collect the texts; returns flows for the manifest."""
+    """Search every shard, merge every bucket, collect the texts."""
     from anmi_ray.stages.retrieve import search
 
     return search.run(artifact, inputs, config, context)
@@ -45,7 +45,7 @@ def _needs(_: Stage, experiment: Experiment) -> Iterable[Need]:
 
 
 def _check(_: Stage, experiment: Experiment) -> Iterator[AnmiError]:
-    """Packages of the retrievers; on a cluster those of the nodes count."""
+    """Check packages of the retrievers; not on a cluster, where those of the nodes count."""
     if experiment.execution.address is not None:
         return
     if "lucene" in experiment.retrieve.retrievers:

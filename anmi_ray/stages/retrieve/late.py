@@ -1,14 +1,15 @@
-"""Late interaction within retrieve: between the search of the shards and their merge, two passes of plain tasks.
+"""Late interaction in retrieve: two passes of plain tasks between the search of the shards and their merge.
 
-A task per bucket reads its hits of every shard and writes which pairs are to be scored, a row group per shard (pool).
-A task per shard encodes the documents that any bucket wants scored, once, and writes the scores, a row group per
-bucket (rescore). `merging` reads hits with these scores.
+A task per bucket reads its hits of every shard and writes the pairs to score, a row group per shard (pool). A task per
+shard encodes the documents of these pairs, once, and writes the scores, a row group per bucket (rescore). `merging`
+reads hits with these scores.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
@@ -27,13 +28,13 @@ from anmi_ray.store import Artifact
 
 
 def check(config: RetrieveConfig) -> None:
-    """Raise ConfigError, before hours of search, for settings that do not go with the model of late interaction."""
+    """Raise ConfigError, before the search, for settings that do not fit the model of late interaction."""
     if "late" in config.retrievers:
         encoders.check(_source(config.late), config.late)
 
 
 def rescore(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, context: Context, shards: int) -> None:
-    """Score what the searchers found, as far as that is not done and late interaction is a retriever."""
+    """Score the searchers' hits, if late interaction is a retriever and some scores are missing."""
     if "late" not in config.retrievers:
         return
     buckets = context.buckets
@@ -64,19 +65,18 @@ def _rescore(
         documents = ingest.read_part("documents", number, DOCUMENT)
         model = encoder(config.model_dump_json(), config.model, threads, device)
         scored = late.rescore(documents, queries, every, model)
-    parts, start = [], 0
-    for part in pairs:
-        parts.append(scored.slice(start, part.num_rows))
-        start += part.num_rows
+    starts = np.cumsum([0, *(part.num_rows for part in pairs)]).tolist()
+    parts = (scored.slice(start, part.num_rows) for start, part in zip(starts, pairs, strict=False))
     exchange.publish(artifact, "late", number, parts)
 
 
 @lru_cache(maxsize=1)
 def encoder(settings: str, model: str, threads: int, device: Device = "cpu") -> encoders.TokenEncoder:
-    """The encoder, loaded once per worker process; settings: as JSON, which can be a cache's key.
+    """Load the encoder once per worker process.
 
-    model: JSON has a path as it was written, and a worker has a folder of its own. Raises ConfigError where no GPU is
-    seen.
+    settings: as JSON, so that they can be a cache key.
+    model: not from the JSON, whose relative paths would be resolved in the worker's folder.
+    Raises ConfigError if a GPU is wanted and none is visible.
     """
     device = resolve_device(device, f"set {SCORE_ON_CPU}")
     config = LateConfig.model_validate_json(settings).model_copy(update={"model": model})

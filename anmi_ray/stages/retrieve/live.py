@@ -1,8 +1,8 @@
-"""The first stage for one new query: the indexes that a run keeps, open, and its documents' texts.
+"""The first stage for one new query, with a run's indexes and documents open.
 
-A query of the run finds what retrieve found for it, by the same code: the shards' retrievers, the statistics of the
-whole collection, late interaction, the merge. Deleted indexes are made again at the start. Texts are in mapped files of
-this process, not in memory.
+A query of the run gets the same result as in retrieve, by the same code: the shards' retrievers, the statistics of the
+whole collection, late interaction, the merge. Missing indexes are built at the start. Texts are in mapped files, not in
+memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from anmi_ray.stages.retrieve import late
 from anmi_ray.stages.retrieve.search import LazyEncoder
 from anmi_ray.store import Artifact, index_cache
 
-_STUDENT_VERSION = 1  # of its vectors: raised when the same model would give others
+_STUDENT_VERSION = 1  # of its vectors: incremented when the same model would give others
 _QUERIES = pa.schema([pa.field("query_id", identity.ID), pa.field("text", pa.string())])
 Places = dict[bytes, dict[str, tuple[int, float]]]
 """By doc_id and system, rank (from 1) and score of the documents within a system's depth."""
@@ -41,8 +41,8 @@ Places = dict[bytes, dict[str, tuple[int, float]]]
 class Student:
     """A trained model that embeds texts.
 
-    `fingerprint`: of the model.
-    `encode`: vectors float32[N, d] of N texts, that are queries, or documents.
+    fingerprint: of the model.
+    encode: (N texts, whether they are queries) -> float32[N, d].
     """
 
     fingerprint: str
@@ -57,10 +57,11 @@ class _Shard:
 
 
 class FirstStage:
-    """The documents of `ingest`, indexed as `config` says; one thread at a time may use it.
+    """The documents of `ingest`, indexed by `config`; for one thread at a time.
 
-    `made`: the indexes that were missing and made again. Raises ConfigError if a model or Lucene is missing,
-    DamagedError if documents or indexes are damaged, StoreError if there is no room for their texts.
+    made: the indexes that were missing and built.
+    Raises ConfigError if a model or Lucene is missing, DamagedError if documents or indexes are damaged, StoreError if
+    the disk has no room for the texts.
     """
 
     def __init__(self, ingest: Artifact, config: RetrieveConfig, threads: int, student: Student | None = None) -> None:
@@ -71,8 +72,8 @@ class FirstStage:
         self._config = config
         self._threads = threads
         self._student = student
-        self._encoder = LazyEncoder(config.dense, 1, "cpu")  # for one short text more threads would wait for others
-        self._asked = dict[str, int]()  # documents that hold a word of Lucene's, of the words asked so far
+        self._encoder = LazyEncoder(config.dense, 1, "cpu")  # more threads do not help with one short text
+        self._counts = dict[str, int]()  # documents with a word, for Lucene's words seen up to now
         self.made: list[str] = []
         count = int((ingest.manifest() or {})["shards"])
         with ExitStack() as opened:
@@ -97,7 +98,7 @@ class FirstStage:
         """
         places: Places = {}
         retrievers = tuple(name for name in self._config.retrievers if name in systems)
-        if HYBRID in systems or "late" in systems:  # late ranks what the others found
+        if HYBRID in systems or "late" in systems:  # late ranks the hits of the others
             retrievers = self._config.retrievers
         if retrievers:
             self._add_retrieved(places, text, retrievers, HYBRID in systems)
@@ -106,7 +107,7 @@ class FirstStage:
         return places
 
     def texts(self, doc_ids: Iterable[bytes]) -> dict[bytes, tuple[str, str, str]]:
-        """By doc_id the collection's own id, the title and the text."""
+        """Return by doc_id the collection's own id, the title and the text."""
         names = ["doc_id", "external_id", "title", "text"]
         wanted = np.array(list(doc_ids), dtype=f"S{identity.ID_BYTES}")
         found: dict[bytes, tuple[str, str, str]] = {}
@@ -118,7 +119,7 @@ class FirstStage:
         return found
 
     def _statistics(self, count: int) -> dict[str, Statistics]:
-        """Statistics of words in the collection, if it has several shards: all of bm25's, of Lucene's those asked."""
+        """Return word statistics of a collection with several shards: all of bm25's, Lucene's as they are needed."""
         if count == 1 or shard.COUNT_WORDS.isdisjoint(self._config.retrievers):
             return {}
         parts: dict[str, list[Statistics]] = {}
@@ -130,7 +131,7 @@ class FirstStage:
                 self.made += [f"{kind} of shard {number}" for kind in shelf.made]
         known = {name: Statistics.merged(of_name) for name, of_name in parts.items()}
         if "lucene" in known:
-            known["lucene"] = Statistics(known["lucene"].documents, known["lucene"].length, self._asked)
+            known["lucene"] = Statistics(known["lucene"].documents, known["lucene"].length, self._counts)
         return known
 
     def _open_shard(self, opened: ExitStack, number: int, known: dict[str, Statistics], encoder: LazyEncoder) -> _Shard:
@@ -156,7 +157,7 @@ class FirstStage:
         queries = pa.table([identity.id_array([identity.query_id("")]), [text]], schema=_QUERIES)
         config = self._config.model_copy(update={"retrievers": retrievers, "random_negatives": 0})
         query_1d = np.zeros((1, 0), dtype=np.float32)
-        if "dense" in retrievers:  # rounded as the run's queries are kept
+        if "dense" in retrievers:  # rounded like the run's queries
             query_1d = self._encoder.encode([text], config.dense.query_prompt)
             query_1d = query_1d.astype(config.dense.stored).astype(np.float32)
         self._count_words(queries, config)
@@ -187,14 +188,14 @@ class FirstStage:
             places.setdefault(doc_N16[row].tobytes(), {})[STUDENT] = (int(rank_N[row]), float(score_N[row]))
 
     def _count_words(self, queries: pa.Table, config: RetrieveConfig) -> None:
-        """Count the query's words of Lucene's in all shards, before any of them weighs one."""
+        """Count the documents with the query's words for Lucene in all shards, before scoring."""
         if "lucene" not in config.retrievers or len(self._shards) == 1:
             return
-        new = shard.asked_words(queries, config)["lucene"] - self._asked.keys()
-        self._asked.update(dict.fromkeys(new, 0))
+        new = shard.asked_words(queries, config)["lucene"] - self._counts.keys()
+        self._counts.update(dict.fromkeys(new, 0))
         for one in self._shards:
             for word, held in one.retrievers.lucene_statistics(new).items():
-                self._asked[word] += held
+                self._counts[word] += held
 
     def _with_late(self, hits: list[pa.Table], queries: pa.Table, config: RetrieveConfig) -> list[pa.Table]:
         """Score the hits of every shard by late interaction."""
@@ -208,7 +209,7 @@ class FirstStage:
 
 
 def _mapped(table: pa.Table) -> pa.Table:
-    """The same table, in a file without a name, which is gone with the process. Raises StoreError on a full disk."""
+    """Move a table to an unnamed file, which ends with the process. Raises StoreError on a full disk."""
     folder = tempfile.gettempdir()
     try:
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".arrow") as file:
@@ -217,4 +218,4 @@ def _mapped(table: pa.Table) -> pa.Table:
             return pa.ipc.open_file(pa.memory_map(file.name)).read_all()
     except OSError as error:
         remedy = "free space there, or set TMPDIR to a folder with more"
-        raise StoreError(f"texts of documents cannot be kept: {error.strerror}", folder, remedy) from error
+        raise StoreError(f"texts of documents cannot be stored: {error.strerror}", folder, remedy) from error

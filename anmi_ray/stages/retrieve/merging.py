@@ -1,6 +1,6 @@
-"""After the search of the shards, plain tasks: merge a bucket, give a shard's texts, take a bucket's.
+"""Short plain tasks after the search of the shards: merge a bucket, write a shard's texts, collect a bucket's.
 
-They load neither an index nor a model: many run on many nodes, for moments each.
+They load neither an index nor a model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anmi_ray.store import Artifact, Flow
 def merge_bucket(
     artifact: Artifact, bucket: int, ingest: Artifact, config: RetrieveConfig, seed: int, shards: int
 ) -> list[Flow]:
-    """Merge a bucket's hits of all shards, and say whose texts are wanted of which."""
+    """Merge a bucket's hits of all shards, and write which texts it needs of each."""
     queries = ingest.read_part("queries", bucket, QUERY)
     hits = read_hits(artifact, bucket, config, shards)
     qrels = ingest.read_part("qrels", bucket, QREL)
@@ -30,7 +30,7 @@ def merge_bucket(
     flows = [Flow("queries", queries.num_rows, len(served), queries.num_rows - len(served))]
     for name, answered in found.answered.items():
         flows.append(Flow(queries_of(name), queries.num_rows, answered, queries.num_rows - answered))
-    unanswered = sum(flow.rejected for flow in flows[1:])  # of each retriever alone: these have no reject rows
+    unanswered = sum(flow.rejected for flow in flows[1:])  # by single retrievers: without reject rows
     exchange.publish(artifact, "wanted", bucket, found.wanted)
     parts = {"runs": (RUN, found.runs), "candidates": (CANDIDATE, found.candidates)}
     artifact.commit_bucket(bucket, parts, flows, found.rejects, unanswered)
@@ -38,12 +38,12 @@ def merge_bucket(
 
 
 def queries_of(retriever: str) -> str:
-    """Unit of the flow that counts the queries for which a retriever found a document."""
+    """Return the unit of the flow of queries for which a retriever found a document."""
     return f"queries of {retriever}"
 
 
 def give_texts(artifact: Artifact, number: int, ingest: Artifact, buckets: int) -> None:
-    """Write the texts of a shard that any bucket wants, a part for each bucket."""
+    """Write the texts of a shard that buckets need, a part for each bucket."""
     wanted = [exchange.read(artifact, "wanted", bucket, number) for bucket in range(buckets)]
     documents = ingest.read_part("documents", number, DOCUMENT)
     texts = texts_of(documents, pc.unique(pa.concat_tables(wanted)["doc_id"]))
@@ -52,7 +52,7 @@ def give_texts(artifact: Artifact, number: int, ingest: Artifact, buckets: int) 
 
 
 def take_texts(artifact: Artifact, bucket: int, shards: int) -> list[Flow]:
-    """Commit the texts that all shards have for a bucket."""
+    """Commit the texts of all shards for a bucket."""
     parts = [exchange.read(artifact, "texts", number, bucket) for number in range(shards)]
     texts = pa.concat_tables([TEXT_OF.empty(), *parts]).sort_by("doc_id")
     artifact.commit_bucket(bucket, {"texts": (TEXT_OF, texts)}, [], None)
@@ -60,7 +60,7 @@ def take_texts(artifact: Artifact, bucket: int, shards: int) -> list[Flow]:
 
 
 def read_hits(artifact: Artifact, bucket: int, config: RetrieveConfig, shards: int) -> Iterator[pa.Table]:
-    """A bucket's hits of one shard after another, with late interaction's scores where it is a retriever."""
+    """Yield a bucket's hits of each shard, with late interaction's scores if it is a retriever."""
     for number in range(shards):
         hits = exchange.read(artifact, "hits", number, bucket)
         if "late" in config.retrievers:

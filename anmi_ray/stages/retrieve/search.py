@@ -1,12 +1,11 @@
 """The body of retrieve.
 
-Where there are several shards, the statistics of words are those of all (`word_statistics`). Ray Data streams
-the corpus shards through a pool of searchers; each indexes its shard, where the store does not hold its indexes yet,
-and writes its hits, ids and scores, with a row group per query bucket. Where late interaction is a
-retriever, it then scores what they found (`late`). One plain task per bucket merges its row group of every
-shard, and writes which documents it wants of which shard. Each shard then gives their texts, a row group per bucket
-again, and each bucket takes its own. So a text crosses once, when it is known to be needed. No later stage opens the
-corpus.
+With several shards, word statistics are those of the whole collection (`word_statistics`). Ray Data streams the corpus
+shards through a pool of searchers; each indexes its shard, unless the store has the indexes, and writes its hits, ids
+and scores, with a row group per query bucket. Late interaction, if it is a retriever, then scores these hits (`late`).
+One plain task per bucket merges its row group of every shard, and writes which documents it needs of which shard. Each
+shard then writes their texts, a row group per bucket, and each bucket reads its own. So only texts that are needed are
+transferred, once. No later stage opens the corpus.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ _OTHERS = (
     "check that queries and documents are in one language, and that retrieve.bm25.stemmer and .stopwords (or "
     "retrieve.lucene.language) are for it, or choose other retrievers (retrieve.retrievers)"
 )
-# Memory of a searcher, by a measurement with 43,000 documents and 384 dimensions: the process and its encoder; vectors,
-# counts and ids of a document; copies of the texts, per byte of their compressed file.
+# Memory of a searcher, measured with 43,000 documents and 384 dimensions: the process and its encoder; vectors, counts
+# and ids of a document; copies of the texts, per byte of their compressed file.
 _PROCESS_BYTES = 1e9
 _DOCUMENT_BYTES = 8_000
 _TEXT_BYTES = 8
@@ -55,7 +54,7 @@ _RUNS, _TEXTS = ("runs", RUN), ("texts", TEXT_OF)
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RetrieveConfig, context: Context) -> dict[str, Any]:
-    """Search every shard, merge every bucket, collect the texts; returns flows for the manifest."""
+    """Search every shard, merge every bucket, collect the texts."""
     ingest = inputs["ingest"]
     shards = int((ingest.manifest() or {})["shards"])
     late.check(config)
@@ -74,7 +73,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RetrieveConf
 
 
 def _checked(flows: Sequence[Flow], config: RetrieveConfig, context: Context) -> Iterator[Flow]:
-    """The flows to report, of retrievers those that left queries without a document; a notice where these are most.
+    """Yield the flows to report, those of retrievers only if some queries have no document; notify if most have none.
 
     Raises DataError if no query has a document.
     """
@@ -101,10 +100,10 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
     if not missing:
         return
     if "lucene" in config.retrievers:
-        lucene.check()  # here, not first in a worker after a download of its image
+        lucene.check()  # before workers start
     word_statistics.gather(artifact, ingest, config, context, shards)
     args = (artifact, ingest, config, context.seed, context.buckets, shards, context.execution.model_threads)
-    if len(missing) > 1:  # else every searcher would compute them
+    if len(missing) > 1:  # otherwise every searcher would compute them
         _embed_queries(context, args)
     done, unit = shards - len(missing), "shards searched"
     context.progress(done, shards, unit)
@@ -128,10 +127,10 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
 
 
 def _searchers(context: Context, ingest: Artifact, shards: int, missing: int) -> dict[str, Any]:
-    """How many searchers there may be for the `missing` of all `shards`, and what each asks of Ray.
+    """Return the number of searchers for the `missing` of all `shards`, and the resources of each.
 
-    On a cluster as many as other tasks, each with a CPU per thread and the memory that a shard takes, at most all of
-    the largest node's: such a node then searches one shard at a time.
+    On a cluster as many as other tasks, each with a CPU per thread and the memory for a shard, at most that of the
+    largest node, which then searches one shard at a time.
     """
     execution = context.execution
     threads = execution.model_threads
@@ -148,7 +147,7 @@ def _searchers(context: Context, ingest: Artifact, shards: int, missing: int) ->
 
 
 def _embed_queries(context: Context, args: tuple[Any, ...]) -> None:
-    """Compute the vectors of all buckets' queries, which every searcher then reads."""
+    """Compute the vectors of all buckets' queries for the searchers."""
     _, cores = model_room(context.execution)
     with our_errors("retrieve"):
         calls = ((bucket, _embed_bucket, (bucket, *args)) for bucket in range(context.buckets))
@@ -157,9 +156,9 @@ def _embed_queries(context: Context, args: tuple[Any, ...]) -> None:
 
 
 def _embedded(shards: ray.data.Dataset, context: Context, args: tuple[Any, ...]) -> ray.data.Dataset:
-    """The shards, once their vectors are in the store: computed by a pool of actors with GPUs, where there are any.
+    """Pass on each shard once its vectors are in the store, computed by actors with GPUs.
 
-    Without, whoever searches a shard computes them.
+    Without GPUs, the searchers compute them.
     """
     execution = context.execution.embed
     if not execution.gpus:
@@ -209,7 +208,7 @@ def _full(said: str) -> ConfigError:
 
 
 class LazyEncoder:
-    """An encoder that is loaded when first asked: where all vectors are kept, none is."""
+    """An encoder that is loaded at the first use, if vectors are missing."""
 
     def __init__(self, config: DenseConfig, threads: int, device: Device) -> None:
         self._config, self._threads = config, threads
@@ -244,7 +243,7 @@ class _Searcher:
     device: Device = "cpu"
 
     def search(self, number: int) -> None:
-        """Search a shard and publish what was found."""
+        """Search a shard and publish the hits."""
         documents = self._documents(number)
         with self._shelf(index_cache.content_of_documents(documents)) as shelf:
             index = shard.ShardIndex(documents, self.config, self._encoder, self.threads, shelf, self._known)
@@ -253,13 +252,13 @@ class _Searcher:
                 exchange.publish(self.artifact, "hits", number, found)
 
     def embed(self, number: int) -> None:
-        """Have the vectors of a shard in the store."""
+        """Compute the vectors of a shard into the store."""
         documents = self._documents(number)
         with self._shelf(index_cache.content_of_documents(documents)) as shelf:
             shard.document_vectors(documents, self.config, self._encoder, shelf)
 
     def asked(self, bucket: int) -> tuple[pa.Table, NDArray[np.float32]]:
-        """The queries of a bucket and their vectors."""
+        """Return the queries of a bucket and their vectors."""
         queries = self.ingest.read_part("queries", bucket, QUERY)
         with self._shelf(index_cache.content_of_queries(queries)) as shelf:
             return queries, shard.query_vectors(queries, self.config, self._encoder, shelf)
@@ -285,7 +284,7 @@ class _Searcher:
 
 
 def _searcher(*args: Any) -> _Searcher:
-    """The searcher of this process, which keeps its encoder from task to task."""
+    """Return the searcher of this process, which keeps its encoder from task to task."""
     artifact: Artifact = args[0]
     if artifact not in _held:
         _held.clear()
@@ -293,4 +292,4 @@ def _searcher(*args: Any) -> _Searcher:
     return _held[artifact]
 
 
-_held: dict[Artifact, _Searcher] = {}  # of this process; an artifact's name follows from all that a searcher is made of
+_held: dict[Artifact, _Searcher] = {}  # of this process; an artifact's fingerprint covers all arguments of its searcher

@@ -1,7 +1,7 @@
-"""Statistics of words within retrieve, before the search of several shards: a word weighs the same in each of them.
+"""Word statistics in retrieve, before the search of several shards, so that a word weighs the same in each of them.
 
-One task lists the words that queries ask for, a task per shard counts the documents that hold them (and makes the
-shard's index for it, which the search finds again), one task adds up. A process holds as much as queries have words.
+One task lists the words of queries, a task per shard counts the documents with them (and builds the shard's index,
+which the search reuses), one task sums. A process holds the words of all queries at most.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ASKED = pa.schema([pa.field("retriever", pa.string(), nullable=False), statisti
 
 
 def gather(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, context: Context, shards: int) -> None:
-    """Have the collection's statistics in the store, where several shards need them."""
+    """Compute the collection's statistics, if several shards need them."""
     if not _needed(config, shards) or exchange.groups_of(artifact, "words", 0) is not None:
         return
     exchange.make(context, artifact, "asked", 1, _ask, ingest, config, context.buckets, what="word list")
@@ -31,7 +31,7 @@ def gather(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, context
 
 
 def of_collection(artifact: Artifact, config: RetrieveConfig, shards: int) -> dict[str, Statistics]:
-    """What `gather` left, by retriever; nothing where the statistics of the one shard are those of the collection."""
+    """Read the result of `gather` by retriever; empty if one shard is the whole collection."""
     return statistics.read(exchange.read(artifact, "words", 0, 0)) if _needed(config, shards) else {}
 
 

@@ -1,13 +1,14 @@
-"""The body of mine.
+"""mine: gaps -> weighted training examples, one per anchor.
 
-What some rules need besides is made here: direct judgments where a rule validates, P(relevant) by a cross-encoder,
-and a mixture that is fitted once to the gaps of a sample of queries.
+Some rules need more than gaps: direct judgments where a rule validates, P(relevant) by a cross-encoder, and a mixture
+that is fitted once to the gaps of a sample of queries.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray import mining, rating
+from anmi_ray import mining
+from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.mine import MineConfig
 from anmi_ray.config.rules import BetaMixture, GaussianMixture
 from anmi_ray.core import identity
@@ -36,6 +38,7 @@ from anmi_ray.core.records import (
 from anmi_ray.core.scale import sigmoid
 from anmi_ray.mining.mixture import Mixture, fit
 from anmi_ray.models import loading
+from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.stages.ingest import of_queries, queries_of, sample_queries
 from anmi_ray.stages.rate import settings_of, sources_of
@@ -44,6 +47,8 @@ from anmi_ray.store import Artifact, Flow
 if TYPE_CHECKING:
     from anmi_ray.models.reranker import Reranker
 
+# By mine.anchors, the stages that decide which documents may be anchors in addition to known positives.
+CONFIRMING: dict[str, tuple[str, ...]] = {"known": (), "confirmed": ("anchor",), "rated": ("anchor",)}
 _SUMMARY_QUERIES = 5000
 _MIXTURE_QUERIES = 5000
 _SYSTEM = "relevance"
@@ -51,8 +56,8 @@ _PAIR = ("query_id", "doc_a", "doc_b")
 Inputs = Mapping[str, Artifact]
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: MineConfig, context: Context) -> dict[str, Any]:
-    """The mixture where a rule weighs by one, then one task per bucket; returns flows for the manifest."""
+def run(artifact: Artifact, inputs: Inputs, config: MineConfig, context: Context) -> dict[str, Any]:
+    """Fit the mixture if a rule weighs by one, then run one task per bucket."""
     mixture = None
     if isinstance(config.weigh, BetaMixture | GaussianMixture):
         mixture = artifact.read_json("mixture.json")
@@ -87,10 +92,7 @@ class Tables(NamedTuple):
 
 
 def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
-    """Return the inputs of the rules of `config` for a bucket; `inputs` by role, as the stage gets them.
-
-    Dev queries, which are rated to choose by, are not read: nothing may be learned from them.
-    """
+    """Return the inputs of the rules of `config` for a bucket, without dev queries, which must not train."""
     rate = inputs["rate"]
     tables = Tables(
         rate.read_part("ratings", bucket, RATING),
@@ -121,6 +123,8 @@ def confirmed(inputs: Inputs, bucket: int) -> pa.Table | None:
 
 def _direct(inputs: Inputs, bucket: int) -> pa.Table:
     """Return the judges' preferences as in `RuleInputs`; NaN for borderline pairs without an answer."""
+    from anmi_ray import rating
+
     config = settings_of(inputs["rate"])
     answers = sources_of(inputs).answers(bucket)
     table = rating.preferences(*answers, config.inconsistent_strength, config.judge_weights)
@@ -143,15 +147,11 @@ def _bucket(
     fitted = None if mixture is None else Mixture.from_dict(mixture)
     beside = mining.RuleInputs(tables.direct, relevance, fitted, tables.confirmed)
     examples, rejects = mining.mine(tables.ratings, tables.gaps, tables.candidates, config, seed, beside)
-    out = _queries(examples)
+    out = len(set(examples["query_id"].to_pylist()))
     flows = [Flow("train queries", tables.fits.num_rows, out, tables.fits.num_rows - out)]
     parts = {"examples": (EXAMPLE, examples)} | ({} if scores is None else {"relevance": (RUN, scores)})
     artifact.commit_bucket(bucket, parts, flows, rejects)
     return flows
-
-
-def _queries(table: pa.Table) -> int:
-    return len(set(table["query_id"].to_pylist()))
 
 
 @lru_cache(maxsize=1)
@@ -163,7 +163,7 @@ def _scorer(source: loading.ModelSource) -> Reranker:
 
 
 def _scored(inputs: Inputs, bucket: int, gaps: pa.Table, model: str) -> pa.Table:
-    """A Run of every document with a gap by the model's logit. Torch is loaded here: most rules ask no model."""
+    """Return a Run of every document with a gap by the model's logit."""
     from anmi_ray.stages.rerank.ranking import rerank
 
     pairs = gaps.group_by(["query_id", "doc_id"], use_threads=False).aggregate([])
@@ -181,13 +181,13 @@ def _scored(inputs: Inputs, bucket: int, gaps: pa.Table, model: str) -> pa.Table
 
 
 def relevance_of(run: pa.Table) -> pa.Table:
-    """P(relevant), the logistic function of the logits."""
+    """Return P(relevant), the logistic function of the logits."""
     score = run["score"].to_numpy()
     return pa.table({"query_id": run["query_id"], "doc_id": run["doc_id"], "relevance": sigmoid(score)})
 
 
 def _mixture(inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, Any]:
-    """The mixture of the gaps of a hash sample of queries, known positives left out; buckets do not matter."""
+    """Fit the mixture to the gaps of a hash sample of queries, without known positives, whatever their buckets."""
     assert isinstance(config.weigh, BetaMixture | GaussianMixture)
     sample = sample_queries(inputs["rate"], "gaps", buckets, _MIXTURE_QUERIES, "mixture")
     tables = (read(inputs, bucket, config).of(sample) for bucket in range(buckets))
@@ -196,7 +196,7 @@ def _mixture(inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, Any]
 
 
 def _summary(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, object]:
-    """Counts, weights and the estimated share of false negatives, over a hash sample of queries."""
+    """Return counts, weights and the estimated share of false negatives, over a hash sample of queries."""
     sample = sample_queries(artifact, "examples", buckets, _SUMMARY_QUERIES, "mine")
     examples = [of_queries(artifact.read_part("examples", bucket, EXAMPLE), sample) for bucket in range(buckets)]
     read = ((inputs["rate"].read_part("gaps", bucket, GAP), confirmed(inputs, bucket)) for bucket in range(buckets))
@@ -206,7 +206,7 @@ def _summary(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: in
 
 
 def _verdicts(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, object]:
-    """Counts of `mining.verdicts` over a hash sample of rated queries, mined or not; nothing where no rule asks."""
+    """Return `mining.verdicts` over a hash sample of rated queries, mined or not; empty if no rule asks."""
     if config.validation is None and not any(rule.rule == "rocketqa" for rule in config.allow):
         return {}
     sample = sample_queries(inputs["rate"], "gaps", buckets, _SUMMARY_QUERIES, "mine")
@@ -217,3 +217,27 @@ def _verdicts(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: i
         for rule, counts in mining.verdicts(negatives, config).items():
             totals.setdefault(rule, Counter()).update(counts)
     return {"verdicts": {rule: dict(counts) for rule, counts in totals.items()}}
+
+
+def _of(stage: Stage, experiment: Experiment) -> Stage:
+    """Add the inputs of rules that validate or ask a model, of rated dev queries, and of confirmed anchors."""
+    config = experiment.mine
+    judged = ("judge", "compare", "validate", "borderline") if config.validation else ()
+    asked = ("ingest",) if config.pointwise or experiment.rates_dev else ()
+    inputs = (*stage.inputs, *judged, *asked, *CONFIRMING[config.anchors])
+    return replace(stage, inputs=inputs, played_by={"rate": "refit"} if config.validation else {})
+
+
+def _also(config: MineConfig, *_: Any) -> dict[str, str]:
+    return {} if config.pointwise is None else {"model": loading.resolve(config.pointwise).revision or "unpinned"}
+
+
+STAGE = Stage(
+    name="mine",
+    version=7,
+    inputs=("rate", "retrieve"),
+    does="choose and weigh negatives by their gap",
+    run=run,
+    of=_of,
+    also=_also,
+)

@@ -12,9 +12,9 @@ import pytest
 
 from anmi_ray.config.load import load
 from anmi_ray.core.errors import DamagedError
-from anmi_ray.pipeline.carrying import StageRunner
-from anmi_ray.pipeline.progress import Everyone
+from anmi_ray.pipeline.progress import Reporters
 from anmi_ray.pipeline.resolve import Resolved
+from anmi_ray.pipeline.run import StageRunner
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact, Store
@@ -56,7 +56,7 @@ class Small:
         """The stages that were carried out."""
         store = Store(str(self.root))
         with ExitStack() as session:
-            told = Everyone(Remembering())
+            told = Reporters(Remembering())
             runner = StageRunner(self._config, self._resolved, self._resolved, store, told, session, ready=True)
             return [name for name in self._resolved if runner.completed(name)[1] is not None]
 

@@ -1,37 +1,44 @@
-"""The body of sample.
+"""sample: candidates -> the pairs that an ensemble is asked about and a judge learns from, no document in two.
 
-That no document comes twice concerns all queries at once. So tasks say which documents a query would take, in the order
-of a hash; one pass over the sample's queries on the driver settles who gets which, and asks for more where others have
-them; then one task per bucket writes its pairs. The driver holds the sample, never the candidates.
+Which query gets a document depends on all queries. Tasks propose documents per query in the order of a hash; one pass
+on the driver decides, and asks for more proposals on conflicts; then one task per bucket writes its pairs. The driver
+holds the sample, never the candidates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.comparisons import sample
 from anmi_ray.config.distill import SampleConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, COMPARISON
 from anmi_ray.runtime import exchange
+from anmi_ray.runtime.costs import StageCost, Workload
+from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, over_buckets, over_parts, run_buckets
+from anmi_ray.stages.ingest import TRAIN_QUERIES
 from anmi_ray.store import Artifact, Flow
 
-_SEAL = ("comparisons", COMPARISON)
+if TYPE_CHECKING:
+    from anmi_ray.comparisons import Salt
+
 _AT_ONCE = 64  # buckets whose queries are held at once
 _FEWEST = 10  # pairs that a sample needs at least
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: SampleConfig, context: Context) -> dict[str, Any]:
-    """Run the stage."""
+    """Draw the sample, then write one bucket per task.
+
+    Raises DataError if only one query can be compared, or fewer than ten pairs are found.
+    """
     retrieve = inputs["retrieve"]
     if exchange.groups_of(artifact, "pairs", 0) is None:
         _draw(artifact, retrieve, config, context)
-    flows = run_buckets(context, artifact, _SEAL, _bucket, retrieve)
+    flows = run_buckets(context, artifact, ("comparisons", COMPARISON), _bucket, retrieve)
     found = [flow for flow in flows if flow.unit == "pairs"]
     if any(flow.rejected for flow in found):
         drawn, asked = sum(flow.rows_out for flow in found), sum(flow.rows_in for flow in found)
@@ -44,6 +51,8 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: SampleConfig
 
 def _draw(artifact: Artifact, retrieve: Artifact, config: SampleConfig, context: Context) -> None:
     """Draw the sample, and publish it with a row group per bucket."""
+    from anmi_ray.comparisons import sample
+
     salt = sample.salt_of(context.seed, config.seed)
     known: list[pa.Table] = []
     total = 0
@@ -80,19 +89,25 @@ def _draw(artifact: Artifact, retrieve: Artifact, config: SampleConfig, context:
         exchange.publish(artifact, name, 0, parts)
 
 
-def _queries(bucket: int, retrieve: Artifact, salt: sample.Salt, pairs: int) -> tuple[pa.Table, int]:
-    """Queries of a bucket that the sample may be of, and how many could be compared."""
+def _queries(bucket: int, retrieve: Artifact, salt: Salt, pairs: int) -> tuple[pa.Table, int]:
+    """Return the queries of a bucket that may enter the sample, and how many could be compared."""
+    from anmi_ray.comparisons import sample
+
     found, _ = sample.queries(retrieve.read_part("candidates", bucket, CANDIDATE, ["query_id", "source"]), salt)
     table = found.append_column("bucket", pa.repeat(pa.scalar(bucket, pa.int64()), found.num_rows))
     return sample.first([table], pairs), found.num_rows
 
 
-def _propose(bucket: int, wanted: pa.Table, retrieve: Artifact, salt: sample.Salt) -> pa.Table:
+def _propose(bucket: int, wanted: pa.Table, retrieve: Artifact, salt: Salt) -> pa.Table:
+    from anmi_ray.comparisons import sample
+
     columns = ["query_id", "doc_id", "source"]
     return sample.propose(retrieve.read_part("candidates", bucket, CANDIDATE, columns), wanted, salt)
 
 
 def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact) -> list[Flow]:
+    from anmi_ray.comparisons import sample
+
     candidates = retrieve.read_part("candidates", bucket, CANDIDATE, ["query_id", "source"])
     compared, few = sample.queries(candidates, ())
     pairs = exchange.read(artifact, "pairs", 0, bucket).select(COMPARISON.schema.names)
@@ -104,3 +119,19 @@ def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact) -> list[Flow]:
     parts = {"comparisons": (COMPARISON, pairs.cast(COMPARISON.schema))}
     artifact.commit_bucket(bucket, parts, flows, pa.concat_tables([few, dry]))
     return flows
+
+
+def _cost(load: Workload) -> StageCost:
+    return StageCost(f"{load.config.pairs:,} pairs of {load.train:,} queries", load.config.pairs)
+
+
+STAGE = Stage(
+    name="sample",
+    version=1,
+    inputs=("retrieve",),
+    does="draw pairs of candidates, queries evenly and no document twice",
+    run=run,
+    cost=_cost,
+    settings="distill.sample",
+    split=TRAIN_QUERIES,
+)

@@ -3,25 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
 
 from anmi_ray.config.evaluate import Scoring
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.needs import of_scoring
+from anmi_ray.core.records import RUN
 from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.ingest import TRAIN_QUERIES
 from anmi_ray.stages.rerank import scoring_hours
-from anmi_ray.stages.rerank.start import gone_on_with
-from anmi_ray.store import Artifact
+from anmi_ray.stages.rerank.start import GONE_ON_WITH, gone_on_with
+from anmi_ray.store import Artifact, Flow
+from anmi_ray.store.folders import local_folder
+
+if TYPE_CHECKING:
+    from anmi_ray.stages.rerank.scoring import Asked, Load
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: Scoring, context: Context) -> dict[str, Any]:
-    """One task per bucket, as of rerank; returns flows for the manifest."""
-    from anmi_ray.stages.score import candidates
+    """One task per bucket, as many at once as there are cores, one thread each."""
+    from anmi_ray.models.kinds import reads_apart
+    from anmi_ray.stages.rerank import held_out, scoring
 
-    return candidates.run(artifact, inputs, config, context)
+    asked = scoring.Asked(inputs["retrieve"], inputs["ingest"], 0, (TRAIN_QUERIES.name,), candidates=True)
+    load = partial(held_out.trained, inputs[GONE_ON_WITH], config, context.execution.score.device)
+    apart = reads_apart(str(local_folder(inputs[GONE_ON_WITH], "model")))
+    return {"flows": scoring.run(context, artifact, asked, load, apart, _bucket)}
+
+
+def _bucket(artifact: Artifact, bucket: int, asked: Asked, load: Load, slices: int | None) -> list[Flow]:
+    from anmi_ray.stages.rerank import scoring
+    from anmi_ray.stages.rerank.ranking import SYSTEM
+
+    queries, _, top, texts = asked.of_bucket(bucket)
+    scored = scoring.scored(artifact, bucket, (top, queries, texts), load, slices, SYSTEM)
+    found = pc.count_distinct(scored["query_id"]).as_py()
+    flows = [Flow("train queries with candidates", found, found)]
+    artifact.commit_bucket(bucket, {"runs": (RUN, scored)}, flows, None)
+    return flows
 
 
 def _config(experiment: Experiment) -> Scoring:
