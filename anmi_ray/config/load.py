@@ -80,19 +80,20 @@ def validate(
 
 def validate_record(content: Mapping[str, Any], place: str) -> Experiment:
     """`validate` for the settings of a run's record, which may hold settings that this version no longer has."""
+    _refuse_credentials(content, place)
     try:
         return Experiment.model_validate(content)
     except ValidationError as error:
-        content = deepcopy(dict(content))
+        known = deepcopy(dict(content))
         for detail in error.errors(include_url=False):
             *groups, last = detail["loc"]
-            node: Any = content
+            node: Any = known
             for part in groups:
                 if isinstance(node, list) or part in node:  # else the name of a form of a group
                     node = node[part]
             if detail["type"] == "extra_forbidden":
                 node.pop(last, None)
-        return validate(content, place)
+        return validate(known, place)
 
 
 def validate_as(

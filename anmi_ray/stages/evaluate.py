@@ -174,7 +174,7 @@ def _choice(
     if rated is not None:
         judges = _Choice(rated, config.measures[0], relevance.by_gains(rated), True)
     elif assessed is not None:
-        answers = relevance.by_answers(assessed.of(queries))
+        answers = relevance.by_answers(assessed.about(queries))
         judges = _Choice(assessed.gains(queries), assessed.measure, answers, True)
     else:
         return by_labels

@@ -58,7 +58,7 @@ def test_texts_equal_the_tokenizers_own(base: Path, lengths: list[int], limit: i
     tokenizer = AutoTokenizer.from_pretrained(base)
     tokens = TextTokenizer(tokenizer, limit)
     texts = [text(count, "t", i) for i, count in enumerate(lengths)]
-    ragged = tokens.texts(texts)
+    ragged = tokens.of_documents(texts)
     ours = tokens.batch([ragged[i] for i in range(len(texts))])
     wanted: Any = tokenizer(texts, truncation=True, max_length=limit, padding=True, return_tensors="np")
     width = wanted["input_ids"].shape[1]
@@ -130,7 +130,7 @@ def test_every_distinct_text_is_encoded_once(base: Path) -> None:
     assert sum(seen) == len(set(queries)) + len(set(documents))
     np.testing.assert_array_equal(scores[:40], scores[40:80])
     seen.clear()
-    rows, tokens = np.array([1, 1, 3]), model.pairs.texts(queries)
+    rows, tokens = np.array([1, 1, 3]), model.pairs.of_queries(queries)
     model.score_tokens(tokens, rows, tokens, rows[::-1].copy())
     assert sum(seen) == 4  # two texts, as queries and as documents
 
