@@ -60,7 +60,7 @@ def test_as_a_process(tmp_path: Path) -> None:
         ("show nothing --root .", "no run of that name"),
         ("run small.yaml --from trian", "did you mean train?"),
         ("run small.yaml --until label", "this run has no stage label"),
-        ("run small.yaml --until label", "add {kind: distilled}"),
+        ("run small.yaml --until label", "a judge {kind: distilled}"),
         ("distill small.yaml --root root", "remedy: anmi run small.yaml --root root --until distill\n"),
         ("judge small.yaml --root root", "anmi run CONFIG --until judge"),
         ("audit small.csv --json a.json", "remedy: anmi audit small.csv --out a.json\n"),
@@ -161,7 +161,7 @@ def test_what_is_hardly_relevant_is_left_out(folder: Path) -> None:
     assert (folder / "fused.trec").read_text() == ""
     assert pacsv.read_csv(folder / "fused.csv").num_rows == 0
     (folder / "model" / "fusion.json").write_text(json.dumps(weights | {"weights": {"reranked": math.nan, "x": 1}}))
-    assert "fusion.json: is damaged: weights reranked nan" in refused(*fused, ".5")
+    assert "fusion.json: is damaged: expected weights" in refused(*fused, ".5")
     (folder / "model" / "fusion.json").write_text(json.dumps(weights))
     (folder / "model" / "relevance.json").write_text("{")
     assert "relevance.json: is damaged" in refused(*fused, ".5")

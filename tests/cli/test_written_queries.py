@@ -105,7 +105,7 @@ def test_a_dry_run_shows_what_would_be_sent_and_sends_nothing(config: str, chat:
     printed("queries", config, "--to", "out", "--number", 10)
     assert any(entry["question"] in said for entry in chat.log())
     other = "execution.buckets=16"  # the root's own number counts
-    assert f"{DOCUMENTS} of them bought already" in printed("queries", config, other, "--dry-run")
+    assert f"{DOCUMENTS} already bought" in printed("queries", config, other, "--dry-run")
 
 
 def test_a_budget_ends_asking_and_more_goes_on(config: str, chat: Chat) -> None:

@@ -138,6 +138,7 @@ class PodSpec(Fields):
     nodeSelector: Labels | None = None
     tolerations: list[Toleration] | None = None
     securityContext: PodSecurityContext | None = None
+    imagePullSecrets: list[dict[Literal["name"], Subdomain]] | None = None
 
 
 class PodTemplateSpec(Fields):

@@ -218,7 +218,7 @@ GOOD = json.loads(DistilledForm("two-head", calibration=CURVE).to_json())
     ("change", "message"),
     [
         ("{", "JSON"),
-        ("[1]", "expected"),
+        ("[1]", "object"),
         ("\udcff", "cannot be read"),
         ({"format": 2}, "format"),
         ({"format": None}, "format"),

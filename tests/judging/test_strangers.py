@@ -106,7 +106,7 @@ def test_a_reranker_of_another_shape_is_stopped_too() -> None:
 
         results = asyncio.run(main())
         assert "relevance_score" in results[0].detail
-        assert "no reranker's answer comes from /rerank, 8 times in a row" in told(results[-1])
+        assert "/rerank does not answer as a reranker, 8 times in a row" in told(results[-1])
         assert len(server.heard) == 8
 
 
@@ -191,7 +191,7 @@ def test_nobody_follows_a_redirect_with_the_key(monkeypatch: pytest.MonkeyPatch)
         with stranger(page(b"", f"text/html\r\nLocation: {there}", "307 Temporary Redirect")) as server:
             results, _ = asked(config(server, key_env="A_KEY"), 5)
             message = told(results[0])
-        assert f"elsewhere, to http://127.0.0.1:{other.port}/v1/chat/completions (http 307)" in message
+        assert f"the server redirects to http://127.0.0.1:{other.port}/v1/chat/completions (http 307)" in message
         assert "of-mine" not in message
         assert len(server.heard) == 1
         assert not other.heard

@@ -109,7 +109,7 @@ def test_scoring_on_gpus_is_planned_there_where_the_models_size_is_known() -> No
 
 def test_a_model_of_unknown_size_has_no_gpu_hours() -> None:
     rows, said = told("judge.judges.0.model=unheard/of")
-    assert "plan.parameters does" in said
+    assert "set plan.parameters" in said
     assert float(rows["judge"]["GPU hours"].replace(",", "")) > 0  # those of the others
 
 

@@ -224,7 +224,7 @@ def test_a_pilot_and_a_budget_that_ends_in_a_later_round_change_nothing(
 @pytest.mark.parametrize(
     ("settings", "said", "remedy"),
     [
-        ({"compare": ADAPTIVE, "rate": {"prior": None}}, "without a prior", "set rate.prior: empirical-bayes"),
+        ({"compare": ADAPTIVE, "rate": {"prior": None}}, "which need a prior", "set rate.prior: empirical-bayes"),
         (
             {"compare": ADAPTIVE, "judge": {"judges": [{"kind": "imported", "name": "people", "path": "x.csv"}]}},
             "judge people is a file",
@@ -232,7 +232,7 @@ def test_a_pilot_and_a_budget_that_ends_in_a_later_round_change_nothing(
         ),
         (
             {"compare": ADAPTIVE | {"degree": 14}, "retrieve": {"candidates": 14}},
-            "compare.degree is 14",
+            "expected less than retrieve.candidates = 14",
             "lower compare.degree",
         ),
         ({"compare": {"objective": "all"}}, "`objective` belongs to design: adaptive", "remove it or set"),
