@@ -172,7 +172,7 @@ def test_texts_that_are_hardly_relevant_are_left_out(run: anmi_ray.Run, tmp_path
     assert run.relevance() is None
     with pytest.raises(ConfigError, match=r"no calibrated P\(relevant\)"):
         anmi_ray.rerank(run, "sort a list", texts, min_relevance=0.5)
-    assert "not fitted: of 12 dev queries" in printed("show", run.name)
+    assert "12 dev queries; 20 are needed" in printed("show", run.name)
     folder = export(run.name, run.root, tmp_path / "model")
     everything = anmi_ray.rerank(folder, "sort a list", texts, threads=1)
     best, second, _ = everything["score"].to_pylist()
