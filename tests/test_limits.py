@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMITS = "tests/architecture.json"
+pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the repository's files and history")
 TEXT = (".py", ".j2", ".jinja", ".html", ".css", ".js", ".txt", ".sh")
 
 # Phrases that readers stumble over, in docstrings, comments, messages and pages, each with what to write instead.
