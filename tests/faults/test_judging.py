@@ -156,7 +156,7 @@ def test_interrupted_while_asking(campaign: Campaign, number: signal.Signals, co
         said, _ = process.communicate(timeout=120)
     assert process.returncode == code, said
     lines = said.splitlines()
-    assert lines[-1] == "anmi: interrupted; the same command goes on from here"
+    assert lines[-1].startswith("anmi: interrupted; ")
     assert not [line for line in lines if "Traceback" in line or "***" in line or line.startswith(("[", "("))], said
     assert json.loads((campaign.root / "progress" / "small.json").read_text())["state"] == "interrupted"
 
