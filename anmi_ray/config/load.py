@@ -86,13 +86,13 @@ def validate_record(content: Mapping[str, Any], place: str) -> Experiment:
     except ValidationError as error:
         known = deepcopy(dict(content))
         for detail in error.errors(include_url=False):
-            *groups, last = detail["loc"]
+            place_of: list[Any] = list(detail["loc"])
             node: Any = known
-            for part in groups:
+            for part in place_of[:-1]:
                 if isinstance(node, list) or part in node:  # else the name of a form of a group
                     node = node[part]
             if detail["type"] == "extra_forbidden":
-                node.pop(last, None)
+                node.pop(place_of[-1], None)
         return validate(known, place)
 
 
