@@ -34,7 +34,6 @@ OwnDocumentOption = Annotated[
     typer.Option("--own-document", help="which documents with the id of their query to exclude from its ranking"),
 ]
 RejectsOption = Annotated[Path | None, typer.Option(help="write the rejected rows, with place and reason")]
-PlotOption = Annotated[Path | None, typer.Option(help="draw the figures: .svg or .html")]
 ColumnsOption = Annotated[
     str, typer.Option("--columns", metavar="NAME=COLUMN,...", help="names of columns in FILE that differ")
 ]

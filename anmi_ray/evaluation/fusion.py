@@ -19,16 +19,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.identity import rng
 from anmi_ray.core.records import RUN
 from anmi_ray.evaluation import measures
+from anmi_ray.evaluation.relevance import ANEW, read_exported
 
 FUSED = "reranked+hybrid"
 FILE = "fusion.json"
-_ANEW = "export the model anew"
 _RESAMPLES = 1000
 _FOLDS = 5
 Weights = tuple[float, ...]  # of the reranker, then of each partner; they sum to 1
@@ -348,20 +348,15 @@ def of_sweep(sweep: Mapping[str, Any]) -> ServedFusion:
 def read_served(folder: Path) -> ServedFusion:
     """Read the fusion of an exported folder. Raises ConfigError if absent, DataError if the file is damaged."""
     path = folder / FILE
-    if not path.is_file():
+    made = read_exported(path, ServedFusion)
+    if made is None:
         raise ConfigError(
             "the model has no fusion weights",
             str(path),
             "export it from a run that has chosen them on dev queries, or give no other scores",
         )
-    try:
-        made = TypeAdapter(ServedFusion).validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise DataError(f"is damaged: {place} {first['msg']}".replace(":  ", ": "), str(path), _ANEW) from None
     weights = list(made.weights.values())
     if len(weights) < 2 or made.normalisation != "zscore" or not are_weights(weights):
         what = f"expected weights of two systems or more with sum 1 for z-scores, got {made.weights}"
-        raise DataError(f"is damaged: {what}", str(path), _ANEW)
+        raise DataError(f"is damaged: {what}", str(path), ANEW)
     return made

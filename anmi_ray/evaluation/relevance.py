@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,7 +27,7 @@ from anmi_ray.evaluation.pairwise import Calibration, Pairs, calibration, reliab
 from anmi_ray.evaluation.significance import Estimate
 
 FILE = "relevance.json"
-_ANEW = "export the model anew"
+ANEW = "export the model anew"
 PRECISIONS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LIKELY = 0.1  # P(relevant) from which a threshold may keep a document
 _FOLDS = 5
@@ -36,6 +36,7 @@ _FEWEST = 20  # documents needed to report a figure
 _GROUP = 20  # neighbouring documents that the isotonic curve pools, as a single one is 0 or 1
 _GRID = np.arange(1, 100) / 100.0
 Truth = Literal["labels", "judges"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -169,17 +170,22 @@ def from_json(content: Mapping[str, Any]) -> Relevance:
 def find(folder: Path) -> Relevance | None:
     """Read the file of an exported folder; None if absent. Raises DataError if it is damaged."""
     path = folder / FILE
+    made = read_exported(path, Relevance)
+    if made is not None and not made.curve.is_sound:
+        raise DataError("is damaged: its curve is not increasing", str(path), ANEW)
+    return made
+
+
+def read_exported(path: Path, kind: type[T]) -> T | None:
+    """Read a dataclass from JSON next to an exported model; None if absent. Raises DataError if it is damaged."""
     if not path.is_file():
         return None
     try:
-        made = TypeAdapter(Relevance).validate_json(path.read_bytes())
+        return TypeAdapter(kind).validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise DataError(f"is damaged: {place} {first['msg']}".replace(":  ", ": "), str(path), _ANEW) from None
-    if not made.curve.is_sound:
-        raise DataError("is damaged: its curve is not increasing", str(path), _ANEW)
-    return made
+        raise DataError(f"is damaged: {place} {first['msg']}".replace(":  ", ": "), str(path), ANEW) from None
 
 
 def missing(place: str) -> ConfigError:

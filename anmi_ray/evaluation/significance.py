@@ -57,12 +57,6 @@ class SystemComparison:
     losses: int = 0
     judged: float | None = None
 
-    @property
-    def win_rate(self) -> float | None:
-        """Share of queries on which it beats the baseline, ties half; None for the baseline."""
-        total = self.wins + self.ties + self.losses
-        return (self.wins + self.ties / 2) / total if total else None
-
 
 def paired_randomisation(a: ArrayLike, b: ArrayLike, rounds: int = 10_000, seed: int = 0) -> float:
     """Two-sided p-value that a and b (Q values each, paired) are exchangeable: mean |Σ ±d| ≥ |Σ d|, d = a − b.

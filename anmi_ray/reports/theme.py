@@ -27,10 +27,8 @@ FAINT = "var(--faint)"
 GAIN = "var(--gain)"
 LOSS = "var(--loss)"
 CARD = "var(--card)"
-PAPER = "var(--paper)"
 RULE = "var(--rule)"
 WIDTH = 480.0  # of a picture, labels included
-WIDE = 760.0
 DASH = [4, 4]
 COLOUR = alt.Color("colour:N", scale=None)  # named by each row
 

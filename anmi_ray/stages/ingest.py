@@ -29,7 +29,6 @@ TRAIN_QUERIES = Split(
 )
 OWN = "own"  # optional part: documents that rankings leave out for a query, as Qrel rows of grade 0
 HIDDEN = "hidden"  # optional part: Qrel rows that only a simulated panel reads
-_DOCUMENT_S = 2e-5
 
 
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: IngestConfig, context: Context) -> dict[str, Any]:

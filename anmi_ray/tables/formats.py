@@ -45,13 +45,11 @@ def format_of(path: Path, reading: bool = False) -> tuple[str, str | None]:
     return kind[0], compression
 
 
-def check_outputs(
-    outputs: Mapping[str, Path | None], inputs: Iterable[Path], any_name: Collection[str] = ("json",)
-) -> None:
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path], any_name: Collection[str] = ()) -> None:
     """Check output names before anything is computed: known format, existing folder, not an input or another output.
 
-    `outputs` by option: a plot is .svg or .html, those of `any_name` have any suffix, others are tables; `-` is
-    standard output or input. Raises ConfigError.
+    `outputs` by option: those of `any_name` have any suffix, others are tables; `-` is standard output or input.
+    Raises ConfigError.
     """
     given = list(inputs)
     if given.count(STANDARD) > 1:

@@ -92,14 +92,14 @@ def _processor(judge: VllmModel, pool: tuple[int, int], on: Mapping[str, str]) -
     """
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
-    execution = judge.config.execution
+    execution, engine = judge.config.execution, judge.engine_kwargs()
     with _quiet():
         settings = vLLMEngineProcessorConfig(
             model_source=judge.source.path_or_id,
-            engine_kwargs=judge.engine_kwargs(),
+            engine_kwargs=engine,
             batch_size=AT_ONCE,
             # one more waits, so that none runs dry
-            max_concurrent_batches=1 + -(-judge.engine_kwargs()["max_num_seqs"] // AT_ONCE),
+            max_concurrent_batches=1 + -(-engine["max_num_seqs"] // AT_ONCE),
             concurrency=pool,
             accelerator_type=execution.accelerator_type,
             runtime_env={"env_vars": judge.environment()},
