@@ -54,7 +54,8 @@ quickstart: $(STAMP)
 	$(QUICKSTART) 'rerank.peers=[{name: pseudo-labels, run: pseudo-labels}, {name: true-labels, run: true-labels}]' $(ARGS)
 
 # in the order of tests/conftest.py: by their numbers of tests, the longest files would come last, and alone
-SPREAD = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# a process that dies ends the run: with a new one in its place, xdist waits for ever for the dead one's finished files
+SPREAD = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test: test-fast test-ray
 
