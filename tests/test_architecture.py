@@ -389,6 +389,7 @@ def _loaded_by(modules: str, among: tuple[str, ...]) -> list[str]:
     return done.stdout.splitlines()[-1].split()
 
 
+@pytest.mark.slow
 def test_stages_load_no_model_code_before_they_need_it() -> None:
     """Every driver, controller and task imports stages; seconds each, for what few of them use."""
     stages = sorted(name for name in MODULES if name.startswith("anmi_ray.stages."))

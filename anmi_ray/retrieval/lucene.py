@@ -125,19 +125,21 @@ class LuceneIndex:
         boosted = None if self._whole is None else [self._boosted_query(_text(query)) for query in queries]
 
         def block(start: int) -> None:
+            for row in range(start, min(start + _BLOCK, len(queries))):
+                text = _text(queries[row])
+                asked = self._queries.buildQuery(_FIELD, self._analyzer, text) if boosted is None else boosted[row]
+                if asked is None:
+                    continue
+                documents, scores = self._search(asked, depth)
+                found = int(np.count_nonzero(scores > 0))
+                index[row, :found] = documents[:found]
+                score[row, :found] = scores[:found]
+
+        def detached(start: int) -> None:
             try:
-                for row in range(start, min(start + _BLOCK, len(queries))):
-                    text = _text(queries[row])
-                    asked = self._queries.buildQuery(_FIELD, self._analyzer, text) if boosted is None else boosted[row]
-                    if asked is None:
-                        continue
-                    documents, scores = self._search(asked, depth)
-                    found = int(np.count_nonzero(scores > 0))
-                    index[row, :found] = documents[:found]
-                    score[row, :found] = scores[:found]
+                block(start)  # a frame of its own: releasing a reference to a Java object attaches the thread again
             finally:
-                if threads > 1:
-                    jvm.start().detach()  # required before a thread known to Java ends
+                jvm.start().detach()  # Java must not know a thread that has ended: it would read its stack
 
         starts = range(0, len(queries), _BLOCK)
         if threads == 1:
@@ -145,7 +147,7 @@ class LuceneIndex:
                 block(start)
         else:
             with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(block, starts))
+                list(pool.map(detached, starts))
         return index, score
 
     def close(self) -> None:

@@ -201,6 +201,7 @@ def test_a_json_object_without_an_order_is_refused_where_others_have_one(tmp_pat
     assert read.reasons() == {"order missing": (1, [f"{path}:1"])}
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_that_it_works_and_a_file_does_not(tmp_path: Path) -> None:
     (tmp_path / "answers.csv").write_text(HEAD + GOOD)
     command = [sys.executable, "-m", "anmi_ray", "audit", "answers.csv"]

@@ -193,6 +193,7 @@ def test_sizes_that_take_every_query_are_named(tmp_path: Path) -> None:
     assert "(corpus.unlabelled_test: 100)" in refused(*own, f"corpus.columns={json.dumps(files.get('columns', {}))}")
 
 
+@pytest.mark.slow
 def test_a_root_keeps_its_buckets(tmp_path: Path) -> None:
     Store(str(tmp_path)).buckets(4)
     rooted = load(QUICKSTART, [f"execution.root={tmp_path}"])

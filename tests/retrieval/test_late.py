@@ -191,6 +191,7 @@ def test_nothing_to_rescore() -> None:
     assert late.pool([hits], queries().slice(0, 0), CONFIG)[0].schema == late.PAIRS
 
 
+@pytest.mark.slow
 def test_a_query_of_one_token_a_huge_document_and_an_empty_one() -> None:
     rows = {"doc_id": [identity.doc_id(name) for name in "abc"], "external_id": list("abc"), "title": [""] * 3}
     texts = ["word1 " * 200_000, "", "word1"]

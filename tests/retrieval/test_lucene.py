@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from anmi_ray.config.retrieve import Bm25Config, LuceneConfig
 from anmi_ray.core.errors import ConfigError, StoreError
-from anmi_ray.retrieval import lucene
+from anmi_ray.retrieval import jvm, lucene
 from anmi_ray.retrieval.fusion import Hits, top
 from tests.retrieval.java import needs_lucene
 from tests.retrieval.searched import search_texts
@@ -117,8 +117,11 @@ def test_builds_threads_and_depths_agree() -> None:
     texts, queries = corpus(300, seed=5), corpus(150, seed=6, longest=6)
     config = LuceneConfig()
     first, second = search(texts, queries, 20, config), search(texts, queries, 20, config)
+    threads = jvm.java("java.lang.Thread")
     with indexed(texts, config) as index:
+        before = threads.activeCount()
         threaded, shallow = index.search(queries, 20, threads=3), index.search(queries, 7)
+        assert threads.activeCount() == before, "Java still knows threads that have ended"
     for one, other in ((first, second), (first, threaded), (tuple(part[:, :7] for part in first), shallow)):
         assert one[0].tolist() == other[0].tolist()
         assert one[1].tolist() == other[1].tolist()

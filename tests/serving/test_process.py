@@ -32,6 +32,7 @@ from tests.models.tiny import WORDS, write_tiny_bert
 from tests.serving.running import KEY, READY_S, Served, serving
 
 TOLERANCE = 1e-5
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

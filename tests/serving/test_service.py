@@ -286,6 +286,7 @@ LIKELY = st.fixed_dictionaries(
 PATHS = ("/v1/rerank", "/v2/rerank", "/rerank", "/v1/embeddings")
 
 
+@pytest.mark.slow
 @settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 @given(
     path=st.sampled_from(PATHS),

@@ -75,6 +75,7 @@ def square(task: Mapping[str, Any]) -> dict[str, Any]:
     return {"square": task["side"] ** 2}
 
 
+@pytest.mark.slow
 def test_work_is_done_once_for_the_same_settings(tmp_path: Path) -> None:
     out = Store(str(tmp_path))
     tasks = {"one": {"side": 2}, "other": {"side": 3}}

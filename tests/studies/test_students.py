@@ -50,6 +50,7 @@ def arguments(root: Path, *data: str, **more: object) -> argparse.Namespace:
     return argparse.Namespace(**{**given, **more})
 
 
+@pytest.mark.slow
 def test_the_shipped_plan_is_five_trainings_of_every_system(tmp_path: Path) -> None:
     plan = read_settings(study.Plan, SHIPPED)
     of = study.prepare(plan, arguments(tmp_path))

@@ -269,6 +269,7 @@ def test_parquet_is_read_whole_whatever_its_pages_hold(tmp_path: Path, cells: li
     assert read.number.tolist() == [at for at, cell in enumerate(cells, 1) if len(cell) <= 4096]
 
 
+@pytest.mark.slow
 def test_parquet_that_unpacks_to_more_than_any_table_is_refused_unread(tmp_path: Path) -> None:
     file = packed(tmp_path, ["a" * (300 << 20)], dictionary=False)
     assert file.stat().st_size < 1e6

@@ -66,6 +66,7 @@ def test_the_best_share_is_the_largest_of_those_that_nothing_beats(dev: dict[flo
     assert all(value < dev[share] or (value == dev[share] and other <= share) for other, value in dev.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.75])
 @pytest.mark.parametrize(("engine", "stage"), [("ddp", 0), ("deepspeed", 1), ("deepspeed", 3)])
 def test_the_mix_that_is_best_on_dev_is_exported(base: Path, engine: str, stage: int, share: float) -> None:
@@ -136,6 +137,7 @@ def test_a_window_of_gaps_moves_with_the_steps_where_dev_chooses_the_mix_alone(b
     assert curve(asked.rows) == curve(run(base, changed(**window), None)[0].rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "stage"), [("ddp", 0), ("deepspeed", 2), ("deepspeed", 3)])
 def test_a_resumed_run_exports_what_an_undisturbed_one_does(
     base: Path, tmp_path: Path, engine: str, stage: int

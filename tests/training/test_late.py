@@ -128,6 +128,7 @@ def test_the_term_of_the_tokens_is_multiple_negatives_ranking_of_sentence_transf
     assert float(loss.detach()) == pytest.approx(float(theirs(features, torch.zeros(6)).detach()), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_execution_changes_no_result(base: Path, data: TrainingSet) -> None:  # noqa: F811
     config = settings(loss=LENT | {"learn_temperature": True})
     one, many = (run(base, data, config, execution) for execution in (LARGE, SMALL))
@@ -141,6 +142,7 @@ def test_execution_changes_no_result(base: Path, data: TrainingSet) -> None:  # 
             assert [ours[name] for name in names] == pytest.approx(wanted, rel=20 * precision, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_resumes_step_for_step(base: Path, data: TrainingSet, tmp_path: Path) -> None:  # noqa: F811
     config = settings(dropout=0.1, negatives=1, balance={"rule": "gradnorm"}, curriculum={"rule": "window"})
     check_resumes(partial(run, base, data, config), tmp_path)

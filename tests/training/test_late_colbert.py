@@ -140,6 +140,7 @@ def test_the_projection_learns_as_the_highest_layer(start: Path) -> None:
     assert rates[id(module.network.projection[0].weight)] == highest == config.learning_rate  # type: ignore[index, union-attr]
 
 
+@pytest.mark.slow
 def test_learns_the_planted_signal_and_execution_changes_no_result(start: Path, tmp_path: Path) -> None:
     before = LateInteraction.load(str(start))
     config = settings(max_steps=30, loss={"in_batch": False})
@@ -162,6 +163,7 @@ def test_learns_the_planted_signal_and_execution_changes_no_result(start: Path, 
     assert losses(run(start, data, deep, SMALL)) == pytest.approx(wanted, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_resumes_step_for_step(start: Path, data: TrainingSet, tmp_path: Path) -> None:
     config = settings(dropout=0.1, negatives=1, balance={"rule": "gradnorm"}, curriculum={"rule": "window"})
     check_resumes(partial(run, start, data, config), tmp_path)

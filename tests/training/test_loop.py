@@ -208,6 +208,7 @@ def test_micro_batches_change_no_step(base: Path) -> None:
     assert one.best_step == many.best_step == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "offload"), [(1, "optimizer"), (2, "optimizer"), (3, "parameters")])
 def test_offloading_changes_no_step_and_resumes_either_way(
     base: Path, tmp_path: Path, stage: int, offload: Offload

@@ -84,6 +84,7 @@ def train_in_little_memory(folder: str) -> tuple[str, int]:
     return str(caught.value.remedy), len(rows)
 
 
+@pytest.mark.slow
 def test_a_step_that_does_not_fit_on_this_machine_names_the_settings(tmp_path: Path) -> None:
     folder = str(write_tiny_bert(tmp_path))
     # a process of its own: what earlier tests freed here may still be the process's, and a limit does not count it
@@ -116,6 +117,7 @@ print(outside, within, kept, held())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="another C library than glibc")
 def test_freed_memory_is_kept_while_training_and_given_back_after() -> None:
     told = subprocess.run([sys.executable, "-c", _FAULTS], capture_output=True, text=True, check=True).stdout

@@ -55,6 +55,7 @@ def values(rows: list[Row], name: str) -> list[float]:
     return [float(value) for value in found if value is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_its_loss_is_finite_and_its_terms_fall(base: Path, name: str) -> None:
     rows = carried_out(base, name).rows
@@ -91,6 +92,7 @@ def test_regression_reads_every_rated_document_where_it_has_weight(base: Path, n
     assert (batch.mask_BK.shape[1] > 7) == (alpha > 0.0)
 
 
+@pytest.mark.slow
 def test_their_own_terms_are_in_force(base: Path) -> None:
     logs: dict[str, list[Row]] = {name: carried_out(base, name).rows for name in RECIPES}
     alphas: dict[str, Any] = {name: values(rows, "alpha") for name, rows in logs.items()}
