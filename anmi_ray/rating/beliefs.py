@@ -87,14 +87,14 @@ def worth(
 ) -> Worth:
     """Return the evidence of a bucket's answers about the order in which candidates were retrieved."""
     fitted = _fit(judgments, comparisons, candidates, globals_, config)
-    found = Worth(np.zeros(_SCORES), np.zeros((_SCORES, _SCORES)))
+    evidence = Worth(np.zeros(_SCORES), np.zeros((_SCORES, _SCORES)))
     for query in _queries(fitted, candidates) if fitted is not None else ():
-        given = query.prior[:, None] * query.scores
+        weighted = query.prior[:, None] * query.scores
         covariance = np.linalg.inv(query.answers + np.diag(query.prior))
-        pull = given.T @ (query.mean - query.prior_mean)
-        precision = given.T @ query.scores - given.T @ covariance @ given
-        found = Worth(found.pull + pull, found.precision + precision)
-    return found
+        pull = weighted.T @ (query.mean - query.prior_mean)
+        precision = weighted.T @ query.scores - weighted.T @ covariance @ weighted
+        evidence = Worth(evidence.pull + pull, evidence.precision + precision)
+    return evidence
 
 
 def beliefs(
@@ -116,17 +116,17 @@ def beliefs(
     for q, query in enumerate(_queries(fitted, candidates)):
         variance = 1.0 / query.prior
         moved = query.scores @ np.asarray(slopes)
-        told = moved != 0.0
-        square = float(np.mean(moved[told] ** 2)) if told.any() else 0.0
-        explained = np.where(told, np.minimum(square, _MOST * variance), 0.0)
+        informed = moved != 0.0
+        square = float(np.mean(moved[informed] ** 2)) if informed.any() else 0.0
+        explained = np.where(informed, np.minimum(square, _MOST * variance), 0.0)
         prior = 1.0 / (variance - explained)
         covariance = np.linalg.inv(query.answers + np.diag(prior)).astype(np.float64)
-        said = query.answers @ query.mean + query.prior * (query.mean - query.prior_mean)  # the answers' own pull
+        answers_pull = query.answers @ query.mean + query.prior * (query.mean - query.prior_mean)
         expected = query.prior_mean + (np.sqrt(explained / square) * moved if square else 0.0)
         yield QueryBeliefs(
             games.query_ids[q].tobytes(),
             games.doc_ids[query.at],
-            covariance @ (said + prior * expected),
+            covariance @ (answers_pull + prior * expected),
             covariance,
             games.positive[query.at],
             query.strength,
@@ -147,9 +147,9 @@ def _queries(fitted: Gaussian, candidates: pa.Table) -> Iterator[_Query]:
     games = target.games
     pair, _ = games.pairs()
     keys = np.hstack([games.query_ids[games.query_of_doc], games.doc_ids])
-    known = np.hstack([id_matrix(candidates[name]) for name in ("query_id", "doc_id")])
+    candidate_keys = np.hstack([id_matrix(candidates[name]) for name in ("query_id", "doc_id")])
     # what was not retrieved comes after all that was
-    ranks = pc.fill_null(candidates["rank"], np.iinfo(np.int32).max).to_numpy()[positions(keys, known)]
+    ranks = pc.fill_null(candidates["rank"], np.iinfo(np.int32).max).to_numpy()[positions(keys, candidate_keys)]
     for q in range(games.queries):
         at = slice(games.doc_start[q], games.doc_start[q + 1])
         played = slice(games.game_start[q], games.game_start[q + 1])

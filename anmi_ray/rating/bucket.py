@@ -79,22 +79,22 @@ def rate_games(
     """
     if not games.queries:
         return RateResult(records.RATING.empty(), records.FIT.empty(), records.GAP.empty(), records.REJECT.empty())
-    solution, found = approximate(games, globals_, config, threads)
-    target = found.posterior
+    solution, fitted = approximate(games, globals_, config, threads)
+    target = fitted.posterior
     games = target.games
     parts = diagnostics.components(games)
-    centred, to, uncertain = averaged(found, parts.component, globals_, config, (top, confirmed), threads)
-    told = target if pairs is None else globals_.posterior(pairs)
+    centred, to, uncertain = averaged(fitted, parts.component, globals_, config, (top, confirmed), threads)
+    by_pair = target if pairs is None else globals_.posterior(pairs)
     return RateResult(
         _ratings(target, globals_.model, centred, parts.component, uncertain),
-        _fits(found, told, globals_.model, centred, parts, solution, threads),
+        _fits(fitted, by_pair, globals_.model, centred, parts, solution, threads),
         _gaps(games, globals_.model, to, uncertain),
         records.REJECT.empty(),
     )
 
 
 def averaged(
-    found: Gaussian,
+    fitted: Gaussian,
     component: np.ndarray,
     globals_: Globals,
     config: RateConfig,
@@ -105,12 +105,12 @@ def averaged(
 
     Where the prior's sd is a default, these are the moments of the mixture over its possible values.
     """
-    games = found.posterior.games
+    games = fitted.posterior.games
     spreads = globals_.spreads
     if spreads is None:
-        centred = centre(games, component, found.mean)
+        centred = centre(games, component, fitted.mean)
         to = anchors(games, centred, *anchored)
-        return centred, to, errors(found, component, to, threads)
+        return centred, to, errors(fitted, component, to, threads)
     fits = [approximate(games, replace(globals_, sigma0=sd), config, threads)[1] for sd, _ in spreads]
     ratings = [centre(games, component, fit.mean) for fit in fits]
 
@@ -123,12 +123,12 @@ def averaged(
 
     centred = mean(ratings)
     to = anchors(games, centred, *anchored)
-    each = [errors(fit, component, to, threads) for fit in fits]
-    gaps = [one.gap for one in each]
-    uncertain = each[0]._replace(
-        std_err=spread(ratings, [one.std_err for one in each]),
+    all_errors = [errors(fit, component, to, threads) for fit in fits]
+    gaps = [error.gap for error in all_errors]
+    uncertain = all_errors[0]._replace(
+        std_err=spread(ratings, [error.std_err for error in all_errors]),
         gap=mean(gaps),
-        gap_se=spread(gaps, [one.gap_se for one in each]),
+        gap_se=spread(gaps, [error.gap_se for error in all_errors]),
     )
     return centred, to, uncertain
 
@@ -168,7 +168,7 @@ def _ratings(target: Posterior, model: Model, centred: Floats, component: np.nda
 
 
 def _fits(
-    found: Gaussian,
+    fitted: Gaussian,
     target: Posterior,
     model: Model,
     centred: Floats,
@@ -186,7 +186,7 @@ def _fits(
             "iterations": solution.iterations,
             "gradient_norm": solution.gradient_norm,
             "converged": solution.converged,
-            "estimate": np.where(found.propagated, "mean", "mode"),
+            "estimate": np.where(fitted.propagated, "mean", "mode"),
             "components": parts.count.astype(np.int32),
             **graph._asdict(),
             "cycle_rate": pa.array(graph.cycle_rate, from_pandas=True),  # NaN, where there is no triad, becomes null

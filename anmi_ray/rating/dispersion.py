@@ -54,7 +54,7 @@ def pooled_dispersion(posterior: Posterior, latent: Floats, component: NDArray[n
     w = games.w[left.game]
     w = per_pair(np.where(forward, w, 1.0 - w))
     mean, square, noise = np.zeros((3, len(w)))
-    for weight, outcome, spread in foretold(posterior.likelihood, left):
+    for weight, outcome, spread in predictions(posterior.likelihood, left):
         predicted = per_pair(np.where(forward, outcome, 1.0 - outcome))
         mean += weight * predicted
         square += weight * predicted * predicted
@@ -94,16 +94,16 @@ def leave_one_pair_out(posterior: Posterior, latent: Floats, component: NDArray[
     pair, sign = games.pairs()
     x, g, c = linearise(posterior, latent)
     variance = game_variances(posterior, c, component, threads)
-    left = 1.0 - np.bincount(pair, c)[pair] * variance
-    usable = np.flatnonzero(left > 1e-6)
-    without = variance[usable] / left[usable]
+    freedom = 1.0 - np.bincount(pair, c)[pair] * variance
+    usable = np.flatnonzero(freedom > 1e-6)
+    without = variance[usable] / freedom[usable]
     pull = np.bincount(pair, sign * g)[pair]
     gap = x[usable] - sign[usable] * without * pull[usable]
     width = np.copysign(np.sqrt(without), sign[usable])  # one draw of the pair's gap moves its games together
     return LeftOut(usable, np.unique(pair[usable], return_inverse=True)[1], sign[usable], gap, width)
 
 
-def foretold(like: Likelihood, left: LeftOut) -> Iterator[tuple[float, Floats, Floats]]:
+def predictions(like: Likelihood, left: LeftOut) -> Iterator[tuple[float, Floats, Floats]]:
     """(weight, mean, variance of one answer [G]) at every node of a quadrature over the predicted gaps."""
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         yield weight, *moments(like, left.gap + left.width * node)

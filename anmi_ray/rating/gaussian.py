@@ -113,11 +113,11 @@ def _pairs(posterior: Posterior, pair: Longs, sign: Longs) -> GamesByPair:
     games = posterior.games
     order = np.argsort(pair, kind="stable")
     start = np.searchsorted(pair[order], np.arange(pair.max(initial=-1) + 2))
-    one = order[start[:-1]]
-    low = np.minimum(games.first[one], games.second[one])
-    high = np.maximum(games.first[one], games.second[one])
+    game = order[start[:-1]]
+    low = np.minimum(games.first[game], games.second[game])
+    high = np.maximum(games.first[game], games.second[game])
     return GamesByPair(
-        np.searchsorted(games.query_of_game[one], np.arange(games.queries + 1)),
+        np.searchsorted(games.query_of_game[game], np.arange(games.queries + 1)),
         low.view(np.uint32), high.view(np.uint32), start, order, sign[order].astype(np.float64),
     )  # fmt: skip
 
@@ -143,10 +143,10 @@ def _propagate_all(like, flat, pairs, begin, stop, mean, weight, pull, propagate
         d1 = flat.doc_start[q + 1]
         k0 = pairs.start[q]
         k1 = pairs.start[q + 1]
-        one = one_query(flat, q)
+        raw = one_query(flat, q)
         k = k1 - k0
-        if d1 - d0 <= DENSE_DOCUMENTS and one.precision.min() > 0.0:
-            query = OneQuery(pairs.low[k0:k1], pairs.high[k0:k1], one.w, one.m, one.offset, one.mean, one.precision)
+        if d1 - d0 <= DENSE_DOCUMENTS and raw.precision.min() > 0.0:
+            query = OneQuery(pairs.low[k0:k1], pairs.high[k0:k1], raw.w, raw.m, raw.offset, raw.mean, raw.precision)
             factors = Factors(weight[k0:k1], pull[k0:k1], rows[0, :k], rows[1, :k], rows[2, :k])
             played = pairs.games[k0 : k1 + 1], pairs.game, pairs.sign, flat.game_start[q]
             propagated[q] = _propagate(like, query, played, mean[d0:d1], factors, memory)

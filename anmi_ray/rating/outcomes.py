@@ -141,20 +141,20 @@ def with_anchors(preferences: Preferences, source: pa.Table | Rows, one_query: b
     n = len(preferences.documents)
     o = preferences.outcomes
     q, d = (
-        pc.fill_null(pc.index_in(column, value_set=known), -1).to_numpy(zero_copy_only=False).astype(np.int64)
-        for column, known in ((query, preferences.queries), (rows.text("doc_id"), preferences.documents))
+        pc.fill_null(pc.index_in(column, value_set=ids), -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        for column, ids in ((query, preferences.queries), (rows.text("doc_id"), preferences.documents))
     )
     rated = o.players(n)
-    found = (q >= 0) & (d >= 0) & np.isin(q * n + d, rated)
-    missing = int(np.sum(~found)) + rows.refused.num_rows
-    if not found.any():
+    is_rated = (q >= 0) & (d >= 0) & np.isin(q * n + d, rated)
+    missing = int(np.sum(~is_rated)) + rows.refused.num_rows
+    if not is_rated.any():
         raise DataError(
             f"none of its {missing:,} rows names a rated document",
             rows.place,
             "give query_id and doc_id as written in the preferences",
         )
-    return replace(preferences, anchors=np.unique((q * n + d)[found])), missing
+    return replace(preferences, anchors=np.unique((q * n + d)[is_rated])), missing
 
 
-def _rank(column: pa.Array, known: pa.Array) -> Longs:
-    return pc.index_in(column, value_set=known).to_numpy(zero_copy_only=False).astype(np.int64)
+def _rank(column: pa.Array, ids: pa.Array) -> Longs:
+    return pc.index_in(column, value_set=ids).to_numpy(zero_copy_only=False).astype(np.int64)

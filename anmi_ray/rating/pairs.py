@@ -107,16 +107,16 @@ def read_games(
     weight_J = np.array([(weights or {}).get(name, 1.0) for name in judges])
     w, answers, inconsistent = combine_orders(p_CJ2, inconsistent_strength, weight_J)
 
-    known = (first >= 0) & (second >= 0)
-    used = np.flatnonzero(known & (answers > 0.0))
+    are_candidates = (first >= 0) & (second >= 0)
+    used = np.flatnonzero(are_candidates & (answers > 0.0))
     used = used[np.lexsort((second[used], first[used]))]
     games, rated = _games(doc_keys, positive, first[used], second[used], w[used], answers[used], inconsistent[used])
     if single_answers:
         games = _single(games, p_CJ2[used], judges, weight_J, single_answers is True)
 
     pair_ids = id_matrix(comparisons["comparison_id"])
-    silent = np.flatnonzero(known & (answers <= 0.0))
-    foreign = np.flatnonzero(~known)
+    silent = np.flatnonzero(are_candidates & (answers <= 0.0))
+    foreign = np.flatnonzero(~are_candidates)
     failures = [f"{n} judgments, none with an answer" if n else "not judged" for n in failed_C[silent].tolist()]
     rejects = [
         _rejects(query_C[silent], pair_ids[silent], "no answer", failures),
@@ -131,7 +131,7 @@ def _single(games: Games, p_PJ2: Floats, judges: tuple[str, ...], weight_J: Floa
     """Return each answer p_a[P, J, order] as a separate game with a known presentation order."""
     game, judge, order = np.nonzero(~np.isnan(p_PJ2) & (weight_J > 0.0)[:, None])
     both_PJ = np.asarray(~np.isnan(p_PJ2).any(axis=2), dtype=np.bool_)
-    told = every | both_PJ[game, judge]
+    order_known = every | both_PJ[game, judge]
     per_query = np.bincount(games.query_of_game[game], minlength=games.queries)
     return replace(
         games,
@@ -143,7 +143,7 @@ def _single(games: Games, p_PJ2: Floats, judges: tuple[str, ...], weight_J: Floa
         inconsistent=games.inconsistent[game],
         judges=judges,
         judge=judge.astype(np.int32),
-        shown=np.where(told, np.where(order == 0, 1, -1), 0).astype(np.int8),
+        shown=np.where(order_known, np.where(order == 0, 1, -1), 0).astype(np.int8),
     )
 
 
@@ -173,11 +173,11 @@ def _answers(judgments: pa.Table, comparisons: pa.Table) -> tuple[Floats, tuple[
     judge = pc.index_in(judgments["judge"], value_set=names).to_numpy().astype(np.int64)
     order = pc.equal(judgments["order"], "ba").to_numpy().astype(np.int64)
     p_a = pc.fill_null(judgments["p_a"], float("nan")).to_numpy()
-    known = pair >= 0
+    known_pair = pair >= 0
     p_CJ2 = np.full((comparisons.num_rows, len(names), 2), np.nan)
-    p_CJ2[pair[known], judge[known], order[known]] = p_a[known]
-    failed = np.bincount(pair[known & np.isnan(p_a)], minlength=comparisons.num_rows)
-    stray = np.flatnonzero(~known)
+    p_CJ2[pair[known_pair], judge[known_pair], order[known_pair]] = p_a[known_pair]
+    failed = np.bincount(pair[known_pair & np.isnan(p_a)], minlength=comparisons.num_rows)
+    stray = np.flatnonzero(~known_pair)
     rejects = _rejects(
         id_matrix(judgments["query_id"])[stray],
         id_matrix(judgments["comparison_id"])[stray],
@@ -252,7 +252,7 @@ def hide_positives(candidates: pa.Table, share: float) -> pa.Table:
     place = np.arange(len(rows)) - (np.cumsum(count) - count)[query[order]]
     most = count if share == 1 else count - 1
     hidden = order[place < np.minimum(np.floor(share * count), most)[query[order]]]
-    known = candidates["is_positive"].to_numpy().copy()
-    known[rows[hidden]] = False
+    is_positive = candidates["is_positive"].to_numpy().copy()
+    is_positive[rows[hidden]] = False
     at = candidates.schema.get_field_index("is_positive")
-    return candidates.set_column(at, candidates.schema.field(at), pa.array(known))
+    return candidates.set_column(at, candidates.schema.field(at), pa.array(is_positive))

@@ -185,13 +185,13 @@ def empirical_bayes(
 
     `offsets` float64[J]: how far each judge leans towards what it is shown first, latent units; None is zero.
     """
-    given = np.zeros(len(games.judges)) if offsets is None else offsets
-    origin = np.concatenate([_parameters(start), given])
+    leaning_start = np.zeros(len(games.judges)) if offsets is None else offsets
+    origin = np.concatenate([_parameters(start), leaning_start])
     if free.sigma0:
         origin[0] = max(origin[0], math.log(_START))
-    moved = np.concatenate([[free.sigma0, free.mean_factor, free.sd_factor], np.full(len(given), free.offsets)])
+    moved = np.concatenate([[free.sigma0, free.mean_factor, free.sd_factor], np.full(len(leaning_start), free.offsets)])
     bounds = np.array(
-        [np.log(SIGMA0_BOUNDS), MEAN_FACTOR_BOUNDS, np.log(SD_FACTOR_BOUNDS), *[OFFSET_BOUNDS] * len(given)]
+        [np.log(SIGMA0_BOUNDS), MEAN_FACTOR_BOUNDS, np.log(SD_FACTOR_BOUNDS), *[OFFSET_BOUNDS] * len(leaning_start)]
     )[moved]
     modes = latent
     documents = len(games.doc_ids)

@@ -164,7 +164,7 @@ def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
     if config.prior is None:
         refuse_without_maximum(games)
     games = bounded(games, SAMPLE_DOCUMENTS)
-    asked = config
+    original = config
     parts = components(games)
     config = with_defaults(games, config, parts)
     if config.prior is None and isinstance(config.dispersion, str) and len(without_maximum(games)):
@@ -176,7 +176,7 @@ def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
         )
     positives = int(games.positive.sum())
     fitted = config.positive_prior == "fitted" and positives >= MIN_POSITIVES and config.prior is not None
-    sample = _Sample(games, asked, config, parts, threads)
+    sample = _Sample(games, original, config, parts, threads)
     free = Free(config.prior == "empirical-bayes", fitted, offsets=bool(config.judge_offsets))
     state = _settle(sample, _first_state(sample), free)
     spread = False
@@ -188,7 +188,7 @@ def globals_of(games: Games, config: RateConfig, threads: int = 1) -> Globals:
         spread = inside and wide_value - narrow_value > SPREAD_GAIN * positives
         if spread:
             state = _settle(sample, wide, wider)
-    if config.prior == asked.prior or state.shape is None:
+    if config.prior == original.prior or state.shape is None:
         return _globals(sample, state, positives, fitted, spread)
     offset = games.offset(state.leaning)
     spreads = weighted_spreads(games, parts, state.like, state.dispersion, state.shape, offset, config)
@@ -261,15 +261,15 @@ def _settle(sample: _Sample, state: _State, free: Free) -> _State:
         if state.dispersion_how != "pooled":
             state = replace(state, dispersion=estimate)
             continue
-        given = math.log(state.dispersion)
-        got = math.log(estimate)
-        if abs(got - given) <= _SETTLED and width_settled:
+        log_used = math.log(state.dispersion)
+        log_estimate = math.log(estimate)
+        if abs(log_estimate - log_used) <= _SETTLED and width_settled:
             return state
         # a larger φ gives a smaller σ0, which gives a smaller φ: the plain iteration swings, so steps are shortened
-        slope = -0.6 if before is None or given == before[0] else (got - before[1]) / (given - before[0])
-        before = (given, got)
-        step = (got - given) / (1.0 - min(0.5, max(-2.0, slope)))
-        state = replace(state, dispersion=math.exp(given + step))
+        slope = -0.6 if before is None or log_used == before[0] else (log_estimate - before[1]) / (log_used - before[0])
+        before = (log_used, log_estimate)
+        step = (log_estimate - log_used) / (1.0 - min(0.5, max(-2.0, slope)))
+        state = replace(state, dispersion=math.exp(log_used + step))
     return replace(state, dispersion_how=f"{state.dispersion_how}, not settled after {_ROUNDS} rounds")
 
 
@@ -281,9 +281,9 @@ def _fit_prior(sample: _Sample, state: _State, free: Free) -> tuple[_State, floa
         offset = games.offset(state.leaning)
         at = log_marginal(games, state.like, m, state.shape, state.latent, offset, sample.threads)
         return replace(state, latent=at.latent), at.value
-    found = empirical_bayes(games, state.like, m, state.shape, free, state.latent, state.leaning, sample.threads)
-    fitted = replace(state, shape=found.shape, latent=found.latent, at_bound=found.at_bound, leaning=found.offsets)
-    return fitted, found.log_marginal
+    fit = empirical_bayes(games, state.like, m, state.shape, free, state.latent, state.leaning, sample.threads)
+    fitted = replace(state, shape=fit.shape, latent=fit.latent, at_bound=fit.at_bound, leaning=fit.offsets)
+    return fitted, fit.log_marginal
 
 
 def _fit_tie_width(sample: _Sample, state: _State) -> tuple[_State, bool]:
@@ -298,10 +298,10 @@ def _fit_tie_width(sample: _Sample, state: _State) -> tuple[_State, bool]:
         like = state.like._replace(width=math.exp(log_value))
         return -log_marginal(games, like, m, state.shape, state.latent, offset, sample.threads).value
 
-    found: Any = optimize.minimize_scalar(
+    minimum: Any = optimize.minimize_scalar(
         loss, bounds=np.log(WIDTH_BOUNDS), method="bounded", options={"xatol": _PRECISE}
     )
-    width = math.exp(found.x)
+    width = math.exp(minimum.x)
     settled = abs(math.log(width / state.like.width)) <= 5.0 * _SETTLED
     return replace(state, like=state.like._replace(width=width)), settled
 

@@ -95,10 +95,10 @@ def _lambda2(row, other):
         beta[k] = length = math.sqrt(dot(product, product))
         last = k == steps - 1 or length < _CHANGE * n
         if last or k % _WINDOW == _WINDOW - 1:
-            found = _smallest_eigenvalue(alpha[: k + 1], beta[:k])
-            if last or ritz - found < min(_CHANGE * n, _RELATIVE_CHANGE * found):
-                return found
-            ritz = found
+            estimate = _smallest_eigenvalue(alpha[: k + 1], beta[:k])
+            if last or ritz - estimate < min(_CHANGE * n, _RELATIVE_CHANGE * estimate):
+                return estimate
+            ritz = estimate
     return ritz
 
 

@@ -56,17 +56,17 @@ def anchors(games: Games, latent: Floats, top: int = 1, confirmed: Flags | None 
     those that are `confirmed` bool[D].
     """
     query = games.query_of_doc
-    known = np.bincount(query[games.positive], minlength=games.queries) > 0
+    has_positive = np.bincount(query[games.positive], minlength=games.queries) > 0
     best = np.lexsort((-latent, query))
     rank = np.arange(len(best)) - games.doc_start[query]  # sorting left every query's documents in their rows
     chosen = games.positive.copy()
-    chosen[best[(rank < top) & ~known[query]]] = True
+    chosen[best[(rank < top) & ~has_positive[query]]] = True
     if confirmed is not None:
-        chosen |= confirmed & ~known[query]
+        chosen |= confirmed & ~has_positive[query]
     where = np.flatnonzero(chosen)
     counts = np.bincount(query[where], minlength=games.queries)
     start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return GapAnchors(start, (where - games.doc_start[query[where]]).astype(np.int32), known)
+    return GapAnchors(start, (where - games.doc_start[query[where]]).astype(np.int32), has_positive)
 
 
 def errors(approximation: Gaussian, component: NDArray[np.int32], to: GapAnchors, threads: int = 1) -> Errors:
@@ -84,13 +84,13 @@ def errors(approximation: Gaussian, component: NDArray[np.int32], to: GapAnchors
     row_start = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
     total = int(row_start[-1])
     gap_anchor, gap_doc = np.empty((2, total), np.int64)
-    found = Errors(np.empty(len(games.doc_ids)), gap_anchor, gap_doc, *np.empty((2, total)))
+    result = Errors(np.empty(len(games.doc_ids)), gap_anchor, gap_doc, *np.empty((2, total)))
 
     def part(begin: int, stop: int) -> None:
-        _errors_all(flat, begin, stop, approximation.mean, weight, component, to, row_start, found)
+        _errors_all(flat, begin, stop, approximation.mean, weight, component, to, row_start, result)
 
     over_queries(games, threads, part)
-    return found
+    return result
 
 
 def game_variances(posterior: Posterior, weight: Floats, component: NDArray[np.int32], threads: int = 1) -> Floats:
@@ -120,7 +120,7 @@ def _game_variances_all(flat, begin, stop, weight, component, variance):
 
 
 @compiled
-def _errors_all(flat, begin, stop, latent, weight, component, to, row_start, found):
+def _errors_all(flat, begin, stop, latent, weight, component, to, row_start, result):
     documents, games = largest(flat, begin, stop)
     work = workspace(documents, games)
     dense = min(documents, DENSE_DOCUMENTS)
@@ -138,16 +138,16 @@ def _errors_all(flat, begin, stop, latent, weight, component, to, row_start, fou
         own = weight[flat.game_start[q] : flat.game_start[q + 1]]
         if n <= DENSE_DOCUMENTS:
             x, _ = covariance_root(query, own, c, root, inverse)
-            _dense_errors(x, c, anchors_of, work, found.std_err[d0:d1], found.gap_se[rows])
+            _dense_errors(x, c, anchors_of, work, result.std_err[d0:d1], result.gap_se[rows])
         else:
-            _solved_errors(query, own, c, anchors_of, work, found.std_err[d0:d1], found.gap_se[rows])
+            _solved_errors(query, own, c, anchors_of, work, result.std_err[d0:d1], result.gap_se[rows])
         row = row_start[q]
         for a in anchors_of:
             for i in range(n):
                 if i != a:
-                    found.gap_anchor[row] = d0 + a
-                    found.gap_doc[row] = d0 + i
-                    found.gap[row] = e[a] - e[i]
+                    result.gap_anchor[row] = d0 + a
+                    result.gap_doc[row] = d0 + i
+                    result.gap[row] = e[a] - e[i]
                     row += 1
 
 
