@@ -214,7 +214,7 @@ def done() -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("page", RUNNABLE)
+@pytest.mark.parametrize("page", [pytest.param(x, marks=pytest.mark.long if "tune" in x else ()) for x in RUNNABLE])
 def test_commands_do_what_the_page_says(
     page: str, workplace: Path, done: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,7 +40,7 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.ray
 class TestTwoNodesOfEightCpus:
     def test_shards_and_buckets_are_in_flight_on_both(self, two_nodes: dict[str, Any]) -> None:

@@ -99,6 +99,7 @@ def engines() -> list[int]:
     return found
 
 
+@pytest.mark.long  # tests/judging/test_vllm.py checks the same through a server
 def test_probabilities_are_the_models_own(ray_local: None, setting: Setting) -> None:
     total = 2 * (66 + 28)
     first = setting.ask()
