@@ -98,8 +98,8 @@ class ActorPool:
         """`tasks.run_buckets` by the worker's method of (artifact, bucket, *args); args go to the object store once."""
 
         def commit(missing: list[int]) -> Iterator[tuple[int, list[Flow]]]:
-            held = [ray.put(arg) for arg in args]
-            return self.over(method, {bucket: (artifact, bucket, *held) for bucket in missing})
+            references = [ray.put(arg) for arg in args]
+            return self.over(method, {bucket: (artifact, bucket, *references) for bucket in missing})
 
         return seal_buckets(self._context, artifact, seal, commit)
 
@@ -125,7 +125,7 @@ class ActorPool:
             [reference], _ = ray.wait(list(self._under_way), num_returns=1)
             actor, bucket = self._under_way.pop(reference)
             try:
-                found = ray.get(reference)
+                result = ray.get(reference)
             except RayActorError:
                 self._actors.remove(actor)
                 died[bucket] += 1
@@ -139,7 +139,7 @@ class ActorPool:
                 died[_START] = 0  # over a long run many may be lost
                 continue
             left -= 1
-            yield bucket, found
+            yield bucket, result
 
 
 def scorers(execution: ExecutionConfig) -> Carrier:
@@ -155,9 +155,9 @@ class _Scorer:
             return task(*args)
 
 
-def _full(said: str) -> ConfigError:
+def _full(cause: str) -> ConfigError:
     return ConfigError(
-        f"a GPU's memory does not hold the model and a batch: {said}",
+        f"a GPU's memory does not hold the model and a batch: {cause}",
         "execution.score.gpus",
         "raise it, so that fewer scorers share a GPU, or have texts cut shorter by max_tokens",
     )

@@ -35,8 +35,8 @@ def check_room(need: Need, notice: Callable[[str], None], at_once: int = 1, grow
     fitting = room(selected, need.each)
     if fitting >= need.count:
         if fitting < at_once * need.count:
-            there = int(fitting) // need.count
-            notice(f"there is room for {there} of {at_once} at once ({need.place}), the others wait for them")
+            fit = int(fitting) // need.count
+            notice(f"there is room for {fit} of {at_once} at once ({need.place}), the others wait for them")
         return
     short = _said(need, selected, len(nodes), fitting)
     if grows and may_grow(need.each, need.count):
@@ -112,7 +112,7 @@ def _largest_cpus(execution: ExecutionConfig) -> int:
     if execution.cpus:
         return execution.cpus
     config: Any = state.get_cluster_config()
-    groups = [] if config is None else [(one.max_count, dict(one.resources)) for one in config.node_group_configs]
+    groups = [] if config is None else [(group.max_count, dict(group.resources)) for group in config.node_group_configs]
     most = largest([(count, has) for count, has in groups if not has.get("GPU")], {"CPU": 1.0})
     return max(int(most), _there("CPU")) if 0 < most < math.inf else 0
 
@@ -160,24 +160,24 @@ def _said(need: Need, nodes: Sequence[Mapping[str, float]], of: int, fitting: fl
     gpu = next((name.removeprefix(GPU_TYPE) for name in need.each if name.startswith(GPU_TYPE)), None)
     amounts = {name: amount for name, amount in need.each.items() if not name.startswith(GPU_TYPE)}
     each = ", ".join(f"{amount:g} {gpu if gpu and name == 'GPU' else name}" for name, amount in amounts.items())
-    there = [f"{sum(node.get(name, 0.0) for node in nodes):g} {name}" for name in amounts]
+    available = [f"{sum(node.get(name, 0.0) for node in nodes):g} {name}" for name in amounts]
     if gpu:
-        there.append(f"of the GPUs {_kinds(nodes) or 'none'}")
+        available.append(f"of the GPUs {_kinds(nodes) or 'none'}")
     where = f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}"
     if need.selector:
         where += f" of {of} labelled {selector_text(dict(need.selector))}"
     count = f"1 {need.worker} of" if need.count == 1 else f"{need.count} {need.worker}s of"
-    return f"{count} {each} each: there is room for {int(fitting)} ({', '.join(there)} on {where})"
+    return f"{count} {each} each: there is room for {int(fitting)} ({', '.join(available)} on {where})"
 
 
 def _kinds(nodes: Sequence[Mapping[str, float]]) -> str:
     """Describe the GPUs by type."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for node in nodes:
         if gpus := node.get("GPU", 0.0):
             names = [name.removeprefix(GPU_TYPE) for name in node if name.startswith(GPU_TYPE)]
-            found["/".join(sorted(names)) or "unknown type"] += int(gpus)
-    return ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
+            counts["/".join(sorted(names)) or "unknown type"] += int(gpus)
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
 
 
 def _remedies(
@@ -185,13 +185,13 @@ def _remedies(
 ) -> list[str]:
     """Return the setting to change so that it fits."""
     if need.selector and not selected:
-        known = {f"{key}={value}" for node in nodes for key, value in node["Labels"].items() if "ray.io/" not in key}
-        said = f"the labels that are there are {', '.join(sorted(known))}" if known else "no node has labels"
-        return [f"correct {need.labels} ({said})"]
+        labels = {f"{key}={value}" for node in nodes for key, value in node["Labels"].items() if "ray.io/" not in key}
+        explanation = f"the labels that are there are {', '.join(sorted(labels))}" if labels else "no node has labels"
+        return [f"correct {need.labels} ({explanation})"]
     if "GPU" in need.each and not any(node.get("GPU") for node in selected):
         return [f"set {need.gpu}"] if need.gpu else []
-    wanted = [name for name in need.each if name.startswith(GPU_TYPE)]
-    if wanted and not any(node.get(wanted[0]) for node in selected):
+    gpu_types = [name for name in need.each if name.startswith(GPU_TYPE)]
+    if gpu_types and not any(node.get(gpu_types[0]) for node in selected):
         return [f"set {need.kind} to what is there, or leave it out"]
     remedies = [f"lower {need.number} to {fitting}"] if fitting and need.number else []
     return [*remedies, f"lower {need.size}"] if need.size else remedies

@@ -43,10 +43,10 @@ class RayCheckpoints:
         """Return the names, newest first; they begin with the step."""
         selector = pafs.FileSelector(self._folder, allow_not_found=True)
         try:
-            found = self._filesystem.get_file_info(selector)
+            entries = self._filesystem.get_file_info(selector)
         except OSError as error:
             raise from_os_error(error, public_root(self._storage)) from error
-        folders = (info.base_name for info in found if info.type is pafs.FileType.Directory)
+        folders = (info.base_name for info in entries if info.type is pafs.FileType.Directory)
         return sorted((name for name in folders if name.startswith("checkpoint_")), reverse=True)
 
     def open(self, name: str) -> Path:
@@ -117,12 +117,12 @@ def mend_list(storage: str, notice: Callable[[str], None]) -> None:
         return
     try:
         with files.open_input_stream(path) as stream:
-            names = [one["checkpoint_dir_name"] for one in json.loads(stream.read())["checkpoint_results"]]
+            names = [entry["checkpoint_dir_name"] for entry in json.loads(stream.read())["checkpoint_results"]]
     except (ValueError, KeyError, TypeError):
         wrong = "it cannot be read"
     else:
-        found = files.get_file_info([f"{folder}/{name}" for name in names])
-        missing = [info.base_name for info in found if info.type is not pafs.FileType.Directory]
+        entries = files.get_file_info([f"{folder}/{name}" for name in names])
+        missing = [info.base_name for info in entries if info.type is not pafs.FileType.Directory]
         if not missing:
             return
         wrong = f"{missing[0]} is missing"

@@ -47,8 +47,8 @@ def make(
     context.progress(done, count, unit)
     with our_errors(artifact.stage):
         calls = ((index, task, (artifact, index, *args)) for index in missing)
-        for index, found in by(context, calls, cores, what=what):
-            returned[index] = found
+        for index, result in by(context, calls, cores, what=what):
+            returned[index] = result
             done += 1
             context.progress(done, count, unit)
     return returned

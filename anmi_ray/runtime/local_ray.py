@@ -39,17 +39,17 @@ def start(execution: ExecutionConfig) -> None:
     for name, value in {**environment.WORKERS, **_ENVIRONMENT}.items():
         os.environ.setdefault(name, value)
     os.environ.pop("RAY_ADDRESS", None)
-    said = ""
+    cause = ""
     for number in range(1, _STARTS + 1):
         try:
             _init(execution)
             return
         except Exception as error:
             _end_what_is_left()
-            said = first_line(error)
-            if isinstance(error, ValueError) and "object store" in said:
-                raise ConfigError(said, "execution.object_store_gb", "give Ray a size that it takes") from None
-            if isinstance(error, OSError) and "AF_UNIX" in said:
+            cause = first_line(error)
+            if isinstance(error, ValueError) and "object store" in cause:
+                raise ConfigError(cause, "execution.object_store_gb", "give Ray a size that it takes") from None
+            if isinstance(error, OSError) and "AF_UNIX" in cause:
                 raise ConfigError(
                     f"the path of {FOLDER} is too long for Ray's sockets below it", "TMPDIR", "set TMPDIR=/tmp"
                 ) from None
@@ -57,12 +57,12 @@ def start(execution: ExecutionConfig) -> None:
                 raise from_os_error(error, error.filename or FOLDER) from None
             if type(error) is not Exception and not isinstance(error, RuntimeError | OSError | RayError):
                 raise  # Ray raises a plain Exception if it starts late
-            _LOG.info("Ray did not start", extra={"start": number, "error": said})
+            _LOG.info("Ray did not start", extra={"start": number, "error": cause})
         except BaseException:
             _end_what_is_left()
             raise
     raise LostError(
-        f"Ray did not start in {_STARTS} tries: {said}",
+        f"Ray did not start in {_STARTS} tries: {cause}",
         "this machine",
         "run the same command again when the machine is less busy: finished buckets are kept; Ray's logs are "
         f"below {FOLDER}/session_latest/logs",

@@ -99,8 +99,8 @@ class Stage:
 
     def settings_of(self, experiment: Experiment) -> dict[str, Any]:
         """Return the non-default settings that can change its result, including the run's seed."""
-        found = result_settings(self.config_of(experiment))
-        settings = {name: value for name, value in found.items() if name not in self.left_out}
+        effective = result_settings(self.config_of(experiment))
+        settings = {name: value for name, value in effective.items() if name not in self.left_out}
         if not experiment.seed:
             return settings
         return {**settings, "experiment.seed" if "seed" in settings else "seed": experiment.seed}

@@ -70,8 +70,8 @@ def tell(board: ActorHandle, error: AnmiError) -> None:
 
 def failed(board: ActorHandle) -> AnmiError | None:
     """The error on the board."""
-    found: Any = ray.get(board.failure.remote())
-    return None if found is None else rebuild(found)
+    error: Any = ray.get(board.failure.remote())
+    return None if error is None else rebuild(error)
 
 
 class Report:
@@ -79,8 +79,8 @@ class Report:
 
     def __init__(self, board: ActorHandle, curves: Curves) -> None:
         self._board, self._curves, self._next = board, curves, 0.0
-        held = get_current_placement_group()
-        self._group = None if held is None else held.id.hex()
+        group = get_current_placement_group()
+        self._group = None if group is None else group.id.hex()
 
     def __call__(self, row: Row) -> None:
         """Report a row of the log."""
@@ -104,20 +104,20 @@ def shown(board: ActorHandle, on_row: Callable[[Row], None], on_notice: Callable
 
     def follow() -> None:
         last: Row = {}
-        said = seen = 0
+        shown_notices = seen = 0
         ended = False
         while not ended:
             ended = done.wait(1.0)
             row, measured, notices = ray.get(board.read.remote())
-            for text in notices[said:]:
+            for text in notices[shown_notices:]:
                 on_notice(text)
-            said = len(notices)
+            shown_notices = len(notices)
             fresh = [*measured[seen:], row]
             seen = len(measured)
-            for found in fresh:
-                if found != last:
-                    on_row(found)
-                last = found
+            for fresh_row in fresh:
+                if fresh_row != last:
+                    on_row(fresh_row)
+                last = fresh_row
 
     def until_ray_ends() -> None:
         with suppress(RayActorError):

@@ -305,17 +305,17 @@ def seal_buckets(
 ) -> list[Flow]:
     """Let `commit` make the buckets without a seal and yield their flows; return the flows of all buckets."""
     part, record = seal
-    found = {bucket: artifact.seal(part, record, bucket) for bucket in range(context.buckets)}
-    missing = [bucket for bucket, flows in found.items() if flows is None]
+    flows_of = {bucket: artifact.seal(part, record, bucket) for bucket in range(context.buckets)}
+    missing = [bucket for bucket, flows in flows_of.items() if flows is None]
     done = context.buckets - len(missing)
     context.progress(done, context.buckets)
     with our_errors(artifact.stage):
         for bucket, flows in commit(missing):
-            found[bucket] = flows
+            flows_of[bucket] = flows
             context.counted(flows)
             done += 1
             context.progress(done, context.buckets)
-    return [flow for bucket in range(context.buckets) for flow in found[bucket] or []]
+    return [flow for bucket in range(context.buckets) for flow in flows_of[bucket] or []]
 
 
 def over_buckets(context: Context, buckets: list[int], task: Callable[..., Any], *args: Any) -> list[Any]:
@@ -329,8 +329,8 @@ def over_parts(
     """Return the results of `task(bucket, *its part, *args)` in the order of `parts`."""
     calls = ((bucket, task, (bucket, *part, *args)) for bucket, part in parts.items())
     with our_errors(task.__module__.rsplit(".", 1)[-1]):
-        found = dict(windowed(context, calls))
-    return [found[bucket] for bucket in parts]
+        results = dict(windowed(context, calls))
+    return [results[bucket] for bucket in parts]
 
 
 def model_room(execution: ExecutionConfig) -> tuple[int, float]:

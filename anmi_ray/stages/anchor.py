@@ -38,9 +38,9 @@ def run(artifact: Artifact, inputs: Inputs, config: Settings, context: Context) 
     """Fit the model to a sample, then run one task per bucket."""
     from anmi_ray.mining.relevance import FEWEST
 
-    asked = "confirm" in inputs
-    model = fitted(artifact, inputs, context) if asked else telling(artifact, inputs, context)
-    if model is None and not asked:
+    confirms = "confirm" in inputs
+    model = fitted(artifact, inputs, context) if confirms else telling(artifact, inputs, context)
+    if model is None and not confirms:
         raise JudgeError(
             f"fewer than {FEWEST} documents are rated, too few to tell by rank and rating which are relevant",
             "stage anchor",

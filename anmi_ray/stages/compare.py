@@ -68,13 +68,13 @@ def _imported_bucket(artifact: Artifact, bucket: int, retrieve: Artifact, import
     rows = imported.read_part("preferences", bucket, IMPORTED)
     before = importing.rejects_of(imported, bucket)
     pairs, left, without = comparisons.imported(candidates, rows)
-    asked = pc.unique(candidates["query_id"])
-    compared = pc.is_in(left["query_id"], value_set=asked)
+    query_ids = pc.unique(candidates["query_id"])
+    compared = pc.is_in(left["query_id"], value_set=query_ids)
     refusals = [refused(left.filter(compared), NOT_CANDIDATES), refused(left.filter(pc.invert(compared)), NOT_COMPARED)]
     bad = before.num_rows + left.num_rows
     flows = [
         Flow("preferences", rows.num_rows + before.num_rows, rows.num_rows - left.num_rows, bad),
-        Flow("queries", len(asked), len(asked) - without.num_rows, without.num_rows),
+        Flow("queries", len(query_ids), len(query_ids) - without.num_rows, without.num_rows),
     ]
     rejects = pa.concat_tables([before, *refusals, without])
     artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, pairs)}, flows, rejects)

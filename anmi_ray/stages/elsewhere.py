@@ -27,7 +27,7 @@ _OF_START = ("model", "student", "pooling")  # settings that identify the untrai
 
 def _run(artifact: Artifact, inputs: Mapping[str, Artifact], config: HeldOutConfig, context: Context) -> dict[str, Any]:
     """Rerank with the other run's model."""
-    [trained] = (made for role, made in inputs.items() if role.startswith(runs.TRAINED))
+    [trained] = (artifact_of_role for role, artifact_of_role in inputs.items() if role.startswith(runs.TRAINED))
     return rerank.run(artifact, {**inputs, "train": trained}, config, context)
 
 
@@ -36,21 +36,21 @@ def _also(config: HeldOutConfig, experiment: Experiment, content: str) -> dict[s
     name = experiment.trained_by
     assert name is not None
     root = experiment.execution.root
-    made = runs.trained(name, root, None)
-    known = runs.find_run(name, root)[1]["config"]["train"]
-    given = experiment.train.model_dump(mode="json")
-    if differ := [key for key in _OF_START if known.get(key, given[key]) != given[key]]:
+    model = runs.trained(name, root, None)
+    former = runs.find_run(name, root)[1]["config"]["train"]
+    settings = experiment.train.model_dump(mode="json")
+    if differ := [key for key in _OF_START if former.get(key, settings[key]) != settings[key]]:
         key = differ[0]
         raise ConfigError(
-            f"{given[key]} is not what run {name} trained with, {known[key]}: the start would be another model",
+            f"{settings[key]} is not what run {name} trained with, {former[key]}: the start would be another model",
             f"train.{key}",
-            f"set train.{key}: {known[key]}",
+            f"set train.{key}: {former[key]}",
         )
     if config.peers:
         raise ConfigError(
             f"trained_by measures the model of run {name} alone", "rerank.peers", "leave the peers out, or train"
         )
-    return {f"{runs.TRAINED}{name}": made.fingerprint}
+    return {f"{runs.TRAINED}{name}": model.fingerprint}
 
 
 def _publish(artifact: Artifact, inputs: Mapping[str, Artifact], run: str) -> None:
@@ -82,25 +82,25 @@ def measured(store: Store, name: str) -> list[Elsewhere]:
     """Return the measures on other collections of the model that run `name` has now, by the first measure."""
     stages = (runs.recorded(store, name) or {"stages": {}})["stages"]
     trained = stages.get(train.STAGE.name, {}).get("fingerprint")
-    found: list[Elsewhere] = []
+    figures: list[Elsewhere] = []
     for file in store.names(f"{FOLDER}/{name}"):
         entry = store.read_json(f"{FOLDER}/{name}/{file}") or {}
-        made = Artifact(store, evaluate.STAGE.name, entry["evaluate"])
-        if entry["train"] == trained and made.manifest() is not None:
-            found += _figures(entry["collection"], made)
-    return found
+        artifact = Artifact(store, evaluate.STAGE.name, entry["evaluate"])
+        if entry["train"] == trained and artifact.manifest() is not None:
+            figures += _figures(entry["collection"], artifact)
+    return figures
 
 
-def _figures(collection: str, made: Artifact) -> Iterator[Elsewhere]:
+def _figures(collection: str, artifact: Artifact) -> Iterator[Elsewhere]:
     """Return the figures of an evaluate artifact; none if no test query has a label."""
-    rows = [SystemComparison(**row) for row in made.read_json("comparisons.json")]
+    rows = [SystemComparison(**row) for row in artifact.read_json("comparisons.json")]
     by_system = {row.system: row for row in rows if row.measure == rows[0].measure}
     if "reranked" in by_system:
         start = by_system.get(START)
         baseline = "hybrid" if start is None else START
         trained = by_system["reranked"]
-        if evaluate.baseline_of(made) != baseline:  # a file of settings names another, or has dev queries that chose it
-            metrics = made.read_part("metrics", 0, METRIC)
+        if evaluate.baseline_of(artifact) != baseline:  # settings name another, or dev queries chose it
+            metrics = artifact.read_part("metrics", 0, METRIC)
             trained = significance.compare(metrics, baseline, ["reranked"], trained.measure)[1]
         yield Elsewhere(collection, by_system["hybrid"].mean, None if start is None else start.mean, trained)
 

@@ -42,19 +42,19 @@ Sweeps = Mapping[str, fusion.WeightSweep]
 def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConfig, context: Context) -> dict[str, Any]:
     """Run one task over the held-out queries."""
     args = (artifact, inputs["rerank"], inputs["retrieve"], inputs["ingest"], config, context.buckets, context.seed)
-    asked = (inputs["pool"], inputs["assess"]) if "assess" in inputs else None
-    made = run_task(context, _evaluate, *args, asked, inputs.get("anchor"))
+    pooled = (inputs["pool"], inputs["assess"]) if "assess" in inputs else None
+    facts = run_task(context, _evaluate, *args, pooled, inputs.get("anchor"))
     if config.fusion and artifact.read_json("fusion.json") is None:
         context.notice(f"no dev query has a relevant document: {FUSED} takes even weights; dev qrels would choose them")
-    found = by_judges.measurements(artifact)
-    if not made["measured"]:
-        measured = "judges alone measured" if found is not None and found.comparisons else "nothing was measured"
+    by_judge = by_judges.measurements(artifact)
+    if not facts["measured"]:
+        measured = "judges alone measured" if by_judge is not None and by_judge.comparisons else "nothing was measured"
         context.notice(f"no test query is labelled: {measured}")
-    if found is not None and found.fault:
-        context.notice(f"by judges: {found.fault}")
-    if made["unfitted"] and (inputs["ingest"].manifest() or {}).get("splits", {}).get("dev"):
-        context.notice(f"no P(relevant) is fitted to the model's scores: {made['unfitted']}")
-    return made
+    if by_judge is not None and by_judge.fault:
+        context.notice(f"by judges: {by_judge.fault}")
+    if facts["unfitted"] and (inputs["ingest"].manifest() or {}).get("splits", {}).get("dev"):
+        context.notice(f"no P(relevant) is fitted to the model's scores: {facts['unfitted']}")
+    return facts
 
 
 def _held_out(
@@ -100,12 +100,13 @@ def _evaluate(
         sweeps = {name: _sweep(name, dev_runs, choice, config, depth, seed) for name in _rerankers(runs)}
     fused = fusions(runs, sweeps, config, depth)
     runs = pa.concat_tables([runs, fused])
-    there = set(pc.unique(runs["system"]).to_pylist())
-    there |= set((retrieve.manifest() or {}).get("retrievers", ())) if there else set()  # one that found nothing too
-    values = measures.evaluate(runs, qrels, config.measures, sorted(there)) if measured else METRIC.empty()
+    present = set(pc.unique(runs["system"]).to_pylist())
+    if present:
+        present |= set((retrieve.manifest() or {}).get("retrievers", ()))  # one that found nothing too
+    values = measures.evaluate(runs, qrels, config.measures, sorted(present)) if measured else METRIC.empty()
     metrics = by_judges.without_failed(values, runs, peers)
     order = (*RETRIEVERS, "hybrid", control(config), START, START_FUSED, "reranked", FUSED, *peers)
-    systems = [name for name in dict.fromkeys(order) if name in there]
+    systems = [name for name in dict.fromkeys(order) if name in present]
     comparable = systems or pc.unique(dev_runs["system"]).to_pylist() or ["hybrid"]  # without a test query: dev's
     first = _headline(dev_runs, choice, sweeps, config, [name for name in comparable if name not in peers])
     compare = partial(significance.compare, metrics, rounds=config.rounds, seed=seed)
@@ -113,7 +114,7 @@ def _evaluate(
     shares = _labelled_shares(runs, qrels, config) if measured else {}
     compared = [judged.with_shares(compare(first.baseline, systems, measure, partial=peers), shares) for measure in of]
     if first.control and measured:
-        trained = [name for name in (FUSED, "reranked") if name in there]
+        trained = [name for name in (FUSED, "reranked") if name in present]
         first = replace(first, shares=compare(first.control, trained, first.measure)[1:])
     artifact.publish_json("comparisons.json", [asdict(row) for rows in compared for row in rows])
     artifact.publish_json("headline.json", asdict(first))
@@ -123,12 +124,12 @@ def _evaluate(
     flows = [Flow("test queries", labelled, labelled)]
     parts = {"metrics": (METRIC, metrics), "fused": (RUN, fused)}
     if assessed is not None:
-        found, rows = by_judges.measure(assessed, runs, queries, config, systems, first.baseline, peers, seed)
+        by_judge, rows = by_judges.measure(assessed, runs, queries, config, systems, first.baseline, peers, seed)
         names = (config.measures[0], assessed.measure)
-        found = replace(found, agreement=judged.agreement(assessed.about(queries), qrels, metrics, rows, names))
-        artifact.publish_json(f"{by_judges.NAME}.json", asdict(found))
+        by_judge = replace(by_judge, agreement=judged.agreement(assessed.about(queries), qrels, metrics, rows, names))
+        artifact.publish_json(f"{by_judges.NAME}.json", asdict(by_judge))
         parts[by_judges.NAME] = (METRIC, rows)
-        flows.append(Flow("test queries by judges", found.queries, found.queries))
+        flows.append(Flow("test queries by judges", by_judge.queries, by_judge.queries))
     of_dev = choice.known, _system(dev_runs, "reranked")
     of_test = _known_of_test(choice, qrels, queries, assessed), _system(runs, "reranked")
     unfitted = relevance.publish(artifact, of_dev, of_test, depth, seed)

@@ -106,12 +106,12 @@ def _own_documents(
     """Find the queries' own documents in the shards that were written; texts are read only from shards with some."""
     from anmi_ray.corpus import own_documents
 
-    wanted = own_documents.with_ids_of(queries)["doc_id"].combine_chunks()
+    query_ids = own_documents.with_ids_of(queries)["doc_id"].combine_chunks()
 
     def tables() -> Iterator[pa.Table]:
         for shard in range(shards):
             ids = artifact.read_part("documents", shard, DOCUMENT, columns=["doc_id"])
-            if pc.any(pc.is_in(ids["doc_id"], value_set=wanted)).as_py():
+            if pc.any(pc.is_in(ids["doc_id"], value_set=query_ids)).as_py():
                 yield artifact.read_part("documents", shard, DOCUMENT)
 
     rule = "keep" if config.reader == "pydocs" else config.own_document  # pydocs calls a query after its answer
@@ -139,11 +139,11 @@ def of_queries(table: pa.Table, queries: pa.Table) -> pa.Table:
 
 def sample_queries(artifact: Artifact, part: str, buckets: int, size: int, salt: str) -> pa.Table:
     """The `size` queries of a part with the smallest salted hash (a column query_id), read bucket by bucket."""
-    found: set[bytes] = set()
+    query_ids: set[bytes] = set()
     for bucket in range(buckets):
         ids = artifact.store.read_table(artifact.part_path(part, bucket), columns=["query_id"])["query_id"]
-        found.update(pc.unique(ids).to_pylist())
-    return pa.table({"query_id": id_array(hash_sample(sorted(found), size, salt))})
+        query_ids.update(pc.unique(ids).to_pylist())
+    return pa.table({"query_id": id_array(hash_sample(sorted(query_ids), size, salt))})
 
 
 def stacked(of_buckets: Iterable[Sequence[pa.Table]]) -> list[pa.Table]:

@@ -129,11 +129,11 @@ def _direct(inputs: Inputs, bucket: int) -> pa.Table:
     answers = sources_of(inputs).answers(bucket)
     table = rating.preferences(*answers, config.inconsistent_strength, config.judge_weights)
     parts = [inputs["borderline"].read_part(part, bucket, COMPARISON) for part in ("comparisons", "known")]
-    asked = pa.concat_tables(parts).select(_PAIR)
-    silent = asked.filter(pa.array(find_rows(table, {name: asked[name] for name in _PAIR}) < 0))
+    pairs = pa.concat_tables(parts).select(_PAIR)
+    silent = pairs.filter(pa.array(find_rows(table, {name: pairs[name] for name in _PAIR}) < 0))
     silent = silent.append_column("preference", pa.array(np.full(silent.num_rows, np.nan)))
     table = pa.concat_tables([table, silent.cast(table.schema)])
-    borderline = find_rows(asked, {name: table[name] for name in _PAIR}) >= 0
+    borderline = find_rows(pairs, {name: table[name] for name in _PAIR}) >= 0
     return table.append_column("was_borderline", pa.array(borderline))
 
 
@@ -173,11 +173,11 @@ def _scored(inputs: Inputs, bucket: int, gaps: pa.Table, model: str) -> pa.Table
     run = pairs.append_column("rank", pa.array(np.arange(pairs.num_rows, dtype=np.int32)))  # ties go by it
     queries = inputs["ingest"].read_part("queries", bucket, QUERY)
     texts = inputs["retrieve"].read_part("texts", bucket, TEXT_OF)
-    found = rerank(run, queries, texts, _scorer(loading.resolve(model)), _SYSTEM)
-    bad = int((~np.isfinite(found["score"].to_numpy())).sum())
+    scores = rerank(run, queries, texts, _scorer(loading.resolve(model)), _SYSTEM)
+    bad = int((~np.isfinite(scores["score"].to_numpy())).sum())
     if bad:
-        raise DataError(f"{bad:,} of {len(found):,} scores are not finite", f"model {model}", "give another model")
-    return found
+        raise DataError(f"{bad:,} of {len(scores):,} scores are not finite", f"model {model}", "give another model")
+    return scores
 
 
 def relevance_of(run: pa.Table) -> pa.Table:
@@ -200,9 +200,9 @@ def _summary(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: in
     sample = sample_queries(artifact, "examples", buckets, _SUMMARY_QUERIES, "mine")
     examples = [of_queries(artifact.read_part("examples", bucket, EXAMPLE), sample) for bucket in range(buckets)]
     read = ((inputs["rate"].read_part("gaps", bucket, GAP), confirmed(inputs, bucket)) for bucket in range(buckets))
-    gaps = [mining.measured(of_queries(rows, sample), config, said) for rows, said in read]
-    found = mining.summary(pa.concat_tables(examples), pa.concat_tables(gaps), config)
-    return found | _verdicts(artifact, inputs, config, buckets)
+    gaps = [mining.measured(of_queries(rows, sample), config, confirmed_rows) for rows, confirmed_rows in read]
+    summary = mining.summary(pa.concat_tables(examples), pa.concat_tables(gaps), config)
+    return summary | _verdicts(artifact, inputs, config, buckets)
 
 
 def _verdicts(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, object]:
@@ -223,8 +223,8 @@ def _of(stage: Stage, experiment: Experiment) -> Stage:
     """Add the inputs of rules that validate or ask a model, of rated dev queries, and of confirmed anchors."""
     config = experiment.mine
     judged = ("judge", "compare", "validate", "borderline") if config.validation else ()
-    asked = ("ingest",) if config.pointwise or experiment.rates_dev else ()
-    inputs = (*stage.inputs, *judged, *asked, *CONFIRMING[config.anchors])
+    questions = ("ingest",) if config.pointwise or experiment.rates_dev else ()
+    inputs = (*stage.inputs, *judged, *questions, *CONFIRMING[config.anchors])
     return replace(stage, inputs=inputs, played_by={"rate": "refit"} if config.validation else {})
 
 

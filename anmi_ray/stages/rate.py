@@ -35,13 +35,13 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RateConfig, 
     from anmi_ray.runtime.actors import ActorPool
 
     with ActorPool(context, Rater, sources_of(inputs), config, actors=context.execution.raters) as pool:
-        known = artifact.read_json("globals.json")
-        if known is None:
-            known = pool.run_task(artifact.stage, "fit_globals", context.buckets)
-            artifact.publish_json("globals.json", known)
-        shared = rating.Globals.from_json(json.dumps(known))
+        fitted = artifact.read_json("globals.json")
+        if fitted is None:
+            fitted = pool.run_task(artifact.stage, "fit_globals", context.buckets)
+            artifact.publish_json("globals.json", fitted)
+        shared = rating.Globals.from_json(json.dumps(fitted))
         flows = pool.run_buckets(artifact, ("ratings", RATING), "rate", shared)
-    return {"flows": flows, "globals": known}
+    return {"flows": flows, "globals": fitted}
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class RatingSources:
         """Return additional anchors of gaps; None if no document was confirmed."""
         if self.anchor is None:
             return None
-        found = self.anchor.read_part("relevance", bucket, RELEVANCE)
-        return found.filter(found["confirmed"])
+        relevance = self.anchor.read_part("relevance", bucket, RELEVANCE)
+        return relevance.filter(relevance["confirmed"])
 
     def answers(self, bucket: int) -> tuple[pa.Table, pa.Table]:
         """Judgments and Comparisons of a bucket, of all rounds."""
-        judgments = [one.judge.read_part("judgments", bucket, JUDGMENT) for one in self.rounds]
-        comparisons = [one.compare.read_part("comparisons", bucket, COMPARISON) for one in self.rounds]
+        judgments = [round_.judge.read_part("judgments", bucket, JUDGMENT) for round_ in self.rounds]
+        comparisons = [round_.compare.read_part("comparisons", bucket, COMPARISON) for round_ in self.rounds]
         return pa.concat_tables(judgments), pa.concat_tables(comparisons)
 
     def tables(self, bucket: int, config: RateConfig) -> tuple[pa.Table, pa.Table, pa.Table]:
@@ -86,14 +86,14 @@ class RatingSources:
 
         chosen = sample_queries(self.rounds[0].compare, "comparisons", buckets, rating.SAMPLE_QUERIES, "rate")
         read = (self.tables(bucket, config) for bucket in range(buckets))
-        judgments, comparisons, candidates = stacked([of_queries(one, chosen) for one in tables] for tables in read)
+        judgments, comparisons, candidates = stacked([of_queries(table, chosen) for table in tables] for tables in read)
         return judgments, comparisons, candidates
 
 
 def sources_of(inputs: Mapping[str, Artifact]) -> RatingSources:
     """The rounds among a stage's inputs."""
-    there = [pair for pair in _ROUNDS if set(pair) <= set(inputs)]
-    rounds = tuple(Round(inputs[judge], inputs[compare]) for judge, compare in there)
+    present = [pair for pair in _ROUNDS if set(pair) <= set(inputs)]
+    rounds = tuple(Round(inputs[judge], inputs[compare]) for judge, compare in present)
     return RatingSources(rounds, inputs["retrieve"], inputs.get("anchor"))
 
 
@@ -105,8 +105,8 @@ def settings_of(fit: Artifact) -> RateConfig:
 
 def prior_elo(fit: Artifact) -> float | None:
     """Return the standard deviation of a complete fit's prior, points; None without a prior."""
-    known = fit.read_json("globals.json")
-    return None if known["sigma0"] is None else known["sigma0"] * elo_per_latent(known["model"])
+    shared = fit.read_json("globals.json")
+    return None if shared["sigma0"] is None else shared["sigma0"] * elo_per_latent(shared["model"])
 
 
 def uneven_prior(fit: Artifact) -> float | None:

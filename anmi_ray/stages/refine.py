@@ -49,10 +49,10 @@ def of_campaign(stage: Stage, role: str = BEGUN, asking: str = judge.STAGE.name)
     """Judges that share the budget of the run that was refined first; `role` gets that run's comparisons."""
 
     def also(config: Any, experiment: Experiment, content: str) -> dict[str, str]:
-        made = _made(experiment)
-        earlier = {role: name for role, name in made[asking]["inputs"].items() if role.startswith(runs.BEFORE)}
-        begun = next(name for name in _FIRST[asking] if name in made)
-        before = earlier or {f"{runs.BEFORE}{begun}": made[begun]["fingerprint"]}
+        stages = _made(experiment)
+        earlier = {role: name for role, name in stages[asking]["inputs"].items() if role.startswith(runs.BEFORE)}
+        begun = next(name for name in _FIRST[asking] if name in stages)
+        before = earlier or {f"{runs.BEFORE}{begun}": stages[begun]["fingerprint"]}
         return {**stage.also(config, experiment, content), **before}
 
     def run(artifact: Artifact, inputs: Inputs, config: Any, context: Context) -> dict[str, Any]:
@@ -69,10 +69,10 @@ def _before(_: CompareConfig, experiment: Experiment, content: str) -> dict[str,
         remedy = f"name={experiment.name}-refine-1"
         raise ConfigError(f"expected another run, got {experiment.refines}, this run itself", "refines", remedy)
     runs.trained(experiment.refines, experiment.execution.root, content)
-    made = _made(experiment)
-    fitted = next(name for name in _FITTED if name in made)
-    names = (*(name for name in _COMPARED if name in made), fitted)
-    return {f"{runs.BEFORE}{name}": made[name]["fingerprint"] for name in names}
+    stages = _made(experiment)
+    fitted = next(name for name in _FITTED if name in stages)
+    names = (*(name for name in _COMPARED if name in stages), fitted)
+    return {f"{runs.BEFORE}{name}": stages[name]["fingerprint"] for name in names}
 
 
 def _made(experiment: Experiment) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Before:
 
     def pairs(self, bucket: int) -> pa.Table:
         """Return the comparisons that were asked about."""
-        return pa.concat_tables([one.read_part("comparisons", bucket, COMPARISON) for one in self.compared])
+        return pa.concat_tables([artifact.read_part("comparisons", bucket, COMPARISON) for artifact in self.compared])
 
     def tables(self, bucket: int) -> tuple[pa.Table, pa.Table, pa.Table]:
         """Return the ratings, the model's Run and the Candidates of a bucket."""
@@ -115,8 +115,8 @@ def choose(artifact: Artifact, inputs: Inputs, config: CompareConfig, context: C
     """
     from anmi_ray import comparisons
 
-    known = Before.of(inputs)
-    if (known.compared[0].manifest() or {})["inputs"]["retrieve"] != known.retrieve.fingerprint:
+    refined = Before.of(inputs)
+    if (refined.compared[0].manifest() or {})["inputs"]["retrieve"] != refined.retrieve.fingerprint:
         raise ConfigError(
             "the candidates are not those of the run that is refined: its pairs are of other documents",
             "stage compare",
@@ -124,31 +124,31 @@ def choose(artifact: Artifact, inputs: Inputs, config: CompareConfig, context: C
         )
     worth = artifact.read_json(CALIBRATION)
     if worth is None:
-        found = over_buckets(context, list(range(context.buckets)), _facts, known)
-        fitted = comparisons.calibrated(np.sum([moments for moments, _ in found], axis=0))
-        worth = {**fitted._asdict(), "round": 1 + max(number for _, number in found)}
+        facts = over_buckets(context, list(range(context.buckets)), _facts, refined)
+        fitted = comparisons.calibrated(np.sum([moments for moments, _ in facts], axis=0))
+        worth = {**fitted._asdict(), "round": 1 + max(number for _, number in facts)}
         artifact.publish_json(CALIBRATION, worth)
     fitted = comparisons.ScoreLine(worth["slope"], worth["error"])
-    flows = run_buckets(context, artifact, ("comparisons", COMPARISON), _bucket, known, fitted, worth["round"])
+    flows = run_buckets(context, artifact, ("comparisons", COMPARISON), _bucket, refined, fitted, worth["round"])
     return {"flows": flows, "calibration": worth}
 
 
-def _facts(bucket: int, known: Before) -> tuple[np.ndarray, int]:
+def _facts(bucket: int, refined: Before) -> tuple[np.ndarray, int]:
     """Return the sums for the calibration, and the last round that was asked."""
     from anmi_ray import comparisons
 
-    number = pc.max(known.pairs(bucket)["round"]).as_py()
-    return comparisons.moments(comparisons.scored(*known.tables(bucket))), number or 0
+    number = pc.max(refined.pairs(bucket)["round"]).as_py()
+    return comparisons.moments(comparisons.scored(*refined.tables(bucket))), number or 0
 
 
-def _bucket(artifact: Artifact, bucket: int, known: Before, worth: ScoreLine, number: int) -> list[Flow]:
+def _bucket(artifact: Artifact, bucket: int, refined: Before, worth: ScoreLine, number: int) -> list[Flow]:
     from anmi_ray import comparisons
 
-    before = known.pairs(bucket)
-    pairs = comparisons.refined(before, *known.tables(bucket), worth, number)
-    asked = pairs.num_rows - before.num_rows
+    before = refined.pairs(bucket)
+    pairs = comparisons.refined(before, *refined.tables(bucket), worth, number)
+    new = pairs.num_rows - before.num_rows
     queries = pc.count_distinct(pairs["query_id"]).as_py()
-    flows = [Flow("queries", queries, queries), Flow(NEW, asked, asked)]
+    flows = [Flow("queries", queries, queries), Flow(NEW, new, new)]
     artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, pairs)}, flows, None)
     return flows
 
@@ -174,12 +174,12 @@ def _lesson(
 ) -> list[Flow]:
     from anmi_ray import comparisons
 
-    known = before.read_part("comparisons", bucket, COMPARISON)
+    learned = before.read_part("comparisons", bucket, COMPARISON)
     pairs = chosen.read_part("comparisons", bucket, COMPARISON)
     pairs = pairs.filter(pc.equal(pairs["round"], number))
-    new = pairs.filter(pc.invert(pc.is_in(pairs["comparison_id"], value_set=known["comparison_id"].combine_chunks())))
+    new = pairs.filter(pc.invert(pc.is_in(pairs["comparison_id"], value_set=learned["comparison_id"].combine_chunks())))
     new = comparisons.some_of_each(new, share, salt)
-    table = pa.concat_tables([known, new]).sort_by([(name, "ascending") for name in ("query_id", "doc_a", "doc_b")])
+    table = pa.concat_tables([learned, new]).sort_by([(name, "ascending") for name in ("query_id", "doc_a", "doc_b")])
     flows = [Flow("pairs", table.num_rows, table.num_rows), Flow(NEW, new.num_rows, new.num_rows)]
     artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, table)}, flows, None)
     return flows
@@ -187,14 +187,14 @@ def _lesson(
 
 def _learned_from(_: SampleConfig, experiment: Experiment, content: str) -> dict[str, str]:
     """Return the training sample of the previous run's judge, by role. Raises ConfigError without such a judge."""
-    made = _made(experiment)
-    if sample.STAGE.name not in made:
+    stages = _made(experiment)
+    if sample.STAGE.name not in stages:
         raise ConfigError(
             f"run {experiment.refines} distilled no judge that could learn from its rounds",
             "judge.judges",
             "ask others than {kind: distilled}, or refine a run with such a judge",
         )
-    return {f"{runs.BEFORE}{sample.STAGE.name}": made[sample.STAGE.name]["fingerprint"]}
+    return {f"{runs.BEFORE}{sample.STAGE.name}": stages[sample.STAGE.name]["fingerprint"]}
 
 
 def _most(load: Workload) -> int:
@@ -209,8 +209,8 @@ def _cost(load: Workload) -> StageCost:
     """Return an upper bound on the round's new questions; a retrained judge also answers the earlier ones."""
     pairs = _most(load)
     before = load.candidates * load.config.degree // 2
-    asked = pairs + (before if load.experiment.judge.distilled else 0)
-    return StageCost(f"at most {pairs:,} more pairs", asked)
+    questions = pairs + (before if load.experiment.judge.distilled else 0)
+    return StageCost(f"at most {pairs:,} more pairs", questions)
 
 
 def _cost_of_lesson(load: Workload) -> StageCost:

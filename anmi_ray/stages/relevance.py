@@ -42,9 +42,9 @@ class KnownRelevance:
         scores = scores.filter(pc.is_in(scores["query_id"], value_set=queries))
         row = find_rows(self.rows, {name: scores[name] for name in _PAIR})
         truth = np.append(self.rows["truth"].to_numpy(), 0.0)[row]  # row -1 is the last
-        known = np.full(len(row), True) if self.whole else row >= 0
+        is_known = np.full(len(row), True) if self.whole else row >= 0
         query = np.unique(np.array(scores["query_id"].to_pylist(), dtype=object), return_inverse=True)[1]
-        kept = known & (np.cumsum(np.bincount(query, known)) <= _MOST)[query]  # ids are hashes: a sample
+        kept = is_known & (np.cumsum(np.bincount(query, is_known)) <= _MOST)[query]  # ids are hashes: a sample
         return ScoredPairs(query[kept].astype(np.int64), scores["score"].to_numpy()[kept], truth[kept])
 
 
@@ -62,8 +62,8 @@ def by_gains(gains: pa.Table) -> KnownRelevance:
 
 def by_answers(answers: pa.Table) -> KnownRelevance:
     """Return judged probabilities of the pool (query_id, doc_id, probability), NaN without an answer."""
-    found = answers.filter(pc.is_finite(answers["probability"]))
-    return KnownRelevance("judges", found.select([*_PAIR, "probability"]).rename_columns([*_PAIR, "truth"]), False)
+    answered = answers.filter(pc.is_finite(answers["probability"]))
+    return KnownRelevance("judges", answered.select([*_PAIR, "probability"]).rename_columns([*_PAIR, "truth"]), False)
 
 
 def publish(
@@ -77,16 +77,16 @@ def publish(
 
     dev, test: known relevance, if any, and the reranked Run of these queries.
     """
-    known, pairs = dev[0], dev[0].pairs(_top(dev[1], depth))
+    of_dev_queries, pairs = dev[0], dev[0].pairs(_top(dev[1], depth))
     fitted = relevance.fit(pairs, seed)
     if fitted.curve is None:
         artifact.publish_json(relevance.FILE, None)
         return fitted.why_not
     at = relevance.thresholds(pairs, fitted.out_of_fold)
-    of_dev = relevance.check(pairs, fitted.out_of_fold, at, known.by)
+    of_dev = relevance.check(pairs, fitted.out_of_fold, at, of_dev_queries.by)
     of_test = None
-    if test[0] is not None and (held := test[0].pairs(_top(test[1], depth))):
-        of_test = relevance.check(held, fitted.curve.of(held.score), at, test[0].by)
+    if test[0] is not None and (test_pairs := test[0].pairs(_top(test[1], depth))):
+        of_test = relevance.check(test_pairs, fitted.curve.of(test_pairs.score), at, test[0].by)
     artifact.publish_json(relevance.FILE, asdict(Relevance(fitted.curve, depth, of_dev, of_test)))
     return ""
 

@@ -30,20 +30,20 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: Scoring, con
     from anmi_ray.models.kinds import reads_apart
     from anmi_ray.stages.rerank import held_out, scoring
 
-    asked = scoring.Asked(inputs["retrieve"], inputs["ingest"], 0, (TRAIN_QUERIES.name,), candidates=True)
+    request = scoring.Asked(inputs["retrieve"], inputs["ingest"], 0, (TRAIN_QUERIES.name,), candidates=True)
     load = partial(held_out.trained, inputs[GONE_ON_WITH], config, context.execution.score.device)
     apart = reads_apart(str(local_folder(inputs[GONE_ON_WITH], "model")))
-    return {"flows": scoring.run(context, artifact, asked, load, apart, _bucket)}
+    return {"flows": scoring.run(context, artifact, request, load, apart, _bucket)}
 
 
-def _bucket(artifact: Artifact, bucket: int, asked: Asked, load: Load, slices: int | None) -> list[Flow]:
+def _bucket(artifact: Artifact, bucket: int, request: Asked, load: Load, slices: int | None) -> list[Flow]:
     from anmi_ray.stages.rerank import scoring
     from anmi_ray.stages.rerank.ranking import SYSTEM
 
-    queries, _, top, texts = asked.of_bucket(bucket)
+    queries, _, top, texts = request.of_bucket(bucket)
     scored = scoring.scored(artifact, bucket, (top, queries, texts), load, slices, SYSTEM)
-    found = pc.count_distinct(scored["query_id"]).as_py()
-    flows = [Flow("train queries with candidates", found, found)]
+    queries_scored = pc.count_distinct(scored["query_id"]).as_py()
+    flows = [Flow("train queries with candidates", queries_scored, queries_scored)]
     artifact.commit_bucket(bucket, {"runs": (RUN, scored)}, flows, None)
     return flows
 
