@@ -1,6 +1,6 @@
 """Rounds of an adaptive design for one bucket: first a cycle through a query's documents, then the most useful pairs.
 
-The table of a round contains all pairs so far, so the last one is the whole design.
+The table of a round contains all pairs of earlier rounds too, so the last one is the whole design.
 """
 
 from __future__ import annotations

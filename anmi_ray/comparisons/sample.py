@@ -103,7 +103,7 @@ class _Query:
 
     documents: candidates it has.
     share: pairs it should get.
-    seen: candidates read so far.
+    seen: number of candidates read.
     held: an unused document that waits for a partner.
     """
 

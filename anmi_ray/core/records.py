@@ -161,7 +161,7 @@ TEXT_OF = Record(
     schema_of("id doc_id", "text external_id", "id text_hash", "text title text"),
 )
 # A pair of a query's documents that judges are asked about; round 1 is of borderline documents, or of a document and
-# nothing (confirmation, pool): 16 bytes of ff stand for doc_b, and p_a is P(doc_a answers the query).
+# nothing (confirmation, pool): doc_b is 16 bytes of ff, and p_a is P(doc_a answers the query).
 COMPARISON = Record(
     "Comparison",
     1,
@@ -287,7 +287,7 @@ RELEVANCE = Record(
     schema_of("id query_id doc_id", "real probability by_judges", "real? answer", "flag confirmed"),
     (between("probability", 0.0, 1.0), between("by_judges", 0.0, 1.0), between("answer", 0.0, 1.0)),
 )
-# The anchor stands first in every list with weight 1, gap 0 and category "anchor". Random documents have a null
+# The anchor comes first in every list with weight 1, gap 0 and category "anchor". Random documents have a null
 # rating, gap and error of both, category "random". Errors are standard errors in Elo points. rating_mean and rating_sd
 # are the query's, over all rated candidates.
 EXAMPLE = Record(
@@ -313,7 +313,7 @@ METRIC = Record(
     schema_of("id query_id", "text system measure", "real value"),
     (finite("value"),),
 )
-# What a pairwise model says of held-out pairs at a checkpoint, beside what the judges say. score is the judges' mean
+# A pairwise model's predictions for held-out pairs at a checkpoint, and the judges' answers. score is the judges' mean
 # vote, 0 for doc_a, 1 for doc_b. Models of one probability each write p_a, p_b and p_tie (binary: no tie); a two-head
 # model writes mean, its E[score], and decided, its E|2 score - 1|. A model that does not train has one step.
 PREDICTION = Record(

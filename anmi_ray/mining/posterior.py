@@ -16,7 +16,7 @@ from anmi_ray.core.scale import normal_cdf
 from anmi_ray.mining.categories import indices
 from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict
 
-EXACT = 1e-9  # points: an error below this is none
+EXACT = 1e-9  # points: a smaller error counts as zero
 
 
 def band(gap: Reals, config: MineConfig) -> Ints:

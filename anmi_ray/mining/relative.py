@@ -1,4 +1,4 @@
-"""Rules by how far the anchor stands above a document: in units of the query, or by the query's own percentiles.
+"""Rules by the gap from the anchor to a document: in units of the query, or by the query's own percentiles.
 
 What other libraries offer does so on the retriever's ranks and scores alone: baselines that know of no judgment.
 """

@@ -48,7 +48,7 @@ def simans(negatives: Negatives, _weights: Reals, settings: SimANS, common: Comm
     else:
         better = negatives.gap < 0
         before = np.bincount(negatives.example, better)[negatives.example] if len(better) else np.zeros(0)
-        rank = 1 + rank_within(negatives.example, negatives.gap) + ~better  # the anchor stands between
+        rank = 1 + rank_within(negatives.example, negatives.gap) + ~better  # the anchor is between
         log_chance = -settings.a * np.abs(rank - settings.b * (1 + before))
     return log_chance + _gumbel(negatives, common)
 

@@ -158,7 +158,7 @@ def no_yes(tokenizer: transformers.PreTrainedTokenizerBase) -> tuple[int, int]:
 
 
 def pad_by_end(tokenizer: transformers.PreTrainedTokenizerBase, model: transformers.PreTrainedModel) -> None:
-    """Pad with the end-of-text token if there is no padding token; also set it in the model's config."""
+    """Pad with the end-of-text token if the tokenizer has no padding token; also set it in the model's config."""
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id

@@ -85,7 +85,7 @@ def _pooled(source: ModelSource, folder: str) -> TextPooling:
 
 
 def read_token_vectors(source: ModelSource) -> TextPooling | None:
-    """Return how a model of token vectors also pools texts; None for a ColBERT checkpoint with settings of its own.
+    """Return how a model of token vectors also pools texts; None for a ColBERT checkpoint with its own settings.
 
     Raises ConfigError as `read_pooling`.
     """

@@ -1,8 +1,8 @@
 """A fit's ratings with all their covariances, query by query: what an adaptive design chooses the next pairs by.
 
 The first stage's order is informative before any answer. Here, and only here, it moves the ratings' prior
-mean, by slopes that the answers so far decide: near zero if the order is uninformative. The ratings that are kept
-leave it out, since whoever weighs them against ranks, or measures systems by them, would count it twice.
+mean, by slopes estimated from the answers: near zero if the order is uninformative. The ratings that are kept
+leave it out, since weighing them against ranks, or measuring systems by them, would count it twice.
 
 A rating's prior is N(μ + xᵀβ, 1/τ'). x are two scores of the document's rank, each of mean 0 and variance 1: the normal
 score, by which half of all documents are better than the other half, and the reciprocal rank, by which few are better
@@ -71,7 +71,7 @@ class Worth(NamedTuple):
 
 
 class _Query(NamedTuple):
-    """One query of a fit: where its documents stand, L, τ, μ, the fit's mean, and x, float64[n, B]."""
+    """One query of a fit: the slice of its documents, L, τ, μ, the fit's mean, and x, float64[n, B]."""
 
     at: slice
     answers: Floats

@@ -189,7 +189,7 @@ def _fits(
             "estimate": np.where(fitted.propagated, "mean", "mode"),
             "components": parts.count.astype(np.int32),
             **graph._asdict(),
-            "cycle_rate": pa.array(graph.cycle_rate, from_pandas=True),  # NaN, where there is no triad, becomes null
+            "cycle_rate": pa.array(graph.cycle_rate, from_pandas=True),  # NaN (without a triad) becomes null
             "deviance": diagnostics.deviance(target, solution.latent),
             "spread_elo": to_elo(diagnostics.spread(games, centred), model),
             "equal_ratings_p": diagnostics.equal_ratings_p(target, parts.count, threads),

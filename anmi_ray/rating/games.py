@@ -103,8 +103,8 @@ class Games:
 def bounded(games: Games, documents: int) -> Games:
     """The games, every larger query cut to the first `documents` that a breadth-first walk reaches.
 
-    The walk starts at the query's first document and goes on to the next unreached one where it ends; it knows nothing
-    of outcomes, so what is estimated from the piece is estimated without bias.
+    The walk starts at the query's first document and, if it ends early, again at the next unreached one. It ignores
+    outcomes, so estimates from the piece are unbiased.
     """
     if not games.queries or games.documents.max() <= documents:
         return games

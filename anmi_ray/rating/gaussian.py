@@ -1,6 +1,6 @@
 """Gaussian approximations of a posterior: Laplace's, at its mode, and expectation propagation's, at its mean.
 
-Either is N(mean, A⁻¹) with A = Laplacian(weight) + diag(τ): every game stands for a Gaussian factor in its own gap d,
+Either is N(mean, A⁻¹) with A = Laplacian(weight) + diag(τ): every game is a Gaussian factor in its own gap d,
 exp(pull d - weight d² / 2). Laplace takes the factor that touches the likelihood at the mode. Where games are few and
 gaps wide the posterior is skewed: the mode understates wide gaps and its curvature their errors. Expectation
 propagation (Minka 2001; for probit and other log-concave factors Kuss and Rasmussen 2005, Seeger 2008) takes the

@@ -1,8 +1,8 @@
 """Convert checked preference rows to games, keeping the users' ids.
 
-The way in for people who have preferences already and no run of ours. A row is one game; equal rows are that many
-games, and a judge's failure is none. Inside, a query or document is its rank among the sorted ids of the table, as 16
-bytes, so rows may come in any order and ties are settled by the user's own ids.
+For users who have preferences and no run of ours. A row is one game, so equal rows are several games; a judge's failure
+is not an outcome. Internally, a query or document is its rank among the sorted ids of the table, as 16 bytes: the order
+of rows does not matter, and ties are settled by the user's own ids.
 Letter: P rows that count for a game.
 """
 

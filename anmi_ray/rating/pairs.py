@@ -35,7 +35,7 @@ def combine_orders(
 
     methods 3: w = mean over orders, then over judges weighted by their strength: 1 for both orders, 1/2 for one,
     times `inconsistent_strength` where the orders lie on different sides of 1/2, times the judge's own weight. w is NaN
-    if there are no answers.
+    without answers.
     """
     ab = p_CJ2[:, :, 0]
     ba = p_CJ2[:, :, 1]

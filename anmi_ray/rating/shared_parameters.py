@@ -129,7 +129,7 @@ def sample_queries(query_ids: Iterable[bytes], size: int) -> list[bytes]:
 def posterior(
     games: Games, like: Likelihood, m: Floats, shape: PriorShape | None, offset: Floats | None = None
 ) -> Posterior:
-    """Return the posterior of all queries. Raises FitError without a prior if there is no finite unique maximum."""
+    """Return the posterior of all queries. Raises FitError without a prior if no finite unique maximum exists."""
     if shape is None:
         refuse_without_maximum(games)
     return Posterior(games, like, m, *prior_arrays(games, shape), offset)

@@ -6,7 +6,7 @@ of a query is a log-likelihood plus a Gaussian prior per document, Σ -τ_i (e_i
 expander, so conjugate gradient needs a handful of steps.
 
 What makes it fast: games are evaluated by a vectorised loop (`likelihood.terms`); every other loop runs over the games
-without a loop inside, since the ends of short ones of uneven length are what a processor cannot foresee; a fit starts
+without a loop inside, since the ends of short ones of uneven length are what a processor cannot predict; a fit starts
 where every game is linear, which saves two of five evaluations, and ends without another one where Newton's own error
 is known to be small enough; conjugate gradient is preconditioned by Gauss-Seidel at no more than a product's cost.
 Letters: Q queries, D documents, P games; n and p are one query's.
@@ -68,7 +68,7 @@ class Posterior:
     def upward(self) -> AllQueries:
         """`flat` with every game told from its lower document, and sorted by it: what `conjugate_gradient` takes.
 
-        Games as the rate stage reads them stand like that, and this is `flat` itself.
+        Games as the rate stage reads them are in this order, and this is `flat` itself.
         """
         flat = self.flat
         every = self.flat.every
@@ -87,7 +87,7 @@ class Posterior:
 
     @cached_property
     def upward_order(self) -> NDArray[np.int64] | slice:
-        """Which game stands where in `upward`: int64[P], or a slice of all where they stand so already."""
+        """Index of the games in `upward`: int64[P], or a slice of all if they are in this order."""
         first = self.games.first
         second = self.games.second
         if (first < second).all():

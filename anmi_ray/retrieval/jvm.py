@@ -44,7 +44,7 @@ _STORAGE = ("java.io.", "java.nio.file.", "org.apache.lucene.index.", "org.apach
 class Jdk:
     """An installation of Java.
 
-    major: the version in its file `release`; 0 if there is none.
+    major: the version in its file `release`; 0 without one.
     home: its folder.
     """
 

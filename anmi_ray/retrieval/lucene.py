@@ -137,7 +137,7 @@ class LuceneIndex:
 
         def detached(start: int) -> None:
             try:
-                block(start)  # a frame of its own: releasing a reference to a Java object attaches the thread again
+                block(start)  # a separate frame: releasing a reference to a Java object attaches the thread again
             finally:
                 jvm.start().detach()  # Java must not know a thread that has ended: it would read its stack
 

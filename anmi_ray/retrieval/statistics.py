@@ -1,6 +1,6 @@
 """Statistics of a collection for BM25: number and length of documents, and document frequencies of the queries' words.
 
-With statistics of its own, each shard would weigh words differently, and scores could not be compared.
+With its own statistics, each shard would weigh words differently, and scores could not be compared.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def publish(
     depth: int,
     seed: int,
 ) -> str:
-    """Fit and check the curve, and publish relevance.json; return why there is no curve, else "".
+    """Fit and check the curve, and publish relevance.json; return the reason if no curve was fitted, else "".
 
     dev, test: known relevance, if any, and the reranked Run of these queries.
     """

@@ -2,7 +2,7 @@
 
 `answers/<judge_id>/<bucket>/<time>-<uuid>.parquet`: a judge_id hashes all that can change an answer, a bucket is that
 of the query's text, so equal questions of any run meet in one place, and a bucket is listed by itself. Segments are
-published whole and never changed; there are no locks, so two runs at work at once may buy one answer twice, within
+published whole and never changed; without locks, so two concurrent runs may buy one answer twice, within
 seconds of each other. The earliest final answer counts; a transient failure counts only where there is nothing else,
 and is asked again.
 Letters: N answers.

@@ -60,7 +60,7 @@ def _is_record(record: Any) -> bool:
 def find_run(name: str, root: str) -> tuple[Store, dict[str, Any]]:
     """The store under `root` and the record of run `name`.
 
-    Raises ConfigError if there is no such run, or if the root's address contains a credential.
+    Raises ConfigError if the run does not exist, or if the root's address contains a credential.
     """
     check_address(root, "root")
     store = Store(root)
@@ -79,7 +79,7 @@ def trained(name: str, root: str, corpus: str | None) -> Artifact:
     """The complete train artifact of run `name` under `root`, over the collection with content hash `corpus` (None:
     any).
 
-    Raises ConfigError if there is no such run, it used another collection, or it has no model.
+    Raises ConfigError if the run does not exist, used another collection, or has no model.
     """
     store, record = find_run(name, root)
     place = store.where(f"runs/{name}.json")

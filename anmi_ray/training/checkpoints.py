@@ -57,7 +57,7 @@ class Origin:
 def newest_complete(
     checkpoints: Checkpoints, now: Origin, engine: Engine, notice: Callable[[str], None]
 ) -> tuple[Path, Origin] | None:
-    """The newest complete checkpoint, the same on all workers, who share the reading; None if there is none.
+    """The newest complete checkpoint, the same on all workers, who share the reading; None without one.
 
     `notice` receives, on rank 0, each broken checkpoint and what follows. Raises ConfigError if `now` cannot resume it.
     """

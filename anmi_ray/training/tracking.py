@@ -161,7 +161,7 @@ class MLflow(Tracker):
 class WandB(Tracker):
     """A run of Weights & Biases whose id is the training's fingerprint, so that a resumed training continues it.
 
-    With WANDB_MODE=offline every process leaves a folder of its own for `wandb sync --append`. W&B's own process writes
+    With WANDB_MODE=offline every process leaves its own folder for `wandb sync --append`. W&B's own process writes
     what it received, also after this one was killed.
     """
 

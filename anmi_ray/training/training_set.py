@@ -132,12 +132,12 @@ def prepare(
     texts, queries: Text and Query tables (of all splits), read one at a time.
     own: tables of pairs of a query and the document that is the query itself.
     cache: keeps the token lists; None: in memory.
-    Raises DataError if there is no example, an example has only an anchor, a text is missing, or a query's ratings have
-    no spread.
+    Raises DataError without examples, or if an example has only an anchor, a text is missing, or a query's ratings are
+    all equal.
     """
     example = pa.concat_tables(list(examples))
     if not example.num_rows:
-        raise DataError("there is no example to train on", "examples", "loosen mine's rules or judge more queries")
+        raise DataError("no examples to train on", "examples", "loosen mine's rules or judge more queries")
     if not (example["rating_sd"].to_numpy() > 0).all():
         raise DataError("a query's ratings have no spread", "examples", "recompute the mine stage, which floors it")
     example = example.combine_chunks().sort_by([("example_id", "ascending")])
