@@ -258,6 +258,7 @@ def test_a_key_is_written_nowhere(campaign: Campaign, short_temp: Path, tmp_path
     assert written_in([tmp_path], right)
 
 
+@pytest.mark.long
 def test_killed_while_documents_are_confirmed(campaign: Campaign) -> None:
     """What was published about single documents before all is killed is not asked again."""
     # the server answers A to every pair: of so few documents no model of relevance is fitted that would say so

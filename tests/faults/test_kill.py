@@ -140,6 +140,7 @@ def test_killed_in_stage_after_stage_and_resumed(config: Path, undisturbed: Path
     assert_same_metrics(undisturbed, root)
 
 
+@pytest.mark.long
 def test_killed_in_the_second_round_and_resumed(config: Path, undisturbed: Path) -> None:
     """Validation over a root whose first round is there: all stages before mining again."""
     validation = ("mine.rule=validated", "mine.allow=[{rule: validate, high: 450}]", "name=second", "--until", "mine")
