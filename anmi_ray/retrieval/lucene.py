@@ -143,8 +143,7 @@ class LuceneIndex:
 
         starts = range(0, len(queries), _BLOCK)
         if threads == 1:
-            for start in starts:
-                block(start)
+            list(map(block, starts))
         else:
             with ThreadPoolExecutor(threads) as pool:
                 list(pool.map(detached, starts))
@@ -242,8 +241,7 @@ def _mapper() -> Any:
 def _analysed(analyzer: Any, mapper: Any, text: str) -> list[str]:
     """Return the words of a text, in order, with repetitions."""
     analysed = java("io.anserini.analysis.AnalyzerUtils").analyze(analyzer, text)
-    words: list[str] = json.loads(mapper.writeValueAsString(analysed))
-    return words
+    return list(json.loads(mapper.writeValueAsString(analysed)))
 
 
 def _parser() -> Any:
