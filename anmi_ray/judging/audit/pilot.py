@@ -146,7 +146,7 @@ def _dollars(costs: pa.Table, questions: int) -> tuple[float | None, list[float]
         return None, None
     _, query = np.unique(costs["query"].to_numpy(), return_inverse=True)
     count = np.bincount(query).astype(np.float64)
-    low, high = (linearised(np.bincount(query, dollars), count) for dollars in (least, most))
+    low, high = (linearised(np.bincount(query, dollars).astype(np.float64), count) for dollars in (least, most))
     interval = None if low is None or high is None else [max(low[0], 0.0) * questions, high[1] * questions]
     return float(most.mean()) * questions, interval
 

@@ -126,7 +126,7 @@ def _ask_judge(
     clients = min(limits.most, len(plan.chunks))
     # never killed: it ends and sends its metrics when no references are left
     actor = start_budget(spend_log, config, judge, clients, plan.missing)
-    asking = Asking(judge, log, sources, actor, {**logs.context(), "judge": judge.name})
+    asking = Asking(judge, log, sources, actor, context.later, {**logs.context(), "judge": judge.name})
     for _ in range(1 + config.retry_passes):
         failed_before = _report(actor).spent.failed
         began = time.monotonic()
@@ -165,10 +165,9 @@ def _plan(buckets: list[int], log: AnswerLog, sources: QuestionSources, context:
 
     If another run started earlier, the order is reversed: the two meet in the middle and buy little twice.
     """
-    backwards = int(context.second())
     found = over_buckets(context, buckets, _missing, log, sources, context.execution.chunk)
     chunks = sorted((chunk for part in found for chunk in part.chunks), key=lambda chunk: not chunk.begun)
-    chunks = [chunk._replace(backwards=backwards) for chunk in (reversed(chunks) if backwards else chunks)]
+    chunks = chunks[::-1] if context.later else chunks
     return _Plan(chunks, *(sum(getattr(part, name) for part in found) for name in ("questions", "missing", "failed")))
 
 
