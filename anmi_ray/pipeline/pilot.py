@@ -41,7 +41,6 @@ from anmi_ray.store import Artifact, Store
 
 _LOG = logging.getLogger(__name__)
 _OF_ENSEMBLE = {COMPARE: sample.STAGE.name, JUDGE: LABEL.name}  # stages in these roles if the ensemble is tried
-COSTS = pa.schema({"judge": pa.string(), "query": pa.int64(), "least": pa.float64(), "most": pa.float64()})
 _AT_ONCE = 64  # buckets whose shares of the sample are held at once
 
 
@@ -184,7 +183,7 @@ def _judged(
     )
     questions = sources.questions(bucket) if config.reading else None
     costs = [_costs(judge, bucket, store, questions) for judge in kinds.reading(config)] if questions else []
-    return judgments, grades, pa.concat_tables([COSTS.empty_table(), *costs])
+    return judgments, grades, pa.concat_tables([pilot.COSTS.empty_table(), *costs])
 
 
 def _costs(judge: TextJudge, bucket: int, store: Store, questions: TextQuestions) -> pa.Table:
@@ -195,4 +194,4 @@ def _costs(judge: TextJudge, bucket: int, store: Store, questions: TextQuestions
     paid = judge.paid(held.table)
     least, most = (np.full(asked.sum(), np.nan) if paid is None else paid[side][rows[asked]] for side in (0, 1))
     query = bucket * (1 << 32) + questions.query[asked]
-    return pa.table([[judge.name] * len(query), query, least, most], schema=COSTS)
+    return pa.table([[judge.name] * len(query), query, least, most], schema=pilot.COSTS)

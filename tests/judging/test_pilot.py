@@ -20,8 +20,7 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import COMPARISON, QREL
 from anmi_ray.judging import audit, judge
 from anmi_ray.judging.audit import pilot
-from anmi_ray.judging.audit.pilot import PilotGate, Verdict
-from anmi_ray.pipeline.pilot import COSTS
+from anmi_ray.judging.audit.pilot import COSTS, PilotGate, Verdict
 
 World = Callable[..., tuple[pa.Table, pa.Table]]
 OPEN = PilotConfig(min_agreement=None, max_position_bias=None, max_inconsistent=None, max_failures=None)

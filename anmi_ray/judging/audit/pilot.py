@@ -29,6 +29,8 @@ BIAS = "position bias"
 INCONSISTENT = "orders differ"
 FAILURES = "failures"
 WHOLE = "dollars, the whole run"
+# of questions that were asked: the least and most dollars that each may have cost, NaN without prices
+COSTS = pa.schema({"judge": pa.string(), "query": pa.int64(), "least": pa.float64(), "most": pa.float64()})
 _KNOWN, _CHANCE, _BUCKET = "one_positive", "chance", "bucket"  # added to a comparison's columns
 
 
@@ -70,8 +72,7 @@ class Verdict:
 def verdicts(figures: Mapping[str, Any], costs: pa.Table, config: PilotConfig, questions: int) -> list[Verdict]:
     """Return a verdict for every judge of an audit (`judging.audit`), whose grades are the known positives.
 
-    costs: a row per question that was asked: judge, query, and the least and most dollars that it may have cost, NaN
-        without prices. Judges without a row cost nothing.
+    costs: COSTS; judges without a row cost nothing.
     questions: of the whole run.
     """
     found: list[Verdict] = []

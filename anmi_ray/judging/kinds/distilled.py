@@ -49,7 +49,7 @@ class DistilledJudge(Judge):
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class DistilledForm:
-    """What a distilled model reads and what its logits mean.
+    """The inputs of a distilled model, and the meaning of its logits.
 
     text, text_pair: its texts, composed of {query}, {first}, {second} and {sep} (see EncoderJudgeConfig), truncated
     together to `max_tokens`.

@@ -148,11 +148,7 @@ class EncoderEngine:
 
 
 class Texts:
-    """Texts of questions as models read them, and scores that are reused between slices of one query.
-
-    known: sorted keys int64[K] (query row · documents + document row) and scores float64[K]; scores of queries before
-    those of the last slice are dropped.
-    """
+    """Texts of questions as models read them."""
 
     def __init__(self, questions: TextQuestions) -> None:
         from anmi_ray.models.pairs import document_text
@@ -160,7 +156,6 @@ class Texts:
         self.questions = questions
         self.documents = questions.texts.num_rows
         self._joined = document_text
-        self.known: tuple[Rows, Reals] = np.zeros(0, np.int64), np.zeros(0)
 
     def query(self, row: int) -> str:
         """Return a query's text."""
@@ -185,23 +180,6 @@ class Texts:
             found[np.isin(rows, bare)] = kind
         return found
 
-    def remember(self, keys: Rows, scores: Reals) -> None:
-        """Store the scores of a slice's distinct, sorted keys int64[N]."""
-        old, held = self.known
-        kept = (old >= keys[0] // self.documents * self.documents) & ~np.isin(old, keys) if len(keys) else old < 0
-        keys = np.concatenate([keys, old[kept]])
-        scores = np.concatenate([scores, held[kept]])
-        order = np.argsort(keys)
-        self.known = keys[order], scores[order]
-
-    def recall(self, keys: Rows) -> Reals:
-        """Return the stored scores float64[N], NaN if absent."""
-        known, scores = self.known
-        if not len(known):
-            return np.full(len(keys), np.nan)
-        at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-        return np.where(known[at] == keys, scores[at], np.nan)
-
 
 class Pointwise:
     """A reranker: the preference is σ(slope · (score of the first − score of the second)).
@@ -225,15 +203,14 @@ class Pointwise:
             forget()
 
     def answers(self, texts: Texts, which: Rows) -> Answered:
-        """Yield answers in order as their documents are scored; each (query, document) is scored once."""
+        """Yield answers in order as their documents are scored; each (query, document) of a slice is scored once."""
         asked = texts.questions
         sides = np.stack([side[which] for side in (asked.first, asked.second)[: asked.documents]], axis=1)
         keys = asked.query[which, None] * texts.documents + sides
         once, place = np.unique(keys.ravel(), return_index=True)
         row = np.searchsorted(once, keys)
-        scores = texts.recall(once)
-        missing = np.flatnonzero(np.isnan(scores))
-        missing = missing[np.argsort(place[missing], kind="stable")]  # in the order in which they are needed
+        scores = np.full(len(once), np.nan)
+        missing = np.argsort(place, kind="stable")  # in the order in which they are needed
         done = 0
         for start in range(0, max(len(missing), 1), AHEAD):
             now = missing[start : start + AHEAD]
@@ -245,7 +222,6 @@ class Pointwise:
             for part in _parts(np.arange(done, stop)):
                 yield which[part], self._logs(scores[row[part]])
             done = stop
-        texts.remember(once, scores)
 
     def _logs(self, scores: Reals) -> Logs:
         """Return log probabilities for scores float64[N, 2], or [N, 1] for single documents against a score of 0."""
