@@ -213,7 +213,7 @@ def test_a_reranker_scores_every_document_of_a_query_once(
         return score(self, queries, query_N, *rest)
 
     monkeypatch.setattr(CrossEncoder, "score_tokens", counting)
-    handed, _ = asked(settings("pointwise", folders["reranker"]), of, 300, 20, 500)
+    handed, _ = asked(settings("pointwise", folders["reranker"]), of, 30 * 29)  # slices are whole queries
     assert sum(scored) == 2 * 30
     assert len(handed) >= len(of.ids) // AT_ONCE
     assert max(table.num_rows for table in handed) <= AT_ONCE
