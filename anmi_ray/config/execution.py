@@ -22,33 +22,13 @@ class DriverExecution(Placed):
 
     num_cpus: float = Field(default=0.5, gt=0)
     """CPUs; a head started with --num-cpus=0 has none, so the driver runs elsewhere."""
-    memory_gb: float | None = Field(default=None, gt=0)
-    """GB of memory to reserve for it; null: none."""
-    resources: dict[str, float] = {}
-    """More of Ray's resources to reserve, by name."""
-
-
-class EmbedExecution(ExecutionSettings):
-    """Resources and nodes for computing document vectors."""
-
-    gpus: Gpus = 0.0
-    """GPUs of an actor that computes them; 0: computed where a shard is searched."""
-    actors: tuple[Size, Size] = (1, 1)
-    """With GPUs: the fewest and the most actors."""
-    on: LabelSelector = {}
-    """With GPUs: labels that their nodes must have; none: any node."""
-
-    @field_validator("actors")
-    @classmethod
-    def _rising_actors(cls, value: tuple[int, int]) -> tuple[int, int]:
-        return _rising(value)
 
 
 class ScoreExecution(ExecutionSettings):
     """Resources and nodes for scoring: the trained model, its start, peers that are models, late interaction."""
 
     gpus: Gpus = Field(default=0.0, le=1)
-    """Share of a GPU that each scorer takes; 0: the CPU."""
+    """Share of a GPU that each actor takes; 0: the CPU, where vectors are computed as a shard is searched."""
     on: LabelSelector = {}
     """With GPUs: labels that their nodes must have; none: any node."""
 
@@ -56,6 +36,18 @@ class ScoreExecution(ExecutionSettings):
     def device(self) -> Literal["cpu", "cuda"]:
         """Torch's."""
         return "cuda" if self.gpus else "cpu"
+
+
+class EmbedExecution(ScoreExecution):
+    """Resources and nodes for computing document vectors."""
+
+    actors: tuple[Size, Size] = (1, 1)
+    """With GPUs: the fewest and the most actors."""
+
+    @field_validator("actors")
+    @classmethod
+    def _rising_actors(cls, value: tuple[int, int]) -> tuple[int, int]:
+        return _rising(value)
 
 
 def _rising(value: tuple[int, int]) -> tuple[int, int]:

@@ -55,17 +55,10 @@ class IvfPqIndex(Kind[Literal["ivfpq"]]):
 
     probes: int = Field(default=16, ge=1)
     """Lists that a query is compared with."""
-    code_bytes: int = Field(default=48, ge=1, le=4096)
-    """Bytes of a compressed vector; must divide its dimension."""
 
 
 class HnswIndex(Kind[Literal["hnsw"]]):
     """A navigable small-world graph (Malkov and Yashunin 2020) over whole vectors: fast, almost exact, larger."""
-
-    links: ClassVar[int] = 32  # neighbours of a vector: the M that the authors advise for many dimensions
-
-    search_effort: int = Field(default=128, ge=1)
-    """Candidates kept while searching, at least those wanted."""
 
 
 AnyIndex = Annotated[FlatIndex | IvfPqIndex | HnswIndex, Field(discriminator="kind")]
@@ -109,9 +102,7 @@ class FusionConfig(Settings):
     """How the retrievers' rankings become one, the hybrid's."""
 
     rule: Literal["rrf", "scores"] = "rrf"
-    """rrf: reciprocal ranks; scores: the scores, from 0 to 1 over the documents of the query."""
-    k: int = Field(default=60, ge=0)
-    """rrf: constant of 1 / (k + rank)."""
+    """rrf: reciprocal ranks, 1 / (60 + rank); scores: the scores, from 0 to 1 over the documents of the query."""
     weights: dict[Retriever, Annotated[float, Field(gt=0)]] = {}
     """Weight of each retriever that is not to count as 1, such as {dense: 2.0}."""
 
@@ -169,7 +160,7 @@ class RetrieveConfig(Settings):
 class RatedDevConfig(RetrieveConfig):
     """Retrieval where judges compare documents of dev queries without a label, too."""
 
-    rates_dev: ClassVar[bool] = True
+    rates_dev = True
 
     @classmethod
     def of(cls, retrieve: RetrieveConfig) -> Self:

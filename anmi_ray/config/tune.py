@@ -10,7 +10,6 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -221,15 +220,7 @@ class CampaignConfig(Settings):
                     yield f"{name}={option}: {setting}", setting, given, {name: option}
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A campaign's settings, and where they were read."""
-
-    config: CampaignConfig
-    place: str
-
-
-def load(path: str | Path, overrides: Iterable[str] = ()) -> Loaded:
+def load(path: str | Path, overrides: Iterable[str] = ()) -> CampaignConfig:
     """Read a campaign's file and apply `key=value` overrides. Raises ConfigError.
 
     A key is the campaign's (trials, space.NAME, …) or the experiment's (train.max_steps, execution.root, …); those of
@@ -251,7 +242,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Loaded:
     config = validate_as(CampaignConfig, content, place, _REMEDY)
     for name in config.tuned():
         _check_tuned(name, f"{place}, space")
-    return Loaded(config, place)
+    return config
 
 
 def _read_experiment(content: dict[str, Any], place: str) -> None:

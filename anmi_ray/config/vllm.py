@@ -32,14 +32,11 @@ class VllmPromptConfig(PromptConfig):
     """letters (A, B or T), scale (a number from -1 to 1), or the path of a template of your own."""
     readout: PromptReadout = "logprob"
     """logprob: from the probabilities of the letters; sign: 0, 1/2 or 1; soft: (1 + number) / 2."""
-    tokenizer: str | None = None
-    """Stays null: it is the model's own."""
 
-    @field_validator("tokenizer")
-    @classmethod
-    def _models_own(cls, value: str | None) -> None:
-        if value is not None:
-            raise ValueError("a vllm judge counts and cuts with its model's own tokenizer: leave it out")
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
+        if self.tokenizer is not None:
+            yield "a vllm judge counts and cuts with its model's own tokenizer: leave tokenizer out"
 
 
 class VllmExecution(GpuType):
@@ -56,8 +53,6 @@ class VllmExecution(GpuType):
     environment: dict[str, str] = {}
     """Environment variables of the engines' processes, such as VLLM_ATTENTION_BACKEND, or VLLM_CPU_KVCACHE_SPACE (GB of
     the KV cache on a CPU, else 4)."""
-    metrics: bool = False
-    """The engines' own counters, at Ray's metrics endpoint (needs ray[serve])."""
 
     @field_validator("engines")
     @classmethod

@@ -301,7 +301,6 @@ def test_a_name_fills_what_is_not_given() -> None:
         ({"bands": [TABLE_2[0], TABLE_2[1]]}, "upper edge"),
         ({"bands": [TABLE_2[1], TABLE_2[0], TABLE_2[4]]}, "ascend"),
         ({"bands": [TABLE_2[0], Band(category="danger", below=None, weight=0.1)]}, "stands twice"),
-        ({"min_rated_negatives": 8}, "at most negatives"),
         ({"rule": "tabel2"}, "did you mean table2"),
         ({"rule": "everything"}, "known: posterior"),
         ({"allow": [{"rule": "gate", "largest": 0.0}]}, "greater than 0"),
