@@ -28,7 +28,7 @@ class Forward(Settings):
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Arithmetic of the transformer; its head computes in float32."""
-    gpus: Gpus = Field(default=0.0, le=1)
+    gpus: Gpus = 0.0
     """Share of a GPU that each asking actor takes; 0: the CPU, a thread each."""
 
 

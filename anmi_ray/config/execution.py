@@ -27,7 +27,7 @@ class DriverExecution(Placed):
 class ScoreExecution(ExecutionSettings):
     """Resources and nodes for scoring: the trained model, its start, peers that are models, late interaction."""
 
-    gpus: Gpus = Field(default=0.0, le=1)
+    gpus: Gpus = 0.0
     """Share of a GPU that each actor takes; 0: the CPU, where vectors are computed as a shard is searched."""
     on: LabelSelector = {}
     """With GPUs: labels that their nodes must have; none: any node."""
