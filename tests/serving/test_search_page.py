@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +21,6 @@ def address(searched: Run, tmp_path: Path) -> Iterator[str]:
         said = served.said()
         found = re.fullmatch(r"search its documents at (http://127\.0\.0\.1:\d+/)\n", said)
         assert found, said
-        served.process.send_signal(signal.SIGHUP)
-        assert served.said() == "searched is reloaded\n"
         yield found[1]
         served.process.terminate()
         assert served.process.wait(READY_S) == 0
