@@ -58,11 +58,11 @@ class RankWindow(RuleSettings[Literal["rank-window"]]):
 
 
 class ScoreMargin(RuleSettings[Literal["score-margin"]]):
-    """NV-Retriever's and most libraries' rule on the dense retriever's scores, s of a document and of the anchor."""
+    """NV-Retriever's and most libraries' rule on the dense retriever's scores: s <= s_pos - margin |s_pos|.
 
-    form: Literal["relative", "literal", "absolute"] = "relative"
-    """relative: s <= s_pos - margin |s_pos|, safe for negative scores; literal: s <= (1 - margin) s_pos, as published;
-    absolute: s <= s_pos - margin."""
+    s is of a document, s_pos of the anchor.
+    """
+
     margin: float = Field(default=0.05, ge=0, le=10)
     """How far a negative stays below the anchor."""
 

@@ -54,6 +54,9 @@ class VllmExecution(GpuType):
     """Environment variables of the engines' processes, such as VLLM_ATTENTION_BACKEND, or VLLM_CPU_KVCACHE_SPACE (GB of
     the KV cache on a CPU, else 4)."""
 
+    metrics: bool = False
+    """The engines' own counters, at Ray's metrics endpoint (needs ray[serve])."""
+
     @field_validator("engines")
     @classmethod
     def _rising(cls, value: tuple[int, int]) -> tuple[int, int]:

@@ -22,7 +22,6 @@ FORMS: dict[str, list[dict[str, Any]]] = {
     "relative": [{"form": "anchored"}],
     "positive-relative": [{"form": "anchored"}],
     "simans": [{"form": "rank"}],
-    "score-margin": [{"form": "literal"}, {"form": "absolute"}],
     "posterior": [{"penalty": 1.0}],
     "gate": [{"largest": 0.5}],
 }

@@ -179,7 +179,7 @@ class VllmModel:
             "max_model_len": self.max_model_len, "dtype": config.dtype, "seed": config.seed,
             "trust_remote_code": config.trust_remote_code, "load_format": "safetensors",
             "revision": self.source.hub_revision, "tokenizer_revision": self.source.hub_revision,
-            "enable_prefix_caching": True, "disable_log_stats": True,
+            "enable_prefix_caching": True, "disable_log_stats": not execution.metrics,
             "gpu_memory_utilization": execution.gpu_memory_utilization if gpu else None,
             "tensor_parallel_size": parallel,
             # separate processes for several GPUs: Ray's would hold a placement group until the driver ends

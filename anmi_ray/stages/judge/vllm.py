@@ -105,7 +105,7 @@ def _processor(judge: VllmModel, pool: tuple[int, int], on: Mapping[str, str]) -
             runtime_env={"env_vars": judge.environment()},
             placement_group_config=None if execution.device == "gpu" else {"bundles": [{"CPU": 1}]},
             should_continue_on_error=True,
-            log_engine_metrics=False,
+            log_engine_metrics=execution.metrics,
             chat_template_stage=False,
             tokenize_stage=False,
             detokenize_stage=False,
