@@ -54,7 +54,7 @@ class Followed(ConsoleReporter):
 
     def _begin(self) -> None:
         """Forget what was reported: another driver starts or resumes the run."""
-        self._name = ""
+        self._name, self._printed_s = "", 0.0
         self._states: dict[str, str] = {}
         self._training: object = None
         self._noticed = 0.0

@@ -176,7 +176,7 @@ def test_the_identity_covers_the_file_and_not_how_it_is_named(folders: dict[Targ
     shutil.copytree(folders["ternary"], folder)
     before = kinds.of(config(folder)).identity
     assert before == kinds.of(config(folders["ternary"])).identity
-    said = {"first_label": "first", "second_label": "second", "tie_label": "tie", "max_tokens": 48, "text": "{query}"}
+    said = {"first_label": "first", "second_label": "second", "tie_label": "tie", "max_tokens": 48}
     assert kinds.of(config(folder, **said)).identity == before
     assert kinds.of(config(folder, dtype="bfloat16")).identity != before
     for form in (DistilledForm("ternary", max_tokens=32), DistilledForm("ternary", max_tokens=48, calibration=CURVE)):

@@ -308,7 +308,6 @@ def test_identity_is_what_can_change_an_answer(folders: dict[str, Path], tmp_pat
         ("reranker", "pairwise", {}, "has no label FIRST, SECOND, TIE; its labels are score"),
         ("pair", "pairwise", {"tie_label": None}, r"has 3 labels .*, and the settings leave out TIE"),
         ("pair", "pairwise", {"tie_label": "DRAW"}, "has no label DRAW; its labels are FIRST, SECOND, TIE"),
-        ("pair", "pairwise", {"max_tokens": 16, "text": "{query}" + " word1" * 12}, "alone take 16 of"),
         ("reranker", "pointwise", {"max_tokens": 65}, "is 65, and the model has 64 positions"),
         ("nowhere/at/all", "pointwise", {}, "no such folder, and not a Hugging Face id"),
         ("no-org/no-such-model", "pointwise", {}, "not in the local cache"),
