@@ -37,6 +37,17 @@ Distinct = AfterValidator(_distinct)
 """A list in which each value may be once."""
 
 
+def _rising(value: tuple[int, int]) -> tuple[int, int]:
+    if value[0] > value[1]:
+        raise ValueError("the fewest must not be above the most: such as [1, 16]")
+    return value
+
+
+_Positive = Annotated[int, Field(ge=1)]
+FewestMost = Annotated[tuple[_Positive, _Positive], AfterValidator(_rising)]
+"""The fewest and the most of something, such as [1, 16]."""
+
+
 _STRICT = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)  # JSON knows neither
 
 

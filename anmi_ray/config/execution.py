@@ -7,14 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from anmi_ray.config.base import ExecutionSettings, Gpus, LabelSelector, Placed
+from anmi_ray.config.base import ExecutionSettings, FewestMost, Gpus, LabelSelector, Placed
 from anmi_ray.config.paths import PathOrUri
 from anmi_ray.config.train import TrainExecution
 from anmi_ray.core import environment
 
 _MOST_BUCKETS = 65_536
 Count = Annotated[int, Field(ge=0)]
-Size = Annotated[int, Field(ge=1)]
 
 
 class DriverExecution(Placed):
@@ -41,19 +40,8 @@ class ScoreExecution(ExecutionSettings):
 class EmbedExecution(ScoreExecution):
     """Resources and nodes for computing document vectors."""
 
-    actors: tuple[Size, Size] = (1, 1)
+    actors: FewestMost = (1, 1)
     """With GPUs: the fewest and the most actors."""
-
-    @field_validator("actors")
-    @classmethod
-    def _rising_actors(cls, value: tuple[int, int]) -> tuple[int, int]:
-        return _rising(value)
-
-
-def _rising(value: tuple[int, int]) -> tuple[int, int]:
-    if value[0] > value[1]:
-        raise ValueError("the fewest must not be above the most: such as [1, 16]")
-    return value
 
 
 class ExecutionConfig(ExecutionSettings):
@@ -77,7 +65,7 @@ class ExecutionConfig(ExecutionSettings):
     window: int = Field(default=0, ge=0)
     """Tasks submitted at once; 0: twice the number of cores, on a cluster `cpus`, or twice its present CPUs if its
     largest size is not known."""
-    askers: Count | tuple[Size, Size] = 0
+    askers: Count | FewestMost = 0
     """Actors that ask a judge: a number, or the fewest and the most, such as [1, 16]; 0: the number of cores, on a
     cluster one up to the number of its CPUs."""
     raters: int = Field(default=0, ge=0)
@@ -105,11 +93,6 @@ class ExecutionConfig(ExecutionSettings):
         if value & (value - 1):
             raise ValueError("must be a power of two (8, 16, … 4096)")
         return value
-
-    @field_validator("askers")
-    @classmethod
-    def _rising_askers(cls, value: int | tuple[int, int]) -> int | tuple[int, int]:
-        return _rising(value) if isinstance(value, tuple) else value
 
     @property
     def asking(self) -> tuple[int, int]:

