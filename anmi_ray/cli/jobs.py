@@ -115,7 +115,7 @@ def _submission(job: str, config: str, overrides: list[str], first: str, last: s
 
         if first or last:
             raise ConfigError("--from and --until need a run, not a campaign", COMMAND_LINE, "leave them out")
-        experiment, campaign, remarks = submitting.campaign_for_cluster(tune.load(config, overrides))
+        experiment, campaign, remarks = submitting.campaign_for_cluster(tune.load(config, overrides), config)
         return submitting.Submission(job, experiment, campaign=campaign), remarks
     experiment, remarks = submitting.for_cluster(load(config, overrides, None))
     chosen = zip(("--from", "--until"), part(experiment, first, last), (first, last), strict=True)

@@ -154,10 +154,15 @@ def audit(
     if as_json:
         print(console.as_json(figures))
         return
-    written = [f"{option:14} -> {path}" for option, path in outputs.items() if path is not None]
     people = people_blocks(figures["people"]) if "people" in figures else ()
     screen = console.stdout(console.beside(outputs))
-    for block in (*lines, console.judges_table(figures["judges"]), *_summary(figures), *people, *written):
+    for block in (
+        *lines,
+        console.judges_table(figures["judges"]),
+        *_summary(figures),
+        *people,
+        *console.written(outputs),
+    ):
         screen.print(block, highlight=False, markup=False)
 
 

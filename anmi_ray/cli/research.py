@@ -212,7 +212,7 @@ def tune(
     from anmi_ray.config.tune import load
     from anmi_ray.tuning.campaign import open_campaign
 
-    campaign = open_campaign(load(config, overriding(overrides, root)))
+    campaign = open_campaign(load(config, overriding(overrides, root)), config)
     from anmi_ray.tuning import run as campaigns  # imports Ray: after the campaign was checked
     from anmi_ray.tuning.study import Trials
 
@@ -250,7 +250,7 @@ def _results(done: Finished, wanted: int) -> Iterator[str]:
     ends = Counter(trial.status for trial in done.trials)
     yield "\ntrials: " + ", ".join(f"{ends[status]} {status}" for status in ("complete", "stopped", "failed"))
     if len(done.trials) < wanted:
-        yield f"expected {wanted} trials: trial_hours ran out, or the space has no more points"
+        yield f"expected {wanted} trials: the space has no more points"
     yield f"best on dev: trial {done.best.number}, dev {done.best.dev:.4f}"
     caution = "the best of many on dev is selected, so its dev value is biased upwards"
     if done.repeats is None:

@@ -155,8 +155,6 @@ class EvaluateConfig(Settings):
     baseline: str | None = Field(default=None, min_length=1)
     """System that the others are compared with; null: the best on dev queries of those that nothing was trained for,
     which are the retrievers, hybrid, the fusion without the reranker, start and start+hybrid."""
-    rounds: int = Field(default=10_000, ge=100, le=10_000_000)
-    """Sign flips of the randomisation test, resamples of the bootstrap."""
     fusion: bool = True
     """Also evaluate the reranked scores fused with the first stage's, by weights that dev chose."""
     partners: Annotated[tuple[str, ...], Distinct] = Field(default=USUAL, min_length=1, max_length=4)

@@ -66,12 +66,8 @@ class MineConfig(Settings):
     """Bands of the gap with weights."""
     false_negative_gap: float = Field(default=100.0, ge=-1000, le=1000)
     """True gap below which a document is a false negative, points."""
-    gap: Literal["anchor", "minimum"] = "anchor"
-    """With several positives: the gap to the example's own anchor, or the least."""
     negatives: int = Field(default=7, ge=1, le=1000)
     """Rated negatives per example, at most."""
-    min_rated_negatives: int = Field(default=0, ge=0, le=1000)
-    """Examples with fewer are refused; 0 allows random ones alone."""
     random_negatives: int = Field(default=2, ge=0, le=1000)
     """Random corpus negatives added to each example."""
     rated_extra: int = Field(default=4, ge=0, le=1000)
@@ -114,11 +110,6 @@ class MineConfig(Settings):
         names = [band.category for band in self.bands]
         if len(set(names)) < len(names):
             yield f"bands: a category stands twice in {names}"
-        if self.min_rated_negatives > self.negatives:
-            yield (
-                f"min_rated_negatives is {self.min_rated_negatives}, but an example has at most negatives = "
-                f"{self.negatives}: lower the one or raise the other"
-            )
 
     @property
     def composition(self) -> str:
@@ -139,8 +130,7 @@ class MineConfig(Settings):
         if self.validation is None:
             raise AssertionError(f"{self.composition} validates nothing")
         band = {"rule": "validate", "low": self.validation.low, "high": self.validation.high}
-        kept = {name: getattr(self, name) for name in ("gap", "anchors")}
-        return MineConfig.model_validate({"allow": [band], **kept})
+        return MineConfig.model_validate({"allow": [band], "anchors": self.anchors})
 
     @property
     def pointwise(self) -> str | None:

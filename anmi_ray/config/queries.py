@@ -10,7 +10,7 @@ from pydantic import Field
 from anmi_ray.config.base import Kind, Settings
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.judge import BudgetConfig
-from anmi_ray.config.paths import FileOrName, FolderOrName, PathOrUri
+from anmi_ray.config.paths import FileOrName, PathOrUri
 
 QueryKind = Literal["title", "sentence", "heading", "phrase", "identifier", "keyword", "question", "example"]
 WRITTEN = ("keyword", "question", "example")  # by a language model; the others stand in documents
@@ -32,11 +32,6 @@ class ApiWriterConfig(Kind[Literal["api"]]):
     """The model, and how its server is reached."""
     template: FileOrName = Field(default="queries", min_length=1)
     """queries, or the path of a template of your own with form: queries: instruction and examples."""
-    document_tokens: int = Field(default=1024, ge=16, le=131_072)
-    """Tokens of a document that are shown; the rest is cut off."""
-    tokenizer: FolderOrName | None = Field(default=None, min_length=1)
-    """The model's tokenizer, which counts and cuts exactly: a folder, or a hub id (org/model@revision); null estimates
-    from bytes, on the long side."""
 
 
 class QueriesConfig(Settings):

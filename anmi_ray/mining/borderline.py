@@ -40,9 +40,9 @@ def borderline(
 ) -> Borderline:
     """Return the borderline pairs of one bucket, both tables sorted by (query_id, doc_a, doc_b).
 
-    A document is borderline by the gap that `config.gap` selects, and is paired with every anchor of its query for
-    which it is borderline. Known positives and confirmed documents are never asked about. New pairs belong to round 1
-    and have the ids of a first comparison, by which a user's file refers to them.
+    A document is paired with every anchor of its query for which it is borderline. Known positives and confirmed
+    documents are never asked about. New pairs belong to round 1 and have the ids of a first comparison, by which a
+    user's file refers to them.
     Raises as `compose.mine`; AssertionError if no rule validates.
     """
     if config.validation is None:
@@ -102,7 +102,7 @@ def verdicts(negatives: Negatives, config: MineConfig) -> dict[str, dict[str, in
         p = negatives.direct[held]
         counts["validate"] = {
             "borderline": int(held.sum()),
-            **{name: int(flags.sum()) for name, flags in denoise.outcomes(p, rule).items()},
+            **{name: int(flags.sum()) for name, flags in denoise.outcomes(p).items()},
             "unjudged": int(np.isnan(p).sum()),
         }
     for rule in config.allow:

@@ -45,17 +45,15 @@ class Resources:
 
     device: torch's name
     threads: on a CPU; None: the process's
-    batch_tokens: padded tokens of a forward pass; None: the default
     """
 
     device: str = "cpu"
     threads: int | None = None
-    batch_tokens: int | None = None
 
     @property
     def budget(self) -> int:
         """Padded tokens of a forward pass."""
-        return self.batch_tokens or (SCORE_TOKENS if self.device == "cpu" else 16 * SCORE_TOKENS)
+        return SCORE_TOKENS if self.device == "cpu" else 16 * SCORE_TOKENS
 
 
 class TokenInputs:
@@ -195,7 +193,7 @@ def computing(name: str, use: Resources) -> Iterator[None]:
         return JudgeError(
             f"a batch of up to {use.budget:,} tokens does not fit into the memory of {use.device}: {said}",
             f"model {name}",
-            "lower batch_tokens, set dtype: bfloat16, or raise gpus, so that fewer share a GPU",
+            "set dtype: bfloat16, or raise gpus, so that fewer share a GPU",
         )
 
     threads = use.threads if use.device == "cpu" else None

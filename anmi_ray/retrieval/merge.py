@@ -191,7 +191,7 @@ def fuse(
     rule = config.fusion
     weight_R = np.array([rule.weights.get(name, 1.0) for name in config.retrievers])
     if rule.rule == "rrf":
-        return rrf(rank_RN, rule.k, weight_R)
+        return rrf(rank_RN, weight_R=weight_R)
     return weighted_scores(query_N, rank_RN, score_RN, weight_R)
 
 

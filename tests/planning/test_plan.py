@@ -118,7 +118,6 @@ def test_a_model_of_unknown_size_has_no_gpu_hours() -> None:
     [
         (["plan.prompt_tokens=null"], "plan.prompt_tokens: the tokens of qwen's prompts"),
         (["plan.train=0"], "documents and train are given together"),
-        (["judge.target_dollars=5", "execution.gpu_dollars_hour=null"], "judge.target_dollars needs"),
         (["execution.askers=[4, 2]"], "the fewest must not be above the most"),
     ],
 )

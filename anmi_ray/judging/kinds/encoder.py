@@ -21,7 +21,7 @@ from scipy.special import log_softmax
 
 from anmi_ray.config.base import whole
 from anmi_ray.config.distill import DistillConfig
-from anmi_ray.config.encoder_judge import NO_LABELS, EncoderJudgeConfig
+from anmi_ray.config.encoder_judge import NO_LABELS, TEXT, TEXT_PAIR, EncoderJudgeConfig
 from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.scale import log_sigmoid
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 AHEAD = 1024  # documents scored at once: enough to fill batches with documents of similar length
 TOKENS = 512  # assumed maximum if neither settings nor folder define it
 NOT_FINITE = "the model's score is not finite"
-_OF_THE_FOLDER = ("text", "text_pair", "first_label", "second_label", "tie_label", "max_tokens")  # of distilled judges
+_OF_THE_FOLDER = ("first_label", "second_label", "tie_label", "max_tokens")  # of distilled judges
 Logs = dict[str, Reals]  # log_first, log_second and, of models with ties, log_tie: float64[N], NaN where not finite
 Answered = Iterator[tuple[Rows, Logs]]
 
@@ -68,6 +68,7 @@ class EncoderJudge(TextJudge):
         shown = whole(self.config)
         unsaid = ("name", "model", *(_OF_THE_FOLDER if form else ()))
         content: dict[str, object] = {name: shown[name] for name in shown if name not in unsaid}
+        content |= {} if form else {"text": TEXT, "text_pair": TEXT_PAIR}
         return content | {"weights": model.revision if model.is_local else f"{model.path_or_id}@{model.revision}"}
 
     def engine(self, lease: Leases | None = None, answered: bool = False) -> EncoderEngine:
@@ -113,7 +114,7 @@ def form_of(config: EncoderJudgeConfig) -> DistilledForm | None:
         return None
     labels = dict(zip(("first_label", "second_label", "tie_label"), form.labels, strict=False))
     held = {"first_label": None, "second_label": None, "tie_label": None}
-    held |= {"text": form.text, "text_pair": form.text_pair, "max_tokens": form.max_tokens}
+    held |= {"max_tokens": form.max_tokens}
     held |= {} if form.target == "two-head" else labels
     for name in _OF_THE_FOLDER:
         given = getattr(config, name)
@@ -240,10 +241,10 @@ class Pairwise:
         from anmi_ray.models.classifier import Classifier
 
         self.form = form
-        asked = form or config
-        self.model = Classifier(source(config), asked.max_tokens, config.dtype, _resources(config))
+        self.model = Classifier(source(config), (form or config).max_tokens, config.dtype, _resources(config))
         self.columns = _label_columns(config, self.model.labels) if self.form is None else {}
-        self.truncator = Truncator(self.model, asked.text, asked.text_pair)
+        texts = (TEXT, TEXT_PAIR) if form is None else (form.text, form.text_pair)
+        self.truncator = Truncator(self.model, *texts)
 
     def begin(self) -> None:
         """Do nothing: no state is kept between questions."""
@@ -295,7 +296,7 @@ def _resources(config: EncoderJudgeConfig) -> Resources:
     from anmi_ray.models.reranker import resolve_device
 
     device = resolve_device("cuda" if config.gpus else "cpu", "set gpus: 0")
-    return Resources(device, config.threads, config.batch_tokens)
+    return Resources(device, threads=1)
 
 
 def _parts(rows: Rows) -> Iterator[Rows]:

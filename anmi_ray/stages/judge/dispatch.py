@@ -86,7 +86,7 @@ def ask(artifact: Artifact, sources: QuestionSources, config: JudgeConfig, conte
     buckets = [bucket for bucket in range(context.buckets) if artifact.seal("judgments", JUDGMENT, bucket) is None]
     counts: dict[str, Any] = {}
     for judge in kinds.reading(config):
-        target = autoscale.target_of(config, judge, context.execution, time.monotonic() - began)
+        target = autoscale.target_of(config, judge, time.monotonic() - began)
         counts[judge.name] = _ask_judge(judge, buckets, spend_log, sources, config, target, context)
     return counts
 
@@ -131,7 +131,7 @@ def _ask_judge(
         failed_before = _report(actor).spent.failed
         began = time.monotonic()
         _ask_pass(plan, asking, target, limits, context)
-        target = target.after(time.monotonic() - began, 0)
+        target = target.after(time.monotonic() - began)
         report: BudgetReport = ray.get(actor.finish.remote())
         if report.problem:
             raise rebuild(report.problem)
@@ -213,7 +213,7 @@ def _in_waves(
         yield chunks[: wave.chunks], (wave.least, wave.most)
         passed = time.monotonic() - began
         rate = autoscale.achieved(answered() - before, passed, wave, limits)
-        target, chunks = target.after(passed, wave.most), chunks[wave.chunks :]
+        target, chunks = target.after(passed), chunks[wave.chunks :]
 
 
 def _ask_chunks(chunks: list[Chunk], asking: Asking, pool: tuple[int, int], context: Context) -> None:
