@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from anmi_ray.cli.app import app
+from anmi_ray.cli.app import app, replacement
 from anmi_ray.cli.flags import COMMAND_LINE
 from anmi_ray.config.paths import check_address
 from anmi_ray.core import redaction
@@ -51,6 +51,9 @@ def _run(words: list[str], terminated: list[int]) -> None:
             if not word.isascii() and any("\ud800" <= letter <= "\udfff" for letter in word):
                 raise ConfigError(f"{word} is not UTF-8", COMMAND_LINE, "rename the file, or write it in UTF-8")
         _check_addresses(words)
+        if (new := replacement(words)) is not None:
+            as_json = words[0] == "--json"  # else --json was to write a file
+            raise ConfigError("this command line was replaced", COMMAND_LINE, new)
         code = app(args=words, standalone_mode=False, prog_name="anmi")
         if code == 130:  # typer returns this for Ctrl-C
             raise KeyboardInterrupt

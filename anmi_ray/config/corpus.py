@@ -101,6 +101,10 @@ class Columns(Settings):
     """Id of a query; null: _id, id, query_id or qid."""
     query: str | None = None
     """Text of a query; null: text or query."""
+    qrels_query_id: str | None = None
+    """Id of a query in relevance grades; null: query-id, query_id or qid."""
+    qrels_doc_id: str | None = None
+    """Id of a document in relevance grades; null: corpus-id, corpus_id, doc_id, docid or docno."""
     grade: str | None = None
     """Relevance grade; null: score, grade, relevance or rel."""
 

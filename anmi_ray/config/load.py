@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from anmi_ray.config import yaml_text
 from anmi_ray.config.corpus import DOCUMENTS_ALONE
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.mistakes import described, models_in, without_places
+from anmi_ray.config.mistakes import REPLACED, described, models_in, without_places
 from anmi_ray.config.paths import FOLDER, check_address
 from anmi_ray.config.rules import NAMED, clear
 from anmi_ray.core import redaction
@@ -163,6 +163,8 @@ def check_setting(name: str, place: str) -> None:
     names = list(_dotted(Experiment, ""))
     if without_places(name) in names:
         return
+    if instead := REPLACED.get(without_places(name)):
+        raise ConfigError(f"no setting is called {name}", place, instead)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     near = list(dict.fromkeys([*near, *(other for other in names if other.endswith(f".{name.rpartition('.')[2]}"))]))
     hint = f"did you mean {' or '.join(near[:3])}?" if near else "`anmi config` prints every setting"

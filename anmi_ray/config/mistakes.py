@@ -30,6 +30,29 @@ _REMEDY = re.compile(
     r"((?:add|choose|divide|fix|give|keep|leave|lower|mend|name|put|raise|remove|say|set(?! by)|use|write)\b.+)",
     re.DOTALL,
 )
+# Settings of the last release that are gone, without places in lists, and what to use instead.
+REPLACED = {
+    "compare.max_reject_fraction": "fix the file's malformed rows",
+    "distill.clip": "leave it out: it is 1",
+    "evaluate.also": "trained_by in a run of another collection measures the model there",
+    "evaluate.rounds": "leave it out: it is 10,000",
+    "execution.core_dollars_hour": "execution.gpu_dollars_hour prices the GPU hours of a plan",
+    "judge.judges.endpoint.deadline_s": "the limit is five times timeout_s",
+    "judge.judges.execution.enforce_eager": "write engine_kwargs: {enforce_eager: true}",
+    "judge.judges.execution.max_num_seqs": "write engine_kwargs: {max_num_seqs: NUMBER}",
+    "judge.judges.revision": "write model: org/model@revision",
+    "judge.target_dollars": "set judge.target_hours, or a budget",
+    "mine.gap": "leave it out: gaps are to the example's own anchor",
+    "mine.top_rated_anchors": "use mine.anchors: confirmed, or rated",
+    "rate.tie_width": "leave it out: it is fitted",
+    "rate.strength": "use rate.judge_weights",
+    "retrieve.fusion.k": "leave it out: it is 60",
+    "train.clip": "leave it out: it is 1",
+    "train.decay": "leave it out: the learning rate falls linearly",
+    "train.list_size": "use mine.negatives, the number of rated documents of a list",
+    "train.warmup_fraction": "leave it out: it is .1",
+    "train.weight_decay": "leave it out: it is .01",
+}
 _Mistake = tuple[str, str | None]  # what is wrong, and the remedy if there is one
 
 
@@ -155,6 +178,8 @@ def _given(value: object, name: str) -> str:
 
 
 def _unknown(name: str, models: Sequence[type[BaseModel]]) -> _Mistake:
+    if instead := REPLACED.get(without_places(name).removeprefix("distill.")):
+        return f"unknown setting {name}", instead
     group, _, last = name.rpartition(".")
     settings = sorted({field for model in models for field in model.model_fields})
     if is_secret_name(last) and "key_env" in settings:

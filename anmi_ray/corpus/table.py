@@ -25,7 +25,7 @@ from anmi_ray.tables import parquet_rows
 from anmi_ray.tables.rows import DELIMITERS, delimiter_of, is_text
 from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE, separator_of
 
-# By role, a setting of corpus.columns but for the ids of grades, the usual names of a column.
+# By role, a setting of corpus.columns, the usual names of a column.
 _USUAL = {
     "doc_id": ("_id", "id", "doc_id", "docid", "docno"),
     "title": ("title",),
@@ -106,7 +106,7 @@ class TableReader(FilesReader):
         def choose(names: tuple[str, ...]) -> dict[str, str]:
             chosen: dict[str, str] = {}
             for role in roles:
-                given: str | None = getattr(self.config.columns, role, None)
+                given: str | None = getattr(self.config.columns, role)
                 found = [name for name in ((given,) if given is not None else _USUAL[role]) if name in names]
                 if len(found) == 1 and names.count(found[0]) == 1:
                     chosen[role] = found[0]

@@ -132,6 +132,8 @@ def test_a_name_is_the_files_and_what_is_allowed_is_of_its_level() -> None:
     assert of_kind.endswith("unknown setting judge.judges.0.zzz\n  remedy: known here: kind, name")
     rule = said({"mine": {"allow": [{"rule": "gate", "zzz": 1}]}})
     assert rule.endswith("unknown setting mine.allow.0.zzz\n  remedy: known here: largest, rule")
+    replaced = of_judge(kind="api", endpoint={**SERVER, "deadline_s": 2})
+    assert "unknown setting judge.judges.0.endpoint.deadline_s\n  remedy: the limit is five times" in replaced
 
 
 def test_a_setting_that_takes_several_forms_is_told_of_once() -> None:

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ValidationError
 
 from anmi_ray import config
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.load import validate, validate_record
+from anmi_ray.config.load import check_setting, validate, validate_record
+from anmi_ray.config.mistakes import REPLACED
 from anmi_ray.config.tune import CampaignConfig
 from anmi_ray.core.errors import ConfigError
 from docs import generate
@@ -96,6 +97,18 @@ def rows(model: type[BaseModel]) -> Iterator[generate.Row]:
         yield from group.rows
 
 
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_removed_setting_names_its_replacement(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_setting(name, "space")
+    assert caught.value.remedy == REPLACED[name]
+    judge = {"kind": "vllm", "model": "org/m", "revision": "main"}
+    for group in ({"judge": {"judges": [judge]}}, {"distill": {"judge": {"judges": [judge]}}}):
+        with pytest.raises(ConfigError) as caught:
+            validate(group, "some.yaml")
+        assert caught.value.remedy == REPLACED["judge.judges.revision"]
+
+
 def test_a_record_may_hold_settings_that_are_gone() -> None:
     judge = {"kind": "similarity", "name": "s"}
     old = {"train": {"beta1": 0.9, "epochs": 2}, "judge": {"judges": [judge | {"gone": 1}]}}
@@ -103,6 +116,11 @@ def test_a_record_may_hold_settings_that_are_gone() -> None:
     assert validate_record(old, "a record") == validate(new, "a record")
     with pytest.raises(ConfigError, match=r"train\.epochs"):
         validate_record({"train": {"beta1": 0.9, "epochs": "many"}}, "a record")
+
+
+def test_no_removed_setting_is_a_setting() -> None:
+    names = {row.name.replace(".N", "") for row in rows(Experiment)}
+    assert not set(REPLACED) & names
 
 
 def test_what_was_never_a_setting_is_still_guessed_at() -> None:
