@@ -15,8 +15,9 @@ from anmi_ray.config.paths import as_written
 from anmi_ray.core import redaction
 from anmi_ray.core.errors import DataError
 from anmi_ray.corpus import parsing, sources
-from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
+from anmi_ray.corpus.parsing import Document, Judged, Query
 from anmi_ray.corpus.reader import Reader
+from anmi_ray.tables.streams import LineError, json_object, parsed
 
 _SUFFIXES = ("", ".gz", ".zst")
 _LAYOUT = "a BEIR folder holds corpus.jsonl, queries.jsonl and perhaps qrels/{train,dev,test}.tsv, also as .gz or .zst"
@@ -119,10 +120,10 @@ class BeirReader(Reader):
 
 
 def _document(line: bytes) -> Document:
-    return parsing.document_in(parsing.json_object(line), "_id")
+    return parsing.document_in(json_object(line), "_id")
 
 
 def _query(line: bytes) -> Query:
-    value = parsing.json_object(line)
+    value = json_object(line)
     key = parsing.key_of(value, "_id")
     return parsing.query_of(key, parsing.text_of(value, "text", key))

@@ -15,8 +15,9 @@ from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.corpus import parsing
-from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
+from anmi_ray.corpus.parsing import Document, Judged, Query
 from anmi_ray.corpus.reader import Reader
+from anmi_ray.tables.streams import LineError, parsed
 
 _BODIES = ("text", "body", "abstract")  # fields for the rest of a document with a title
 

@@ -16,9 +16,10 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import TEXT_OF
 from anmi_ray.corpus.beir import BeirFiles
 from anmi_ray.corpus.ids import report_unknown
-from anmi_ray.corpus.parsing import FORMS, Judged, LineError, TrimmedId, judged_lines
+from anmi_ray.corpus.parsing import FORMS, Judged, TrimmedId, judged_lines
 from anmi_ray.corpus.reader import qrel_table
 from anmi_ray.tables.formats import text_lines
+from anmi_ray.tables.streams import LineError
 from anmi_ray.tables.trec import NamedRun, place_of
 
 _LIMIT = CorpusConfig().max_reject_fraction  # share of qrels that may be malformed, as by default in a run

@@ -11,9 +11,10 @@ from functools import partial
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.corpus import parsing, sgml
-from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, judged_lines, parsed
+from anmi_ray.corpus.parsing import Document, Judged, Query, judged_lines
 from anmi_ray.corpus.sources import File, FilesReader
 from anmi_ray.tables.rows import misread
+from anmi_ray.tables.streams import LineError, decode, parsed
 from anmi_ray.tables.trec import DOC_COLUMNS, QUERY_COLUMNS, is_header
 
 _TSV = ".tsv"
@@ -60,7 +61,7 @@ def _tsv_query(line: bytes) -> Query:
 
 def _fields(line: bytes, width: int) -> list[str]:
     """Return the id and the other fields of a line. Raises LineError."""
-    text = parsing.decode(line)
+    text = decode(line)
     fields = text.split(_TAB)
     if len(fields) != width:
         reason = f"not the columns {_COLUMNS[width]}{misread(text, _TAB)}"

@@ -17,7 +17,7 @@ Letter: N usable rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,18 +130,19 @@ def read_preferences(
     columns: other names of columns, by ours.
     Raises DataError if the file cannot be read, or a column is missing or of an unsuitable type.
     """
-    return _joined(read_preference_batches(path, reading, one_query, columns))
+    return check_preferences(Rows.joined(_batches(path, reading, columns or {})), reading, one_query)
 
 
-def read_preference_batches(
-    path: Path, reading: Reading, one_query: bool = False, columns: Mapping[str, str] | None = None
-) -> Iterator[PreferenceRows]:
+def read_preference_batches(path: Path, reading: Reading) -> Iterator[PreferenceRows]:
     """`read_preferences`, some hundred thousand rows at a time; at least one batch."""
-    named = columns or {}
+    return (check_preferences(rows, reading) for rows in _batches(path, reading, {}))
+
+
+def _batches(path: Path, reading: Reading, named: Mapping[str, str]) -> Iterator[Rows]:
     texts, numbers = ([named.get(name, name) for name in names] for names in (reading.texts, reading.numbers))
     defaults = {named.get(name, name): value for name, value in _DEFAULTS.items()}
     batches = formats.read_batches(path, texts, numbers, defaults, free=named.get("error", "error"))
-    return (check_preferences(rows.renamed(named), reading, one_query) for rows in batches)
+    return (rows.renamed(named) for rows in batches)
 
 
 def check_preferences(source: Any, reading: Reading, one_query: bool = False) -> PreferenceRows:
@@ -189,25 +190,6 @@ def check_preferences(source: Any, reading: Reading, one_query: bool = False) ->
         log_length=log_length[good],
         number=good + 1 if rows.numbers is None else rows.numbers[good],
         joint=rows.joint,
-    )
-
-
-def _joined(batches: Iterable[PreferenceRows]) -> PreferenceRows:
-    parts = list(batches)
-    first = parts[0]
-    columns = {}
-    for name, value in vars(first).items():
-        if isinstance(value, pa.Array):
-            columns[name] = pa.concat_arrays([getattr(part, name) for part in parts])
-        elif isinstance(value, np.ndarray):
-            columns[name] = np.concatenate([getattr(part, name) for part in parts])
-    return PreferenceRows(
-        place=first.place,
-        rows=sum(part.rows for part in parts),
-        stripped=sum(part.stripped for part in parts),
-        rejects=pa.concat_tables([part.rejects for part in parts]),
-        joint=first.joint,
-        **columns,
     )
 
 
