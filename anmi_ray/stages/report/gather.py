@@ -176,7 +176,7 @@ def _collection(run: _Run, name: str) -> dict[str, Any]:
     }
 
 
-def _truth(run: _Run, sample: pa.Array, stage: str) -> report.TruthSample | None:
+def _truth(run: _Run, sample: pa.Array, stage: str) -> report.Json | None:
     truth = run.part(stage, "truth", TRUTH, sample)
     ratings = run.part(run.fit, "ratings", RATING, sample).select(["query_id", "doc_id", "rating_elo"])
     joined = ratings.join(truth, ["query_id", "doc_id"], join_type="inner", use_threads=False)
@@ -186,10 +186,10 @@ def _truth(run: _Run, sample: pa.Array, stage: str) -> report.TruthSample | None
     number = np.unique(np.array(joined["query_id"].to_pylist(), dtype=object), return_inverse=True)[1]
     # The truth is in probits whatever model is fitted.
     points = joined["latent"].to_numpy() * scale.elo_per_latent("thurstone")
-    return report.TruthSample(number.astype(np.int64), points, joined["rating_elo"].to_numpy())
+    return {"query": number.astype(np.int64), "truth_elo": points, "rating_elo": joined["rating_elo"].to_numpy()}
 
 
-def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.GapSample | None:
+def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.Json | None:
     said = [confirmed(run.artifacts, bucket) for bucket in range(run.buckets)]
     found = (
         mining.measured(gaps, experiment.mine, one)
@@ -209,7 +209,12 @@ def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.GapSamp
         return {band["name"]: gap_elo[number == i] for i, band in enumerate(bands)}
 
     spread = run.part(run.fit, "fits", FIT, sample)["spread_elo"].to_numpy()
-    return report.GapSample(by_category(values), bands, float(np.mean(spread)), by_category(chosen[rated]))
+    return {
+        "gaps": by_category(values),
+        "bands": bands,
+        "spread_elo": float(np.mean(spread)),
+        "chosen": by_category(chosen[rated]),
+    }
 
 
 def bands_of(config: MineConfig) -> list[dict[str, Any]]:
