@@ -142,8 +142,7 @@ def _document(record: Any) -> Document:
 
 
 def _query(record: Any) -> Query:
-    key = parsing.key_of({"query_id": record.query_id}, "query_id")
-    return parsing.query_of(key, parsing.text_of({"text": _fields(record, "queries")[1]}, "text", key))
+    return parsing.query_in(dict(zip(("query_id", "text"), _fields(record, "queries"), strict=True)), "query_id")
 
 
 def _judged(record: Any) -> Judged:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -109,11 +108,12 @@ def check_ids(folder: str, runs: Mapping[str, NamedRun], grades: Grades, say: Sa
             unknown.discard(row[0])
             if not unknown:
                 break
-        known = partial(_ids, rows)
         graded = [pair[at] for pair in grades if pair[at] in unknown]
+        known = (row[0] for row in rows())
         report_unknown(set(graded), len(graded), len(grades), f"grades are about {kind} that", folder, known, say)
         for place, run in runs.items():
             missing = getattr(run, kind).keys() & unknown
+            known = (row[0] for row in rows())
             report_unknown(missing, len(missing), len(getattr(run, kind)), kind, place, known, say)
         kept = {pair: grade for pair, grade in kept.items() if pair[at] not in unknown}
     return kept
@@ -146,7 +146,3 @@ def _graded(rows: Iterator[tuple[str, Judged | LineError]], place: str, say: Say
     if trimmed and say is not None:
         say(f"{place}: white space or invisible characters around the ids of {trimmed:,} grades were removed")
     return grades
-
-
-def _ids(rows: Callable[[], Iterable[tuple[str, ...]]]) -> Iterator[str]:
-    return (row[0] for row in rows())

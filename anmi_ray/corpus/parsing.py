@@ -87,6 +87,12 @@ def document_of(key: str, title: str, text: str) -> Document:
     return key, title, text
 
 
+def query_in(value: Mapping[str, object], id_name: str) -> Query:
+    """Return the query in an object with keys `id_name` and text. Raises LineError."""
+    key = key_of(value, id_name)
+    return query_of(key, text_of(value, "text", key))
+
+
 def query_of(key: str, text: str) -> Query:
     """Return a stripped query. LineError if it is blank."""
     text = text.strip()

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -267,11 +266,9 @@ class Reader(ABC):
         for kind, unknown in self._unknown.items():
             if 2 * len(unknown) >= usable and len(unknown) > self.config.max_reject_fraction * usable:
                 what = f"grades are about {kind} that"
-                report_unknown(set(unknown), len(unknown), usable, what, self._place(), partial(self._ids, kind))
-
-    def _ids(self, kind: str) -> Iterator[str]:
-        records = self._query_records() if kind == "queries" else self._document_records()
-        return (row[0] for _, row in records if not isinstance(row, LineError))
+                records = self._query_records() if kind == "queries" else self._document_records()
+                known = (row[0] for _, row in records if not isinstance(row, LineError))
+                report_unknown(set(unknown), len(unknown), usable, what, self._place(), known)
 
     def _refuse_line(self, kind: str, where: str, error: LineError) -> None:
         self._sample += error.sample[: max(0, _SAMPLE - len(self._sample))]

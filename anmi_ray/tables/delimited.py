@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from anmi_ray.core.errors import DataError
-from anmi_ray.tables.streams import BLOCK, MAX_LINE, TOO_LARGE, LineError, decode
+from anmi_ray.tables import streams
+from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE, LineError, decode
 
 DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 _SEPARATOR = re.compile(rb'"?sep=(.)"?', re.IGNORECASE)
@@ -126,7 +127,7 @@ def plain_tables(file: io.BufferedReader, usual: str, columns: Collection[str]) 
     parsing = pacsv.ParseOptions(delimiter=delimiter, quote_char=False, ignore_empty_lines=False)
     types = {name: pa.string() for name in wanted}
     converting = pacsv.ConvertOptions(include_columns=wanted, column_types=types, strings_can_be_null=False)
-    while block := file.read(BLOCK):
+    while block := file.read(streams.BLOCK):
         rest = file.readline(MAX_LINE)
         block += rest
         if len(rest) == MAX_LINE or b'"' in block or block.count(b"\r") > block.count(b"\r\n"):

@@ -79,18 +79,6 @@ def test_tsv_with_a_header(tmp_path: Path) -> None:
     assert places == {"qrels q.tsv:3": "not as many columns as the header", "qrels q.tsv:4": "grade is not an integer"}
 
 
-@pytest.mark.parametrize("suffix", ["csv", "tsv"])
-@pytest.mark.parametrize("mark", [",", "\t", ";", "|"])
-def test_what_separates_cells_is_told_from_the_header(tmp_path: Path, suffix: str, mark: str) -> None:
-    settings = write_csv(tmp_path, SMALL)
-    content = "id,text\na,one\nb,two\nc\n".replace(",", mark)
-    (tmp_path / f"own.{suffix}").write_text(content)
-    found = read({**settings, "documents": str(tmp_path / f"own.{suffix}"), "max_reject_fraction": 1.0})
-    assert found.documents["text"].to_pylist() == ["one", "two"]
-    (detail,) = [row["detail"] for row in found.rejects.to_pylist() if "own" in row["place"]]
-    assert detail.startswith("1 columns, must be 2, separated by")
-
-
 def test_utf16_is_named(tmp_path: Path) -> None:
     settings = write_csv(tmp_path, SMALL)
     (tmp_path / "own.csv").write_bytes("id,text\na,one\n".encode("utf-16"))

@@ -309,13 +309,19 @@ def same(whole: Rows, parts: list[Rows]) -> bool:
 
 
 @given(
-    rows=RECORDS, broken=st.sets(st.integers(0, 45)), block=st.integers(200, 400), end=st.sampled_from(["\n", "\r\n"])
+    rows=RECORDS,
+    broken=st.sets(st.integers(0, 45)),
+    plain=st.integers(0, 40),
+    block=st.integers(200, 400),
+    end=st.sampled_from(["\n", "\r\n"]),
 )
 def test_batches_of_csv_are_the_file(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], broken: set[int], block: int, end: str
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], broken: set[int], plain: int, block: int, end: str
 ) -> None:
+    """Also where the first lines are `plain`, without quotes, and Arrow parses them."""
     path = tmp_path_factory.mktemp("csv") / "p.csv"
-    lines = [",".join([row[0], f'"{row[1]}{end}, {row[1]}"', *row[2:]]) for row in rows]
+    notes = [row[1] if at < plain else f'"{row[1]}{end}, {row[1]}"' for at, row in enumerate(rows)]
+    lines = [",".join([row[0], note, *row[2:]]) for row, note in zip(rows, notes, strict=True)]
     for at in sorted(broken):
         lines.insert(min(at, len(lines)), "too,few" if at % 3 else "")
     path.write_bytes(end.join(["\ufeff" + ",".join(NAMES), *lines, ""]).encode())
