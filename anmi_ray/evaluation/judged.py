@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
+from pydantic import TypeAdapter
 from scipy import special
 
 from anmi_ray.core.identity import ID, rng
@@ -87,16 +88,7 @@ class ByJudges:
 
 def from_json(content: Mapping[str, Any]) -> ByJudges:
     """Read measurements from JSON."""
-    rows = tuple(SystemComparison(**row) for row in content["comparisons"])
-    agreed = content["agreement"]
-    return ByJudges(
-        **{
-            **content,
-            "judges": tuple(content["judges"]),
-            "comparisons": rows,
-            "agreement": LabelAgreement(**agreed) if agreed else None,
-        }
-    )
+    return TypeAdapter(ByJudges).validate_python(content)
 
 
 def gains(answers: pa.Table, probability: Reals) -> pa.Table:

@@ -21,7 +21,7 @@ from anmi_ray.stages.rate import prior_elo
 from anmi_ray.stages.rerank.held_out import timing_of
 from anmi_ray.stages.rerank.ranking import SYSTEM
 from anmi_ray.stages.rounds import names
-from anmi_ray.store import Artifact, Store
+from anmi_ray.store import Artifact
 
 _WEIGHTS = ".safetensors"
 
@@ -118,17 +118,13 @@ def model_size(artifact: Artifact, folder: str) -> tuple[int | None, int | None]
     None without such files.
     """
     files = [name for name in artifact.read_json(f"{folder}.files.json") or () if name.endswith(_WEIGHTS)]
-    if not files:
-        return None, None
-    found = [_of_file(artifact.store, f"{artifact.path}/{folder}/{name}") for name in files]
-    return sum(parameters for parameters, _ in found), sum(size for _, size in found)
-
-
-def _of_file(store: Store, path: str) -> tuple[int, int]:
-    with store.open_input(path) as stream:
-        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        size = stream.size()
-    return sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__"), size
+    parameters = size = 0
+    for name in files:
+        with artifact.store.open_input(f"{artifact.path}/{folder}/{name}") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+            size += stream.size()
+        parameters += sum(math.prod(one["shape"]) for key, one in header.items() if key != "__metadata__")
+    return (parameters, size) if files else (None, None)
 
 
 def _documents(rerank: Artifact, buckets: Iterable[int], depth: int) -> int:
