@@ -184,8 +184,10 @@ def _delimited(file: File, choose: Choose) -> Records:
     if isinstance(names, list):
         places = {role: names.index(name) for role, name in choose(tuple(names)).items()}
         for number, cells in rows:
-            row = cells if isinstance(cells, LineError) else {role: cells[at] for role, at in places.items()}
-            yield f"{file.name}:{number}", row
+            yield (
+                f"{file.name}:{number}",
+                cells if isinstance(cells, LineError) else {role: cells[at] for role, at in places.items()},
+            )
 
 
 def _first_line(file: File) -> str:

@@ -150,8 +150,9 @@ def _figures(data: ReportData, rows: Mapping[str, Sequence[SystemComparison]]) -
         curve = charts.Curve("dev", data.fusion.curve())
         drawn["fusion"] = charts.lines([curve], "weight of the reranked score", f"dev {data.fusion.measure}", ring=best)
     if data.truth is not None and len(data.truth["query"]):
+        middle = centred(data.truth)
         axes = "true relevance (Elo, query mean 0)", "rating (Elo, query mean 0)"
-        drawn["truth"] = charts.scatter(*centred(data.truth).values(), *axes)
+        drawn["truth"] = charts.scatter(middle["truth_elo"], middle["rating_elo"], *axes)
     if data.gaps is not None and any(len(values) for values in data.gaps["gaps"].values()):
         bands = [(band["name"], band["low"], band["high"]) for band in data.gaps["bands"]]
         drawn["gaps"] = charts.histogram(data.gaps["gaps"], data.gaps["chosen"], bands, "gap below the anchor (Elo)")

@@ -44,9 +44,8 @@ def rows(
     Raises DataError if the header is invalid, or a quotation mark is never closed.
     """
     csv.field_size_limit(2 * MAX_LINE)  # of the whole process; rows are limited below
-    number = 0  # of the last line that was taken
+    number, separator = 0, ""  # number: of the last line that was taken
     first: bytes | LineError = b""
-    separator = ""
     for line in lines:
         first = line.removeprefix(codecs.BOM_UTF8) if isinstance(line, bytes) else line
         if isinstance(first, bytes) and not number and (declared := _SEPARATOR.fullmatch(first.rstrip(b"\r\n"))):
@@ -55,7 +54,7 @@ def rows(
         elif isinstance(first, LineError) or first.strip():
             break
         number += 1
-    header = "" if isinstance(first, LineError) else first.decode("utf-8", "replace")
+    header = first.decode("utf-8", "replace") if isinstance(first, bytes) else ""
     delimiter = separator or delimiter_of(header, usual)
     start = size = width = 0
     refused: LineError | None = None

@@ -361,5 +361,5 @@ def _cell(name: str, value: Any, numeric: bool) -> str | None:
     if isinstance(value, bool) and (numeric or name == "order"):
         return json.dumps(value)  # refused by the column's own check, which says what to write
     if isinstance(value, bool) or not isinstance(value, int | float if numeric else int):
-        raise LineError(f"{name} is not {'a number' if numeric else 'text'}", detail=json.dumps(value)[:40])
+        raise LineError(f"{name}: expected {'a number' if numeric else 'text'}", detail=json.dumps(value)[:40])
     return repr(value)

@@ -31,7 +31,7 @@ def design_rounds(
 ) -> dict[str, Any] | None:
     """Return the state of an adaptive design after each round of a complete run; None if the design asks once.
 
-    rounds: number, from 1; queries with pairs chosen in this round; mean pairs per query, over all rounds so far; mean
+    rounds: number, from 1; queries with pairs chosen in this round; mean pairs per query up to this round; mean
         answers per judge; std_err_elo and top_std_err_elo, the mean standard error of all documents and of each
         query's best, and prior_elo, the standard deviation of the fit's prior, in Elo points.
     top: how many documents count as the best of a query.

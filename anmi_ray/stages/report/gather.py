@@ -106,6 +106,8 @@ def write(
 def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> report.ReportData:
     """Everything that the report says, from the artifacts."""
     evaluate = run.artifacts["evaluate"]
+    apart = experiment.train.student != "cross-encoder"
+    environment = {**described, **described["versions"]}
     first = headline_of(evaluate)
     settings = experiment.model_dump(mode="json", exclude={"execution"})
     metrics = evaluate.read_part("metrics", 0, METRIC)
@@ -127,12 +129,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         measure=first.measure,
         level=LEVEL,
         first=first,
-        serving=serving(
-            run.artifacts["rerank"],
-            run.artifacts["train"],
-            range(run.buckets),
-            experiment.train.student != "cross-encoder",
-        ),
+        serving=serving(run.artifacts["rerank"], run.artifacts["train"], range(run.buckets), apart),
         simulated=experiment.simulated is not None,
         config_yaml=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
         fusion=fusion.from_json(sweep) if sweep else None,
@@ -150,7 +147,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         stages=_stages(run),
         queries=_extremes(run, metrics, first, first.measure)
         or (_extremes(run, judged_metrics, first, judged.measure) if judged and judged_metrics else ()),
-        environment=_environment(described),
+        environment={name: str(value) for name, value in environment.items() if name != "versions"},
         references=tuple(peer.name for peer in experiment.rerank.peers if peer.run is not None),
         relevance=relevance.of(evaluate),
         judged=judged,
@@ -272,13 +269,8 @@ def _ensemble(run: _Run, experiment: Experiment) -> list[report.Json]:
 
 def _spent(run: _Run) -> tuple[str, ...]:
     """Return the judges' spend by round."""
-    rounds = {
-        "label": "ensemble, ",
-        "judge": "",
-        "confirm": "confirmation, ",
-        "validate": "validation, ",
-        "assess": "held-out queries, ",
-    }
+    rounds = {"label": "ensemble, ", "judge": "", "confirm": "confirmation, ", "validate": "validation, "}
+    rounds["assess"] = "held-out queries, "
     return tuple(
         f"{name}{said}"
         for stage, name in rounds.items()
@@ -371,12 +363,6 @@ def _extremes(run: _Run, metrics: pa.Table, first: Headline, measure: str) -> li
         }
         for query in chosen.to_pylist()
     ]
-
-
-def _environment(described: Mapping[str, Any]) -> dict[str, str]:
-    found = dict(described)
-    versions = found.pop("versions")
-    return {**{key: str(value) for key, value in found.items()}, **versions}
 
 
 def _prior(run: _Run) -> str:
