@@ -90,7 +90,7 @@ class TokenInputs:
         return Batch(ids, mask, types)
 
 
-class TextEncoder:
+class WithTokenizer:
     """Something with a fast tokenizer."""
 
     tokenizer: transformers.PreTrainedTokenizerBase
@@ -102,7 +102,7 @@ class TextEncoder:
         return {name: coded[name] for name in self.tokenizer.model_input_names if name in coded}  # type: ignore[misc]
 
 
-class Classifier(TextEncoder):
+class Classifier(WithTokenizer):
     """A sequence classification model with its fast tokenizer. Raises ConfigError if it cannot be loaded.
 
     labels: names of its L logits, in order.
@@ -200,7 +200,7 @@ def computing(name: str, use: Resources) -> Iterator[None]:
         yield
 
 
-class PairClassifier(TextEncoder):
+class PairClassifier(WithTokenizer):
     """The classifier with its tokenizer.
 
     beside: files that `export` writes next to the weights, content by name.

@@ -6,7 +6,7 @@ import codecs
 import csv
 import io
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from anmi_ray.tables import streams
 from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE, LineError, decode
 
 DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
+_CLOSE = 'close it, and write a quote inside of a quoted cell twice ("")'
 _SEPARATOR = re.compile(rb'"?sep=(.)"?', re.IGNORECASE)
 
 
@@ -56,60 +57,62 @@ def rows(
         number += 1
     header = first.decode("utf-8", "replace") if isinstance(first, bytes) else ""
     delimiter = separator or delimiter_of(header, usual)
-    start = size = width = 0
+    width = 0
+    for start, end, row in _records(chain([first], lines), delimiter, place, documents, number, skipped):
+        if isinstance(row, list) and width and len(row) != width:
+            detail = f"{len(row)} columns, must be {width}, separated by {DELIMITERS.get(delimiter, delimiter)}"
+            row = LineError("not as many columns as the header", detail=detail)
+        if isinstance(row, LineError) and not width:
+            message = f"its header is invalid: {row.reason}: {row.detail}"
+            raise DataError(message, f"{place}:{start}", "write the columns' names there")
+        if isinstance(row, LineError) and end > start and not documents and not row.sample:
+            raise DataError("a quote that opens in this line closes in another one", f"{place}:{start}", _CLOSE)
+        if isinstance(row, list) and not width:
+            width = len(row)
+            row = [name.strip() for name in row]
+        yield start, row
+
+
+def _records(
+    lines: Iterable[bytes | LineError], delimiter: str, place: str, documents: bool, number: int, skipped: int
+) -> Iterator[tuple[int, int, list[str] | LineError]]:
+    """Yield (first line, last line, cells) of rows that are not blank, `number` lines above, `skipped` after one."""
+    start = size = 0
     refused: LineError | None = None
 
     def texts() -> Iterator[str]:
         nonlocal number, size, refused
-        for line in chain([first], lines):
+        for line in lines:
             number += 1
-            if isinstance(line, LineError):
-                refused = line
-                yield "\n"
-                continue
-            size += len(line)
+            size += len(line) if isinstance(line, bytes) else 0
             if size > MAX_LINE:
-                raise open_quote(f"its row is {TOO_LARGE}; a quote in it may not be closed")
+                message = f"its row is {TOO_LARGE}; a quote in it may not be closed"
+                raise DataError(message, f"{place}:{start}", _CLOSE)
             try:
+                if isinstance(line, LineError):
+                    raise line
                 yield decode(line).rstrip("\r\n") + "\n"
             except LineError as error:
                 refused = error
-                yield line.decode("utf-8", "replace").rstrip("\r\n") + "\n"
-
-    def open_quote(message: str) -> DataError:
-        remedy = 'close it, and write a quote inside of a quoted cell twice ("")'
-        return DataError(message, f"{place}:{start}", remedy)
+                yield error.sample.decode("utf-8", "replace").rstrip("\r\n") + "\n"
 
     if documents and delimiter == "\t":
-        records = (line[:-1].split("\t") if line.strip() else [] for line in texts())
+        rows = (line[:-1].split("\t") if line.strip() else [] for line in texts())
     else:
-        records = csv.reader(texts(), delimiter=delimiter, strict=True)
+        rows = csv.reader(texts(), delimiter=delimiter, strict=True)
     while True:
         start, size, refused = number + 1, 0, None
         try:
-            cells = next(records)
+            cells: list[str] | LineError = next(rows)
         except StopIteration:
             return
         except csv.Error as error:
             if "unexpected end" in str(error):
-                raise open_quote("a quote that opens in this line is never closed") from None
+                raise DataError("a quote that opens in this line is never closed", f"{place}:{start}", _CLOSE) from None
             cells = LineError("broken CSV", detail=str(error))
-        row = refused or cells
-        if not isinstance(row, LineError) and width and row and len(row) != width:
-            detail = f"{len(row)} columns, must be {width}, separated by {DELIMITERS.get(delimiter, delimiter)}"
-            row = LineError("not as many columns as the header", detail=detail)
-        if isinstance(row, LineError):
-            if not width:
-                message = f"its header is invalid: {row.reason}: {row.detail}"
-                raise DataError(message, f"{place}:{start}", "write the columns' names there")
-            if number > start and not documents and refused is None:
-                raise open_quote("a quote that opens in this line closes in another one")
-        elif not width:
-            width = len(row)
-            row = [name.strip() for name in row]
-            number += skipped
-        if row:
-            yield start, row
+        if row := refused or cells:
+            yield start, number, row
+            number, skipped = number + skipped, 0
 
 
 def plain_tables(file: io.BufferedReader, usual: str, columns: Collection[str]) -> Iterator[tuple[list[str], pa.Table]]:

@@ -155,10 +155,11 @@ def check_preferences(source: Any, reading: Reading, one_query: bool = False) ->
     rows.need(needed, reading.columns, remedy)
     there = set(rows.table.column_names).intersection(reading.columns)
     count = rows.table.num_rows
-    query = _constant(ONE_QUERY, count) if one_query else rows.text("query_id")
+    query = pa.repeat(ONE_QUERY, count) if one_query else rows.text("query_id")
     a = rows.text("doc_a")
     b = rows.text("doc_b")
-    error = _error(rows) if "error" in there else pa.nulls(count, pa.string())
+    error = rows.text("error") if "error" in there else pa.nulls(count, pa.string())
+    error = pc.utf8_slice_codeunits(pc.replace_substring_regex(error, r"\s+", " "), 0, _ERROR)
     failed = error.is_valid().to_numpy(zero_copy_only=False)
     shown, order_checks = _shown(rows) if "order" in there else (np.ones(count, np.int8), {})
     round_, round_checks = _round(rows) if "round" in there else (np.zeros(count, np.int64), {})
@@ -171,7 +172,7 @@ def check_preferences(source: Any, reading: Reading, one_query: bool = False) ->
     checks |= preference_checks | games_checks | length_checks
     code = verdict(checks)
     good = np.flatnonzero(code == 0)
-    judge = pc.fill_null(rows.text("judge"), "") if "judge" in there else _constant("", count)
+    judge = pc.fill_null(rows.text("judge"), "") if "judge" in there else pa.repeat("", count)
     query_good, a_good, b_good, judge, error = (column.take(pa.array(good)) for column in (query, a, b, judge, error))
     return PreferenceRows(
         place=rows.place,
@@ -193,21 +194,12 @@ def check_preferences(source: Any, reading: Reading, one_query: bool = False) ->
     )
 
 
-def _constant(value: str, count: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, pa.string()), count)
-
-
 def _pair_checks(query: pa.Array, a: pa.Array, b: pa.Array) -> Checks:
     return {
         "query_id missing": query.is_null().to_numpy(zero_copy_only=False),
         "document missing": pc.or_(a.is_null(), b.is_null()).to_numpy(zero_copy_only=False),
         "document compared with itself": pc.fill_null(pc.equal(a, b), False).to_numpy(zero_copy_only=False),
     }
-
-
-def _error(rows: Rows) -> pa.Array:
-    """Return errors on one line, cut to _ERROR characters; null if there was none."""
-    return pc.utf8_slice_codeunits(pc.replace_substring_regex(rows.text("error"), r"\s+", " "), 0, _ERROR)
 
 
 def _shown(rows: Rows) -> tuple[NDArray[np.int8], Checks]:
