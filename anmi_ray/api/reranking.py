@@ -321,7 +321,7 @@ def _one_system(path: Path, say: Callable[[str], None] | None) -> NamedRun:
     """Return the run of a file with one system. Raise DataError if it has none or several."""
     from anmi_ray.tables import trec
 
-    run = trec.read_named_run(path, say=say)
+    run = trec.read_run(path, say=say)
     tags = pc.unique(run.table["system"]).to_pylist()
     if len(tags) != 1:
         what = f"holds {len(tags)} systems (tags {', '.join(tags[:3])})" if tags else "holds no ranking"

@@ -102,17 +102,18 @@ def report_unknown(
     total: int,
     what: str,
     place: str,
-    known: Callable[[], Iterable[str]],
+    known: Iterable[str],
     say: Callable[[str], None] | None = None,
 ) -> None:
-    """Report the ids `unknown`, which `count` of `total` `what` (a plural) have; `known` iterates over all known ids.
+    """Report the ids `unknown`, which `count` of `total` `what` (a plural) have.
 
+    known: all known ids, read only if needed.
     Raises DataError if it is half of them or more: the ids were changed, or belong to another collection.
     """
     if not unknown:
         return
     example = min(unknown)[:_SHOWN]
-    change = likely_change(unknown, known())
+    change = likely_change(unknown, known)
     message = f"{count:,} of {total:,} {what} are not in the collection, or have no text there, such as {example}"
     message += change and f" ({change})"
     if 2 * count >= total:

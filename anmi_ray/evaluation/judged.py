@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
+from pydantic import TypeAdapter
 from scipy import special
 
 from anmi_ray.core.identity import ID, rng
@@ -87,16 +88,7 @@ class ByJudges:
 
 def from_json(content: Mapping[str, Any]) -> ByJudges:
     """Read measurements from JSON."""
-    rows = tuple(SystemComparison(**row) for row in content["comparisons"])
-    agreed = content["agreement"]
-    return ByJudges(
-        **{
-            **content,
-            "judges": tuple(content["judges"]),
-            "comparisons": rows,
-            "agreement": LabelAgreement(**agreed) if agreed else None,
-        }
-    )
+    return TypeAdapter(ByJudges).validate_python(content)
 
 
 def gains(answers: pa.Table, probability: Reals) -> pa.Table:
@@ -238,14 +230,13 @@ def auc(score: ArrayLike, label: ArrayLike) -> float | None:
     0.875
     """
     yes = np.asarray(label, dtype=bool)
-    positives = int(yes.sum())
-    negatives = len(yes) - positives
-    if not positives or not negatives:
+    values = np.asarray(score, dtype=np.float64)
+    if yes.all() or not yes.any():
         return None
-    from scipy.stats import rankdata
+    from scipy.stats import mannwhitneyu
 
-    rank = rankdata(np.asarray(score, dtype=np.float64))
-    return float((rank[yes].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+    found: Any = mannwhitneyu(values[yes], values[~yes], method="asymptotic")  # scipy leaves the result type untyped
+    return float(found.statistic / (yes.sum() * (~yes).sum()))
 
 
 def kappa(a: ArrayLike, b: ArrayLike) -> float | None:
@@ -254,23 +245,11 @@ def kappa(a: ArrayLike, b: ArrayLike) -> float | None:
     >>> kappa([True, True, False, False], [True, False, False, False])
     0.5
     """
-    first = np.asarray(a, dtype=bool)
-    second = np.asarray(b, dtype=bool)
-    cells = [np.count_nonzero((first == x) & (second == y)) for x in (True, False) for y in (True, False)]
-    value = float(kappa_of(np.asarray(cells, dtype=np.float64)))
-    return None if np.isnan(value) else value
-
-
-def kappa_of(cells: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cohen's kappa of counts float[..., 4]: both yes, yes and no, no and yes, both no; NaN if undefined."""
-    both, only_first, only_second, neither = np.moveaxis(cells, -1, 0)
-    total = np.maximum(cells.sum(axis=-1), 1e-300)
-    agreed = (both + neither) / total
-    first = (both + only_first) / total
-    second = (both + only_second) / total
-    chance = first * second + (1 - first) * (1 - second)
-    # of counts a chance below one is below it by far more than rounding
-    return np.where(chance < 1 - 1e-12, (agreed - chance) / np.maximum(1 - chance, 1e-12), np.nan)
+    first, second = np.asarray(a, dtype=bool), np.asarray(b, dtype=bool)
+    p, q = first.mean(), second.mean()
+    chance = p * q + (1 - p) * (1 - q)
+    # a chance below one is below it by far more than rounding
+    return float((np.mean(first == second) - chance) / (1 - chance)) if chance < 1 - 1e-12 else None
 
 
 def _tau(by_labels: pa.Table, by_judges: pa.Table, names: tuple[str, str]) -> float | None:

@@ -182,7 +182,7 @@ def test_mistakes_on_the_command_line(
         (
             "p.csv",
             HEAD + GOOD + "q1,a\n",
-            "1 of 7 rows cannot be used (14.3%, allowed 10.0%): 1 broken line (p.csv:8: 2 cells",
+            "1 of 7 rows cannot be used (14.3%, allowed 10.0%): 1 not as many columns as the header (p.csv:8: 2 c",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.corpus import sgml
-from anmi_ray.corpus.parsing import LineError
+from anmi_ray.tables.streams import LineError
 from tests.corpus.layouts import (
     SMALL,
     Collection,

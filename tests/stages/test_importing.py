@@ -27,7 +27,7 @@ from anmi_ray.pipeline.run import run
 from anmi_ray.planning.plan import costs, plan
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Artifact, Flow, Store
-from anmi_ray.tables import csv_rows
+from anmi_ray.tables import streams
 from tests.small import start_from, write_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -267,7 +267,7 @@ def test_repeats_in_different_batches_are_found(world: World, monkeypatch: pytes
 
     rows = world.preferences(queries=6)
     path = world.write("apart.csv", [*rows, *rows[:40]])
-    monkeypatch.setattr(csv_rows, "BLOCK", 500)
+    monkeypatch.setattr(streams, "BLOCK", 500)
     artifact = Artifact(world.store, "import", "apart")
     ingest = Artifact(world.store, "ingest", resolve(world.settings())["ingest"].fingerprint)
     read = importing._spread(artifact, path, ingest, BUCKETS)
