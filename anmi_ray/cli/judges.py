@@ -155,14 +155,9 @@ def audit(
         print(console.as_json(figures))
         return
     people = people_blocks(figures["people"]) if "people" in figures else ()
+    written = console.written(outputs)
     screen = console.stdout(console.beside(outputs))
-    for block in (
-        *lines,
-        console.judges_table(figures["judges"]),
-        *_summary(figures),
-        *people,
-        *console.written(outputs),
-    ):
+    for block in (*lines, console.judges_table(figures["judges"]), *_summary(figures), *people, *written):
         screen.print(block, highlight=False, markup=False)
 
 

@@ -125,8 +125,7 @@ class TorchEngine(Engine):
         return self.forward(batches)
 
     def step(self, factor: float) -> float:
-        parameters = [parameter for group in self.groups for parameter in group["params"]]
-        norm = nn.utils.clip_grad_norm_(parameters, _CLIP)
+        norm = nn.utils.clip_grad_norm_([one for group in self.groups for one in group["params"]], _CLIP)
         self._set_rates(self.optimizer, factor)
         self.optimizer.step()
         self.optimizer.zero_grad()

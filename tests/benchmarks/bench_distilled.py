@@ -118,8 +118,13 @@ def main() -> None:
         folder = write_judge(Path(scratch))
 
         def engine(dtype: str) -> EncoderEngine:
-            given = {"kind": "encoder", "model": str(folder), "form": "pairwise", "dtype": dtype}
-            given["gpus"] = float(device == "cuda")
+            given = {
+                "kind": "encoder",
+                "model": str(folder),
+                "form": "pairwise",
+                "dtype": dtype,
+                "gpus": device == "cuda",
+            }
             return EncoderEngine(EncoderJudgeConfig.model_validate(given))
 
         engines = {f"anmi_ray, {dtype}": engine(dtype) for dtype in ("float32", "bfloat16")}
