@@ -69,7 +69,7 @@ def queries(
 def _settings(experiment: Experiment, overrides: list[str], to: Path, queries: int) -> list[str]:
     """Return the overrides of a run over the folder that was written, including the given ones.
 
-    Of the `corpus` settings, keep those that split the queries.
+    Keep the `corpus` settings that split the queries.
     """
     from anmi_ray.config.corpus import CorpusConfig
     from anmi_ray.config.load import run_name

@@ -90,7 +90,7 @@ class _Group(BaseModel):
 class Settings(_Group):
     """Base of every group of settings. Non-default values enter the fingerprint of the stage that owns the group.
 
-    `how_only`: fields that say how something is carried out and cannot change a result; they enter no fingerprint.
+    `how_only`: fields that say how something is run and cannot change a result; they are not in fingerprints.
     `by_content`: fields that name what a stage reads (a file, a template, a run), whose content enters its fingerprint
     as an input; the name does not.
     `former_default`: by field, the default of an earlier version; like today's default it enters no fingerprint, so

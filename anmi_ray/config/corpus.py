@@ -71,7 +71,7 @@ class Splits(Settings, Generic[Named]):
     @classmethod
     def _mapping(cls, data: object) -> object:
         if isinstance(data, str | list | tuple):
-            raise ValueError("say of which split it is, such as {test: NAME} or {train: NAME, test: [NAME, NAME]}")
+            raise ValueError("name its split, such as {test: NAME} or {train: NAME, test: [NAME, NAME]}")
         return data
 
     def _problems(self) -> Iterator[str]:

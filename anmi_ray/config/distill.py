@@ -77,7 +77,7 @@ class DistillConfig(LearnConfig):
     @classmethod
     def _has_one(cls, points: tuple[float, ...]) -> tuple[float, ...]:
         if not points:
-            raise ValueError("needs at least one: calibration reads what the model says of the dev pairs")
+            raise ValueError("needs at least one: calibration reads the model's scores of the dev pairs")
         return points
 
     def _problems(self) -> Iterator[str]:

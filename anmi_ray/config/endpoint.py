@@ -89,7 +89,7 @@ class ServerConfig(ServedModel):
     @classmethod
     def _plain_url(cls, value: str) -> str:
         if set(value) & set("@?#"):  # before anything is parsed, and its parts named in an error
-            raise ValueError("must hold no user, password or query: the key stands in the environment (key_env)")
+            raise ValueError("must hold no user, password or query: the key belongs into the environment (key_env)")
         try:
             parts = urlsplit(value)
             good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -207,7 +207,7 @@ _ACCURACY = 0.8
 def _of_accuracy(judges: int, accuracy: float) -> dict[str, Any]:
     """Judges who know no more of the truth than labels and noise, each of whom puts `accuracy` of pairs right.
 
-    Of a relevant and another candidate: Φ(bonus / √(2 relevance_sd² + v)) = accuracy gives v, the variance of a judge's
+    For a relevant and another document: Φ(bonus / √(2 relevance_sd² + v)) = accuracy gives v, the variance of a judge's
     errors. Half of it is the judge's own lasting misreading of documents, which no further question averages away, a
     quarter lasts with the pair, a quarter is new in every answer.
     """
@@ -344,7 +344,7 @@ class JudgeConfig(Settings):
             yield f"judges share a name ({', '.join(doubled)}): give every judge its own name"
         if self.orders == "one" and self.imported:
             yield (
-                f"orders: one chooses what judges are asked, and the answers of {self.imported[0].name} stand in a "
+                f"orders: one chooses what judges are asked, and the answers of {self.imported[0].name} are in a "
                 "file: leave orders out"
             )
         unpriced = [judge.name for judge in self.judges if judge.unpriced]

@@ -49,7 +49,7 @@ TABLE_2 = (
 class MineConfig(Settings):
     """Which negatives an example gets, and with what weight: allow, weigh, sample."""
 
-    how_only = frozenset({"rule"})  # what it stands for is in the fields that it fills
+    how_only = frozenset({"rule"})  # its meaning is in the fields that it fills
 
     rule: str | None = None
     """A composition by name (posterior, table2, simans, ...): fills allow, weigh and sample where these are not
@@ -95,7 +95,7 @@ class MineConfig(Settings):
     def _problems(self) -> Iterator[str]:
         names = [rule.rule for rule in self.allow]
         if twice := {name for name in names if names.count(name) > 1}:
-            yield f"allow: {', '.join(sorted(twice))} stands twice in {names}"
+            yield f"allow: {', '.join(sorted(twice))} is listed twice in {names}"
         if "validate" in names[1:]:
             yield (
                 f"allow: validate comes after {names[0]}, which would refuse what validate is to judge; its verdicts "
@@ -109,7 +109,7 @@ class MineConfig(Settings):
             yield f"bands: edges must ascend, not {ascending}"
         names = [band.category for band in self.bands]
         if len(set(names)) < len(names):
-            yield f"bands: a category stands twice in {names}"
+            yield f"bands: a category is listed twice in {names}"
 
     @property
     def composition(self) -> str:

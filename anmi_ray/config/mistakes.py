@@ -17,7 +17,7 @@ from anmi_ray.core.redaction import is_secret_name, quoted, scrub, shortened
 
 _MOST = 5  # mistakes that a message lists
 _LONGEST = 300  # characters of one mistake, or of names in a row
-# what pydantic says of Python's types, for users of YAML
+# pydantic's words for Python's types, in those of YAML
 _SHAPES = {
     "tuple_type": "expected a list",
     "dict_type": "expected a mapping",

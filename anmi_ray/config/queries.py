@@ -13,7 +13,7 @@ from anmi_ray.config.judge import BudgetConfig
 from anmi_ray.config.paths import FileOrName, PathOrUri
 
 QueryKind = Literal["title", "sentence", "heading", "phrase", "identifier", "keyword", "question", "example"]
-WRITTEN = ("keyword", "question", "example")  # by a language model; the others stand in documents
+WRITTEN = ("keyword", "question", "example")  # by a language model; the others are found in documents
 
 
 class WriterEndpointConfig(EndpointConfig):
@@ -39,7 +39,7 @@ class QueriesConfig(Settings):
 
     kinds: tuple[QueryKind, ...] | None = Field(default=None, min_length=1)
     """Kinds of queries, of which there are about as many each; null: keyword and question (and example, where examples
-    are given) with a writer, else the five that stand in documents."""
+    are given) with a writer, else the five that are found in documents."""
     writer: ApiWriterConfig | None = None
     """The language model that writes queries of kinds keyword, question and example."""
     each: int = Field(default=1, ge=1, le=10)

@@ -199,7 +199,7 @@ class SimANS(RuleSettings[Literal["simans"]]):
     """
 
     form: Literal["gap", "rank"] = "gap"
-    """What the probability depends on."""
+    """Variable of the probability."""
     a: float = Field(default=1.0, gt=0, le=1e6)
     """sharpness: large takes the nearest to the target."""
     b: float = Field(default=4.0, ge=-100, le=1000)
@@ -242,7 +242,7 @@ PHASES: dict[str, str] = {
 }
 
 # Compositions by name: what the field does, each as published or as close as ratings come to it. Where a rule says
-# nothing of the draw, the sample of the settings (or its default) stands.
+# nothing about the draw, the sample of the settings (or its default) is used.
 NAMED: dict[str, dict[str, Any]] = {
     "posterior": {"allow": ["gate"], "weigh": "posterior"},
     "penalised": {"allow": [], "weigh": {"rule": "posterior", "penalty": 1.0}},

@@ -85,7 +85,7 @@ class Choice(Kind[Literal["choice"]]):
     @classmethod
     def _distinct(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         if len({label(value) for value in values}) < len(values):
-            raise ValueError(f"a value stands twice in {list(values)}")
+            raise ValueError(f"a value is listed twice in {list(values)}")
         return values
 
     @property
@@ -144,7 +144,7 @@ class AshaConfig(Settings):
 class CampaignConfig(Settings):
     """A campaign: what is tuned, where it is searched, how many trials there are, and what becomes of the best."""
 
-    # what a campaign may have otherwise when it goes on; the experiment counts by its stages' fingerprints
+    # what a resumed campaign may change; the experiment counts by its stages' fingerprints
     how_only = frozenset({"name", "experiment", "settings", "trials", "repeats", "max_concurrent"})
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,55}$")

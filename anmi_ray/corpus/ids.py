@@ -15,7 +15,7 @@ from anmi_ray.core.identity import ID_BYTES
 _RECENT = 1 << 15  # ids held as Python objects, which take eight times as much
 _TRIED = 1_000  # unknown ids for which an explanation is searched
 _SHOWN = 80  # characters of an id in a message
-# What may have changed, with a function that makes the written id equal to the collection's.
+# Possible differences between a written id and the collection's, each with a function that removes it.
 _CHANGES: dict[str, Callable[[str], str]] = {
     "upper or lower case": str.casefold,
     "leading zeros": lambda name: re.sub(r"(?<![0-9])0+(?=[0-9])", "", name),

@@ -256,5 +256,5 @@ def _unfit(objects: list[PythonObject]) -> str:
     if len(objects) > MAX_SHARED:
         return f"sentence of more than {MAX_SHARED} objects"
     if max(len(one.body.split()) for one in objects) < MIN_BODY_WORDS:
-        return f"no document with {MIN_BODY_WORDS} words beside the summary"
+        return f"no document with {MIN_BODY_WORDS} words after the summary"
     return ""

@@ -139,7 +139,7 @@ def files_of(
 ) -> list[File]:
     """Return the files in `places` (files and folders), sorted by path.
 
-    Of a folder, files with a suffix in `kinds` (any if empty), except those with a leading dot or underscore; a file
+    In a folder, files with a suffix in `kinds` (any if empty), except those with a leading dot or underscore; a file
     must have one of these suffixes too, unless `any_file`. Names are relative to the common folder.
     Raises DataError if a place is missing, empty, of another kind or named twice.
     """

@@ -43,7 +43,7 @@ def format_of(path: Path, reading: bool = False) -> tuple[str, str | None]:
     if reading and kind == [_ARRAY]:
         return ".jsonl", compression
     if not kind or kind[0] not in _FORMATS or (compression and kind[0] == ".parquet"):
-        raise ConfigError("its format cannot be told from its name", str(path), f"name it {KNOWN}")
+        raise ConfigError("its name does not show its format", str(path), f"name it {KNOWN}")
     return kind[0], compression
 
 

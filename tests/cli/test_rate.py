@@ -170,7 +170,7 @@ def test_mistakes_on_the_command_line(
     ("name", "content", "says"),
     [
         ("absent.csv", None, "absent.csv: no such file or folder"),
-        ("p.txt", HEAD + GOOD, "p.txt: its format cannot be told from its name"),
+        ("p.txt", HEAD + GOOD, "p.txt: its name does not show its format"),
         ("p", HEAD + GOOD, "its format cannot be told"),
         ("p.csv", GOOD, "its columns are 'q1', 'a', 'b', '1'"),
         ("p.csv", "", "p.csv: is empty"),

@@ -39,7 +39,7 @@ TREC: dict[str, Any] = {"reader": "trec", "documents": "d", "queries": "t", "qre
         ({**TREC, "topic_fields": []}, "at least 1 item"),
         ({**TREC, "qrels": {}}, "name at least one of train, dev, test"),
         ({**TREC, "qrels": {"test": "q", "train": ["p", "q"]}}, "q is named twice; give every split its own"),
-        ({**TREC, "qrels": "q"}, "say of which split it is, such as {test: NAME}"),
+        ({**TREC, "qrels": "q"}, "name its split, such as {test: NAME}"),
         ({**TREC, "qrels": {"validation": "q"}}, "Extra inputs"),
         ({**TREC, "encoding": "utf-17"}, "no text encoding 'utf-17'"),
         ({**TREC, "encoding": "base64"}, "no text encoding 'base64'"),
