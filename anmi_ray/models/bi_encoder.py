@@ -23,7 +23,7 @@ from anmi_ray.models.export import write_embedder
 from anmi_ray.models.heads import Scorer
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable, resolve
 from anmi_ray.models.lora import add_adapters
-from anmi_ray.models.pairs import Ragged, scoring_batches
+from anmi_ray.models.pairs import Batch, Ragged, scoring_batches
 from anmi_ray.models.pooling import TextPooling, VectorPooling, read_pooling
 from anmi_ray.models.reranker import FloatName, Precision, Reranker
 from anmi_ray.models.speed import torch_settings
@@ -182,11 +182,14 @@ class BiEncoder(Reranker):
         def encode(budget: int) -> NDArray[np.float32]:
             for part in scoring_batches(self.pairs.lengths(texts)[rows], budget, self.device):
                 batch = self.pairs.batch([texts[int(row)] for row in rows[part]])
-                vectors[part] = self.network(**tensors(batch, self.device)).cpu().numpy()
+                vectors[part] = self._pooled(batch).cpu().numpy()
             return vectors
 
         with torch_settings(self.threads), torch.inference_mode():
             return self._as_memory_allows(encode, token_budget)
+
+    def _pooled(self, batch: Batch) -> Tensor:
+        return self.network(**tensors(batch, self.device))
 
     def export(self, folder: str | Path, card: str = "") -> Path:
         self.assert_trained()

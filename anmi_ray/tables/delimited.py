@@ -109,7 +109,7 @@ def _records(
         except csv.Error as error:
             if "unexpected end" in str(error):
                 raise DataError("a quote that opens in this line is never closed", f"{place}:{start}", _CLOSE) from None
-            cells = LineError("broken CSV", detail=str(error))
+            cells = LineError("broken CSV", detail=str(error).partition(" - do you")[0])
         if row := refused or cells:
             yield start, number, row
             number, skipped = number + skipped, 0

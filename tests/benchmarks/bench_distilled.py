@@ -118,14 +118,8 @@ def main() -> None:
         folder = write_judge(Path(scratch))
 
         def engine(dtype: str) -> EncoderEngine:
-            given = {
-                "kind": "encoder",
-                "model": str(folder),
-                "form": "pairwise",
-                "dtype": dtype,
-                "gpus": device == "cuda",
-            }
-            return EncoderEngine(EncoderJudgeConfig.model_validate(given))
+            given = {"kind": "encoder", "model": str(folder), "form": "pairwise", "dtype": dtype}
+            return EncoderEngine(EncoderJudgeConfig.model_validate({**given, "gpus": float(device == "cuda")}))
 
         engines = {f"anmi_ray, {dtype}": engine(dtype) for dtype in ("float32", "bfloat16")}
         judge = next(iter(engines.values())).form
