@@ -144,7 +144,7 @@ def test_leanings_are_fitted_whatever_the_orders_are_called(tmp_path: Path, orde
     ("arguments", "says"),
     [
         (["--out", "o.xlsx"], "name it .csv, .tsv, .jsonl (each also .gz or .zst) or .parquet"),
-        (["--out", "o.parquet.gz"], "its format cannot be told"),
+        (["--out", "o.parquet.gz"], "its name does not show its format"),
         (["--out", "nowhere/o.csv"], "mkdir -p"),
         (["--out", "preferences.csv"], "would overwrite it; it is read"),
         (["--out", "o.csv", "--fits", "o.csv"], "it is written by --out"),
@@ -171,7 +171,7 @@ def test_mistakes_on_the_command_line(
     [
         ("absent.csv", None, "absent.csv: no such file or folder"),
         ("p.txt", HEAD + GOOD, "p.txt: its name does not show its format"),
-        ("p", HEAD + GOOD, "its format cannot be told"),
+        ("p", HEAD + GOOD, "its name does not show its format"),
         ("p.csv", GOOD, "its columns are 'q1', 'a', 'b', '1'"),
         ("p.csv", "", "p.csv: is empty"),
         ("p.csv", (HEAD + GOOD).replace("query_id", "qid"), "--all-one-query"),

@@ -370,7 +370,7 @@ def test_a_file_of_which_nothing_can_be_used_is_an_error(
     [
         ("nothing.csv", "", "is empty"),
         ("other.csv", "a,b\n1,2\n", "has no column query_id, doc_a, doc_b, preference"),
-        ("what.txt", "x", "its format cannot be told"),
+        ("what.txt", "x", "its name does not show its format"),
         ("broken.parquet", "x", "is not a Parquet file"),
         ("nowhere.csv", None, "no such file"),
     ],
