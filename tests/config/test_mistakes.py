@@ -82,6 +82,7 @@ def places(
 CAMPAIGN = {"name": "c", "experiment": {}, "space": {"train.seed": {"kind": "integer", "low": 1, "high": 3}}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "base"), [(Experiment, {}), (CampaignConfig, CAMPAIGN), (RateConfig, {})])
 def test_a_value_of_any_wrong_shape_is_a_message(model: type[BaseModel], base: dict[str, Any]) -> None:
     """In every setting; and what tells the forms of a group apart is named where it is of another type."""

@@ -75,6 +75,7 @@ class _Reads(ast.NodeVisitor):
             self.names.add(node.value)
 
 
+@pytest.mark.slow
 def test_each_is_read() -> None:
     reads = _Reads()
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -88,6 +88,7 @@ def test_a_line_without_end_is_a_reject_with_its_size_and_takes_no_memory(tmp_pa
     assert taken < 100
 
 
+@pytest.mark.slow
 def test_a_quotation_mark_left_open_before_a_large_rest_ends_where_it_began(tmp_path: Path) -> None:
     name = bomb(tmp_path / "one.csv.gz", b'_id,text\nd,"t\n', b"a,b\n")
     queries = write_csv(tmp_path / "small", SMALL)["queries"]

@@ -41,6 +41,7 @@ def documents_of(content: bytes, **settings: Any) -> list[tuple[str, str, str]]:
     return [(row["external_id"], row["title"], row["text"]) for row in found.documents.to_pylist()]
 
 
+@pytest.mark.slow
 @given(collections())
 def test_one_collection_is_the_same_in_every_layout(collection: Collection) -> None:
     with tempfile.TemporaryDirectory() as folder:

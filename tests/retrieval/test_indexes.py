@@ -49,6 +49,7 @@ def recall(found: NDArray[np.int64], exact: NDArray[np.int64]) -> float:
     return float(np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(found, exact, strict=True)]))
 
 
+@pytest.mark.slow
 def test_all_lists_and_all_documents_rescored_is_the_flat_search(
     many: NDArray[np.float32], ivfpq: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_graph_finds_nearly_all(tmp_path: Path) -> None:
         assert score[row].tolist() == wanted.tolist() == sorted(wanted, reverse=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [IVFPQ, HNSW])
 def test_two_builds_are_the_same_file(
     config: IvfPqIndex | HnswIndex, many: NDArray[np.float32], tmp_path: Path

@@ -101,6 +101,7 @@ def design_round(number: int, queries: int, pairs: float, answers: float, *error
     return dict(zip(names, (number, queries, pairs, answers, *errors, None), strict=True))
 
 
+@pytest.mark.slow
 def test_what_was_not_rated_is_not_extrapolated() -> None:
     rounds = (design_round(1, 3, 14.0, 12.0, None, None), design_round(2, 2, 20.0, 18.0, None, None))
     assert uniform_pairs(rounds) is None
