@@ -132,22 +132,22 @@ def calibrated(answers: pa.Table, qrels: pa.Table, seed: int = 0) -> tuple[Reals
     answer = answers["answer"].to_numpy()
     query = np.array(answers["query_id"].to_pylist(), dtype=object)
     relevant = qrels.filter(pc.greater(qrels["grade"], 0))
-    known = np.isin(query, np.array(relevant["query_id"].to_pylist(), dtype=object)) & np.isfinite(answer)
+    labelled = np.isin(query, np.array(relevant["query_id"].to_pylist(), dtype=object)) & np.isfinite(answer)
     label = find_rows(relevant, {name: answers[name] for name in _PAIR}) >= 0
-    names = np.unique(query[known])
+    names = np.unique(query[labelled])
     if len(names) < ENOUGH:
         return answer, "not calibrated: too few of these queries have labels"
     logit = special.logit(np.clip(np.nan_to_num(answer, nan=YES), 1e-3, 1 - 1e-3))
     fold_of = dict(zip(names, rng("judged folds", seed).permutation(len(names)) % _FOLDS, strict=True))
     fold = np.array([fold_of.get(one, -1) for one in query])
-    found = np.full(len(answer), np.nan)
+    probability = np.full(len(answer), np.nan)
     for number in (-1, *range(_FOLDS)):
         mine = np.isfinite(answer) & (fold == number)
-        line = logistic(logit[known & (fold != number)], label[known & (fold != number)])
+        line = logistic(logit[labelled & (fold != number)], label[labelled & (fold != number)])
         if line is None:
             return answer, "not calibrated: answers do not rise with labels"
-        found[mine] = special.expit(line[0] + line[1] * logit[mine])
-    return found, f"calibrated on the labels of {len(names):,} queries, out of fold"
+        probability[mine] = special.expit(line[0] + line[1] * logit[mine])
+    return probability, f"calibrated on the labels of {len(names):,} queries, out of fold"
 
 
 def logistic(x: Reals, y: Flags | Reals) -> Reals | None:
@@ -162,28 +162,28 @@ def logistic(x: Reals, y: Flags | Reals) -> Reals | None:
         value = float(np.mean(np.logaddexp(0.0, z) - y * z)) + 1e-6 * float(line @ line)
         return value, np.array([error.mean(), (error * x).mean()]) + 2e-6 * line
 
-    found = optimize.minimize(loss, np.zeros(2), jac=True, method="BFGS").x
-    return found if found[1] > 0 else None
+    coefficients = optimize.minimize(loss, np.zeros(2), jac=True, method="BFGS").x
+    return coefficients if coefficients[1] > 0 else None
 
 
 def win_rates(metrics: pa.Table, measure: str, systems: Sequence[str]) -> dict[str, dict[str, float]]:
     """By two systems, the share of their common queries on which the first is better, ties half."""
     values = {name: dict(zip(ids, v.tolist(), strict=True)) for name, (ids, v) in by_system(metrics, measure).items()}
-    found: dict[str, dict[str, float]] = {}
+    rates: dict[str, dict[str, float]] = {}
     for a in systems:
         for b in systems:
             both = sorted(values[a].keys() & values[b].keys())
             if a != b and both:
                 sign = [np.sign(values[a][query] - values[b][query]) for query in both]
-                found.setdefault(a, {})[b] = float(0.5 + 0.5 * np.mean(sign))
-    return found
+                rates.setdefault(a, {})[b] = float(0.5 + 0.5 * np.mean(sign))
+    return rates
 
 
-def judged_share(runs: pa.Table, known: pa.Table, queries: pa.Array, depth: int) -> dict[str, float]:
+def judged_share(runs: pa.Table, judged: pa.Table, queries: pa.Array, depth: int) -> dict[str, float]:
     """By system, the share of the top `depth` documents of `queries` in the rows `known`."""
     top = runs.filter(pc.and_(pc.less_equal(runs["rank"], depth), pc.is_in(runs["query_id"], value_set=queries)))
-    held = find_rows(known, {name: top[name] for name in _PAIR}) >= 0
-    share = pa.table({"system": top["system"], "held": held.astype(np.float64)}).group_by("system")
+    is_judged = find_rows(judged, {name: top[name] for name in _PAIR}) >= 0
+    share = pa.table({"system": top["system"], "held": is_judged.astype(np.float64)}).group_by("system")
     rows = share.aggregate([("held", "mean")]).to_pylist()
     return {row["system"]: row["held_mean"] for row in rows}
 
@@ -235,8 +235,8 @@ def auc(score: ArrayLike, label: ArrayLike) -> float | None:
         return None
     from scipy.stats import mannwhitneyu
 
-    found: Any = mannwhitneyu(values[yes], values[~yes], method="asymptotic")  # scipy leaves the result type untyped
-    return float(found.statistic / (yes.sum() * (~yes).sum()))
+    result: Any = mannwhitneyu(values[yes], values[~yes], method="asymptotic")  # scipy leaves the result type untyped
+    return float(result.statistic / (yes.sum() * (~yes).sum()))
 
 
 def kappa(a: ArrayLike, b: ArrayLike) -> float | None:
@@ -269,8 +269,8 @@ def _tau(by_labels: pa.Table, by_judges: pa.Table, names: tuple[str, str]) -> fl
         return None
     from scipy.stats import kendalltau
 
-    found: Any = kendalltau(*means)  # scipy leaves the result type untyped
-    return float(found.statistic)
+    result: Any = kendalltau(*means)  # scipy leaves the result type untyped
+    return float(result.statistic)
 
 
 def _systems(metrics: pa.Table, measure: str) -> set[str]:

@@ -98,10 +98,10 @@ def verdicts(negatives: Negatives, config: MineConfig) -> dict[str, dict[str, in
     counts: dict[str, dict[str, int]] = {}
     if config.validation is not None:
         rule = config.validation
-        held = denoise.to_validate(negatives, rule)
-        p = negatives.direct[held]
+        validated = denoise.to_validate(negatives, rule)
+        p = negatives.direct[validated]
         counts["validate"] = {
-            "borderline": int(held.sum()),
+            "borderline": int(validated.sum()),
             **{name: int(flags.sum()) for name, flags in denoise.outcomes(p).items()},
             "unjudged": int(np.isnan(p).sum()),
         }
@@ -127,12 +127,12 @@ def shortlist(gaps: pa.Table, documents: pa.Table, score: Reals) -> pa.Table:
     doc_id) of `documents`; ties go to smaller ids.
     """
     pairs = ["query_id", "anchor_id"]
-    found = gaps.filter(pc.equal(gaps["anchor_kind"], "top-rated")).select(pairs).group_by(pairs).aggregate([])
-    found = found.take(pa.array(identity.id_order(*(identity.id_matrix(found[name]) for name in pairs))))
-    row = find_rows(documents, {"query_id": found["query_id"], "doc_id": found["anchor_id"]})
-    query = pc.dictionary_encode(found["query_id"].combine_chunks()).indices.to_numpy().astype(np.int64)
-    found = found.filter(pa.array(rank_within(query, -score[row]) < ASKED))
-    nothing = pa.repeat(pa.scalar(identity.NOTHING, identity.ID), found.num_rows)
+    top = gaps.filter(pc.equal(gaps["anchor_kind"], "top-rated")).select(pairs).group_by(pairs).aggregate([])
+    top = top.take(pa.array(identity.id_order(*(identity.id_matrix(top[name]) for name in pairs))))
+    row = find_rows(documents, {"query_id": top["query_id"], "doc_id": top["anchor_id"]})
+    query = pc.dictionary_encode(top["query_id"].combine_chunks()).indices.to_numpy().astype(np.int64)
+    top = top.filter(pa.array(rank_within(query, -score[row]) < ASKED))
+    nothing = pa.repeat(pa.scalar(identity.NOTHING, identity.ID), top.num_rows)
     return comparisons_of(
-        pa.table({"query_id": found["query_id"], "doc_a": found["anchor_id"], "doc_b": nothing}), _CONFIRMATION
+        pa.table({"query_id": top["query_id"], "doc_a": top["anchor_id"], "doc_b": nothing}), _CONFIRMATION
     )

@@ -54,10 +54,10 @@ def to_validate(negatives: Negatives, settings: Validate) -> Flags:
     verdict regardless of its new gap, and one that has become borderline gets a verdict if it was judged. Known
     positives are excluded.
     """
-    held = borderline(negatives.gap, settings)
+    validated = borderline(negatives.gap, settings)
     if negatives.was_borderline is not None:
-        held = held | negatives.was_borderline
-    return held & ~negatives.is_positive
+        validated = validated | negatives.was_borderline
+    return validated & ~negatives.is_positive
 
 
 def outcomes(preference: Reals) -> dict[str, Flags]:

@@ -55,9 +55,9 @@ class ExactIndex:
         faiss.omp_set_num_threads(self._threads)
         for start in range(0, queries, _BLOCK):
             block = np.ascontiguousarray(query_Qd[start : start + _BLOCK])
-            found = self._index.search(block, proposed)[1]  # pyright: ignore[reportCallIssue]
+            neighbors = self._index.search(block, proposed)[1]  # pyright: ignore[reportCallIssue]
             rows = slice(start, start + len(block))
-            index[rows], score[rows], exact = _rescored(block, self._doc_Nd, found, depth)
+            index[rows], score[rows], exact = _rescored(block, self._doc_Nd, neighbors, depth)
             if proposed < documents:
                 # If the last proposed document might tie with the last wanted one, others might too: compare all.
                 worst = exact.min(axis=1)
@@ -85,8 +85,8 @@ class Approximate:
         except RuntimeError as error:
             raise DataError(f"damaged index: {str(error).splitlines()[0]}", str(path), remedy) from error
         if (index.ntotal, index.d) != doc_Nd.shape:
-            held = f"an index of {index.ntotal} vectors of {index.d} dimensions, but there are {len(doc_Nd)} of "
-            raise DataError(f"{held}{doc_Nd.shape[1]}", str(path), remedy)
+            actual = f"an index of {index.ntotal} vectors of {index.d} dimensions, but there are {len(doc_Nd)} of "
+            raise DataError(f"{actual}{doc_Nd.shape[1]}", str(path), remedy)
         self._index = index
 
     def search(self, query_Qd: NDArray[np.float32], depth: int) -> Hits:
@@ -104,9 +104,9 @@ class Approximate:
         faiss.omp_set_num_threads(self._threads)
         for start in range(0, queries, _BLOCK):
             block = np.ascontiguousarray(query_Qd[start : start + _BLOCK])
-            found = self._index.search(block, proposed)[1]
+            neighbors = self._index.search(block, proposed)[1]
             rows = slice(start, start + len(block))
-            index[rows], score[rows], _ = _rescored(block, self._doc_Nd, found, depth)
+            index[rows], score[rows], _ = _rescored(block, self._doc_Nd, neighbors, depth)
         return index, score
 
 
