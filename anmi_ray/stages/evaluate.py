@@ -101,8 +101,7 @@ def _evaluate(
     fused = fusions(runs, sweeps, config, depth)
     runs = pa.concat_tables([runs, fused])
     present = set(pc.unique(runs["system"]).to_pylist())
-    if present:
-        present |= set((retrieve.manifest() or {}).get("retrievers", ()))  # one that found nothing too
+    present |= set((retrieve.manifest() or {}).get("retrievers", ())) if present else set()  # those without hits too
     values = measures.evaluate(runs, qrels, config.measures, sorted(present)) if measured else METRIC.empty()
     metrics = by_judges.without_failed(values, runs, peers)
     order = (*RETRIEVERS, "hybrid", control(config), START, START_FUSED, "reranked", FUSED, *peers)
