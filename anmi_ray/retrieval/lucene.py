@@ -124,8 +124,8 @@ class LuceneIndex:
             return index, score
         boosted = None if self._whole is None else [self._boosted_query(_text(query)) for query in queries]
 
-        def block(start: int) -> None:
-            for row in range(start, min(start + _BLOCK, len(queries))):
+        def block(rows: range) -> None:
+            for row in rows:
                 text = _text(queries[row])
                 asked = self._queries.buildQuery(_FIELD, self._analyzer, text) if boosted is None else boosted[row]
                 if asked is None:
@@ -135,18 +135,18 @@ class LuceneIndex:
                 index[row, :found] = documents[:found]
                 score[row, :found] = scores[:found]
 
-        def detached(start: int) -> None:
+        def detached(rows: range) -> None:
             try:
-                block(start)  # a separate frame: releasing a reference to a Java object attaches the thread again
+                block(rows)  # a separate frame: releasing a reference to a Java object attaches the thread again
             finally:
                 jvm.start().detach()  # Java must not know a thread that has ended: it would read its stack
 
-        starts = range(0, len(queries), _BLOCK)
+        every = range(len(queries))
         if threads == 1:
-            list(map(block, starts))
+            block(every)
         else:
             with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(detached, starts))
+                list(pool.map(detached, (every[start : start + _BLOCK] for start in every[::_BLOCK])))
         return index, score
 
     def close(self) -> None:
@@ -241,7 +241,7 @@ def _mapper() -> Any:
 def _analysed(analyzer: Any, mapper: Any, text: str) -> list[str]:
     """Return the words of a text, in order, with repetitions."""
     analysed = java("io.anserini.analysis.AnalyzerUtils").analyze(analyzer, text)
-    return list(json.loads(mapper.writeValueAsString(analysed)))
+    return json.loads(mapper.writeValueAsString(analysed))
 
 
 def _parser() -> Any:
