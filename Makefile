@@ -4,7 +4,7 @@
 #   make quickstart                 the whole path on a small collection, on this machine
 #   make test                       all tests but those of the last three targets: test-fast, then test-ray
 #   make test-fast                  the ones without Ray and without long waits: minutes, run them before every commit
-#   make test-ray                   the ones that start Ray or take more than five seconds
+#   make test-ray                   the ones that start Ray or take more than three seconds
 #   make test-faults                the ones that kill processes and break storage
 #   make test-long                  the ones that take minutes: clusters of several nodes, engines and campaigns that are killed, compilers
 #   make test-studies               the ones that carry out a whole study of jobs/studies, small: minutes each

@@ -79,7 +79,6 @@ def write_config(path: Path, collection: Path, **overrides: object) -> Path:
         "mine": {"negatives": 4, "random_negatives": 1, "rated_extra": 1},
         "train": {"lists_per_step": 8, "epochs": 1, "max_tokens": 64, "dev_points": [0.5, 1.0]},
         "rerank": {"depth": 10},
-        "evaluate": {"rounds": 1000},
         "execution": ALONE,
         **overrides,
     }

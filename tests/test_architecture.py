@@ -412,6 +412,7 @@ def test_stages_say_what_they_are_without_what_carries_them_out() -> None:
     assert _loaded_by("anmi_ray.pipeline.stages, anmi_ray.pipeline.run", heavy) == []
 
 
+@pytest.mark.slow
 def test_the_training_loop_runs_without_ray() -> None:
     code = "import sys, anmi_ray.training.loop; sys.exit('ray' in sys.modules or 'deepspeed' in sys.modules)"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, timeout=300, check=False)

@@ -92,7 +92,6 @@ SMALL: dict[str, Any] = {
     "distill": {"epochs": 1, "max_tokens": 48, "max_steps": 2},
     "train": {"epochs": 1, "max_tokens": 48, "max_steps": 2, "lists_per_step": 8},
     "rerank": {"depth": 10},
-    "evaluate": {"rounds": 1000},
     "execution": ALONE,
 }
 

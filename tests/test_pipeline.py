@@ -319,7 +319,7 @@ def test_the_commands_on_files_agree_with_the_run(
 
 def trec_scores(path: Path) -> dict[tuple[bytes, bytes], float]:
     """The scores of a run file, by query and document."""
-    run = trec.read_run(path)
+    run = trec.read_run(path).table
     pairs = zip(run["query_id"].to_pylist(), run["doc_id"].to_pylist(), strict=True)
     return dict(zip(pairs, run["score"].to_pylist(), strict=True))
 

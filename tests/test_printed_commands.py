@@ -41,6 +41,7 @@ def texts() -> Iterator[tuple[str, str]]:
         yield from ((str(path.relative_to(ROOT)), line.partition("#")[2]) for line in lines)
 
 
+@pytest.mark.slow
 def test_every_command_that_a_text_names_exists_with_its_options() -> None:
     named: set[str] = set()
     for place, text in texts():

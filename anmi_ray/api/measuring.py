@@ -111,7 +111,7 @@ def _read_runs(run_files: Sequence[Path], say: Say | None) -> dict[Path, NamedRu
     for path in run_files:
         if path.resolve() in [earlier.resolve() for earlier in runs]:
             raise ConfigError("--ranking names it twice", str(path), "name each file once")
-        runs[path] = trec.read_named_run(path, "trec_eval", say)
+        runs[path] = trec.read_run(path, "trec_eval", say)
         if not runs[path].table.num_rows:
             raise DataError("holds no ranking", str(path), "give a TREC run file")
     return runs

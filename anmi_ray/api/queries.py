@@ -22,7 +22,7 @@ from anmi_ray.core.errors import DataError, refuse
 from anmi_ray.judging.writer import UNREADABLE
 from anmi_ray.pipeline.requirements import of_servers
 from anmi_ray.queries import choose
-from anmi_ray.queries.choose import LeftOutQuery, QueryCandidate
+from anmi_ray.queries.choose import QueryCandidate
 from anmi_ray.queries.frequency import DocumentFrequency, DocumentSample
 from anmi_ray.queries.kinds import KINDS, Offer, offers
 from anmi_ray.queries.masking import masked
@@ -56,6 +56,7 @@ class MadeQueries:
 
     ranks: BM25's rank of each query's document
     searched: the same for all searched candidates, in a collection without any of them; 0: not found
+    left_out: the other candidates, with reasons
     """
 
     folder: Path
@@ -64,7 +65,7 @@ class MadeQueries:
     queries: list[QueryCandidate]
     ranks: list[int]
     searched: dict[QueryCandidate, int]
-    left_out: list[LeftOutQuery]
+    left_out: dict[QueryCandidate, str]
     kinds: tuple[str, ...] = KINDS
 
     def counts(self) -> dict[str, Counter[str]]:
@@ -72,8 +73,8 @@ class MadeQueries:
         found = {kind: Counter[str]() for kind in self.kinds}
         for query in self.queries:
             found[query.kind]["kept"] += 1
-        for one in self.left_out:
-            found.setdefault(one.candidate.kind, Counter())[one.reason] += 1
+        for candidate, reason in self.left_out.items():
+            found.setdefault(candidate.kind, Counter())[reason] += 1
         return found
 
 
@@ -118,7 +119,7 @@ class _Maker:
         self._refused = 0
         self._rejected: list[str] = []  # of these, by reason
         self._searched: dict[QueryCandidate, int] = {}
-        self._left: list[LeftOutQuery] = []
+        self._left: dict[QueryCandidate, str] = {}
         self._found_kinds = experiment.queries.found
         self._writing: QueryWriting | None = None
         if experiment.queries.writer is not None:
@@ -137,8 +138,7 @@ class _Maker:
         with tempfile.TemporaryDirectory(prefix="counts-", dir=self._folder) as scratch:
             index, variants = self._index(tried, Path(scratch))
             maskable = {candidate for sets in variants.values() for some in sets for candidate in some}
-            self._left += [LeftOutQuery(candidate, choose.BARE) for candidate in tried if candidate not in maskable]
-            tried = [candidate for candidate in tried if candidate in maskable]
+            tried = self._without(tried, dict.fromkeys(set(tried) - maskable, choose.BARE))
             self._say("searching each query's document")
             queries, ranks = self._found(tried, index, variants)
         if not queries:
@@ -185,15 +185,17 @@ class _Maker:
             told += choose.best_offers(found, source, length, seed, frequency, self._stop_words)
         if self._writing is not None:
             told += self._writing.candidates(self._say)
-        self._left += [LeftOutQuery(candidate, reason) for candidate, reason in told if reason]
-        fit = [candidate for candidate, reason in told if not reason]
-        fit.sort(key=lambda candidate: candidate.order)
-        near = choose.near_duplicates(fit)
-        self._left += [LeftOutQuery(candidate, choose.NEAR) for candidate in fit if candidate in near]
-        apart = [candidate for candidate in fit if candidate not in near]
+        self._left |= {candidate: reason for candidate, reason in told if reason}
+        fit = sorted((candidate for candidate, reason in told if not reason), key=lambda candidate: candidate.order)
+        apart = self._without(fit, dict.fromkeys(choose.near_duplicates(fit), choose.NEAR))
         tried, spare = choose.balanced(apart, _TRIED * self._number)
-        self._left += spare
+        self._left |= spare
         return tried
+
+    def _without(self, candidates: list[QueryCandidate], reasons: Mapping[QueryCandidate, str]) -> list[QueryCandidate]:
+        """Leave out the candidates that have a reason, and return the others."""
+        self._left |= {candidate: reasons[candidate] for candidate in candidates if candidate in reasons}
+        return [candidate for candidate in candidates if candidate not in reasons]
 
     def _index(
         self, tried: list[QueryCandidate], scratch: Path
@@ -229,22 +231,19 @@ class _Maker:
         """
         pool = tried
         chosen = tried
-        spare: list[LeftOutQuery] = []
+        spare: dict[QueryCandidate, str] = {}
         settled = False
         while chosen:
             places = {doc: variants[doc].index(frozenset(some)) for doc, some in _by_document(chosen).items()}
             sources = [candidate.doc_id for candidate in chosen]
             ranks = index.ranks([candidate.text for candidate in chosen], sources, places, DEPTH).tolist()
-            lost = {candidate for candidate, rank in zip(chosen, ranks, strict=True) if not rank}
-            refused = {} if lost or not settled else self._unconfirmed(chosen)
-            if settled and not lost and not refused:
-                self._left += spare
+            reasons = {candidate: choose.LOST for candidate, rank in zip(chosen, ranks, strict=True) if not rank}
+            reasons = reasons or (self._unconfirmed(chosen) if settled else {})
+            if settled and not reasons:
+                self._left |= spare
                 return chosen, ranks
-            self._left += [LeftOutQuery(candidate, reason) for candidate, reason in refused.items()]
-            pool = [candidate for candidate in pool if candidate not in refused]
             self._searched = self._searched or dict(zip(chosen, ranks, strict=True))
-            self._left += [LeftOutQuery(candidate, choose.LOST) for candidate in chosen if candidate in lost]
-            pool = [candidate for candidate in pool if candidate not in lost]
+            pool = self._without(pool, reasons)
             chosen, spare = choose.balanced(pool, self._number)
             chosen.sort(key=lambda candidate: candidate.query_id)
             settled = True
@@ -275,12 +274,12 @@ class _Maker:
                 about = {"kind": query.kind, "source": query.source, "bm25_rank": rank}
                 _line(file, {"_id": query.query_id, "text": query.text, "metadata": about})
         with (self._folder / "queries-left-out.jsonl").open("w", encoding="utf-8") as file:
-            for one in sorted(self._left, key=lambda one: one.candidate.order):
-                query = one.candidate
-                _line(file, {"kind": query.kind, "source": query.source, "text": query.text, "reason": one.reason})
+            for query in sorted(self._left, key=lambda query: query.order):
+                about = {"kind": query.kind, "source": query.source, "text": query.text}
+                _line(file, {**about, "reason": self._left[query]})
 
     def _nothing_left(self) -> DataError:
-        reasons = Counter(one.reason for one in self._left if one.reason != choose.SPARE)
+        reasons = Counter(reason for reason in self._left.values() if reason != choose.SPARE)
         if not reasons:
             offered = "title, sentence, heading, phrase or identifier of words"
             offered = offered if self._found_kinds else "text of a few words"

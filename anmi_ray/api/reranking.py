@@ -63,15 +63,13 @@ def rerank(
         raise ConfigError("expected a list of texts, got one text", "texts", "give [text]")
     texts = list(texts)
     place = _place(model, root)
-    folder = place.model if isinstance(place, Run) else _checked(place)
-    fusion = None if scores is None else _fusion(place)
-    if fusion is not None:
-        fusion.check(scores or {}, "scores")
+    source = place.model if isinstance(place, Run) else _checked(place)
+    fusion = None if scores is None else _fusion(place, scores, "scores")
     calibrated = None if min_relevance is None else _relevance(place)
     own = np.zeros(0)
     if texts:
         with gpu_memory_named(_gpu_full):
-            own = _loaded(folder, threads, device, precision).score([query] * len(texts), texts)
+            own = _loaded(source, threads, device, precision).score([query] * len(texts), texts)
     score = own if fusion is None or not texts else fused(fusion, own, scores or {})
     table = pa.table({"score": pa.array(score, pa.float32()), "index": pa.array(range(len(texts)), pa.int64())})
     table = table.append_column("text", pa.array(texts, pa.string()))
@@ -110,17 +108,17 @@ def _place(model: str | Path | Run, root: str) -> Path | Run:
     return Run(model, root) if names_run(model) else Path(model)
 
 
-def _fusion(place: Path | Run) -> ServedFusion:
-    """Return the fusion of a folder or run. Raise ConfigError if it has none."""
+def _fusion(place: Path | Run, given: Mapping[str, Any], option: str) -> ServedFusion:
+    """Return the fusion of a folder or run. Raise ConfigError if it has none, or not of the systems in `given`."""
     from anmi_ray.api.export import fusion_of
     from anmi_ray.evaluation import fusion
 
     if isinstance(place, Path):
-        return fusion.read_served(place)
-    found = fusion_of(place.artifact("evaluate", "fusion"))
-    if found is None:
+        found = fusion.read_served(place)
+    elif (found := fusion_of(place.artifact("evaluate", "fusion"))) is None:
         remedy = "give it dev queries and evaluate.fusion"
         raise ConfigError("the run has not chosen weights of a fusion", f"run {place.name}", remedy)
+    found.check(given, option)
     return found
 
 
@@ -251,9 +249,7 @@ def rerank_run(
     given = partners or {}
     place = _place(model, root)
     source = model_of(str(model), root)[1]
-    fusion = _fusion(place) if given else None
-    if fusion is not None:
-        fusion.check(given, "--fuse")
+    fusion = _fusion(place, given, "--fuse") if given else None
     calibrated = _relevance(place) if min_relevance is not None else _calibrated(place) if table_file else None
     if table_file is not None and calibrated is None and say is not None:
         say(f"{table_file}: has no column relevance, since {_named(place)} has no calibrated P(relevant)")
@@ -325,7 +321,7 @@ def _one_system(path: Path, say: Callable[[str], None] | None) -> NamedRun:
     """Return the run of a file with one system. Raise DataError if it has none or several."""
     from anmi_ray.tables import trec
 
-    run = trec.read_named_run(path, say=say)
+    run = trec.read_run(path, say=say)
     tags = pc.unique(run.table["system"]).to_pylist()
     if len(tags) != 1:
         what = f"holds {len(tags)} systems (tags {', '.join(tags[:3])})" if tags else "holds no ranking"

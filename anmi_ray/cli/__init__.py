@@ -50,7 +50,10 @@ def _run(words: list[str], terminated: list[int]) -> None:
         for word in words:
             if not word.isascii() and any("\ud800" <= letter <= "\udfff" for letter in word):
                 raise ConfigError(f"{word} is not UTF-8", COMMAND_LINE, "rename the file, or write it in UTF-8")
-        _check_addresses(words)
+        for before, word in zip(["", *words], words, strict=False):  # no address may contain a credential
+            name, _, value = word.partition("=")
+            check_address(word, before if before.startswith("--") else COMMAND_LINE)
+            check_address(value, f"{COMMAND_LINE}, {redaction.shortened(name)}")
         if (new := replacement(words)) is not None:
             as_json = words[0] == "--json"  # else --json was to write a file
             raise ConfigError("this command line was replaced", COMMAND_LINE, new)
@@ -111,11 +114,3 @@ def _terminable() -> Iterator[list[int]]:
     finally:
         if ours:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _check_addresses(arguments: list[str]) -> None:
-    """Raise ConfigError if a word, or the value in it, is an address with a credential."""
-    for before, word in zip(["", *arguments], arguments, strict=False):
-        name, _, value = word.partition("=")
-        check_address(word, before if before.startswith("--") else COMMAND_LINE)
-        check_address(value, f"{COMMAND_LINE}, {redaction.shortened(name)}")

@@ -173,6 +173,11 @@ def beside(outputs: Mapping[str, Path | None]) -> TextIO:
     return sys.stderr if STANDARD in outputs.values() else sys.stdout
 
 
+def written(outputs: Mapping[str, Path | None]) -> list[str]:
+    """Return a line for each file that was written, by its option."""
+    return [f"{option:14} -> {path}" for option, path in outputs.items() if path is not None]
+
+
 def note(text: str) -> None:
     """Print a line to standard error."""
     print(shown(text), file=sys.stderr, flush=True)

@@ -50,6 +50,11 @@ class Followed(ConsoleReporter):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._driver: object = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget what was reported: another driver starts or resumes the run."""
+        self._name, self._printed_s = "", 0.0
         self._states: dict[str, str] = {}
         self._training: object = None
         self._noticed = 0.0
@@ -60,7 +65,7 @@ class Followed(ConsoleReporter):
         driver = snapshot["driver"]
         if (driver, snapshot["began"]) != self._driver:
             self.close()
-            self.__init__(self._console)
+            self._begin()
             self._driver = (driver, snapshot["began"])
             self._line(f"run {snapshot['run']}, by process {driver['process']} on {driver['host']}")
         for stage in snapshot["stages"]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -71,7 +71,8 @@ def submit(
 
     server = cluster.Jobs(address)
     try:
-        code = cluster.submit(server, submission, variables, attempts, again, follow, _write, note)
+        log = partial(print, end="", flush=True)
+        code = cluster.submit(server, submission, variables, attempts, again, follow, log, note)
     except KeyboardInterrupt:
         note(
             f"\ndetached; the job continues: anmi jobs list --address {server.address} shows it, anmi jobs cancel "
@@ -115,18 +116,12 @@ def _submission(job: str, config: str, overrides: list[str], first: str, last: s
 
         if first or last:
             raise ConfigError("--from and --until need a run, not a campaign", COMMAND_LINE, "leave them out")
-        experiment, campaign, remarks = submitting.campaign_for_cluster(tune.load(config, overrides))
+        experiment, campaign, remarks = submitting.campaign_for_cluster(tune.load(config, overrides), config)
         return submitting.Submission(job, experiment, campaign=campaign), remarks
     experiment, remarks = submitting.for_cluster(load(config, overrides, None))
     chosen = zip(("--from", "--until"), part(experiment, first, last), (first, last), strict=True)
     words = tuple(word for option, name, given in chosen if given for word in (option, name))
     return submitting.Submission(job, experiment, words), remarks
-
-
-def _write(text: str) -> None:
-    """Print a piece of the job's log."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def _row(job: Any) -> dict[str, str]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from anmi_ray.config.experiment import Experiment
     from anmi_ray.judging.audit.pilot import PilotGate
 
-PILOT_EXITS = {"go": 0, "no-go": 3, "cannot tell": 4}
+PILOT_EXITS = {"go": 0, "no-go": 3, "inconclusive": 4}
 _REASONS = 5  # failures per judge in the summary
 
 
@@ -85,30 +85,29 @@ def _pilot(experiment: Experiment, pairs: int, out: Path | None) -> int:
     output.show(f"\n{piloted.pairs:,} of {piloted.of:,} pairs, in both orders")
     output.show(console.judges_table(piloted.figures["judges"]), "")
     gates = (_gate(verdict.judge, gate) for verdict in piloted.verdicts for gate in verdict.gates)
-    output.show(console.table(gates), "", *verdicts.said(piloted.verdicts))
+    output.show(console.table(gates), "", *map(str, piloted.verdicts))
     return PILOT_EXITS[decision]
 
 
 def _gate(judge: str, gate: PilotGate) -> dict[str, str]:
     """Return a row about a gate: what was measured, with its 95 % interval, and the bound."""
     from anmi_ray.cli.console import percent
-    from anmi_ray.judging.audit.pilot import BIAS, DOLLARS
+    from anmi_ray.judging.audit.pilot import BIAS, WHOLE
 
-    if gate.name in DOLLARS:
+    if gate.name == WHOLE:
         ends = "" if gate.interval is None else f" [{gate.interval[0]:,.2f}, {gate.interval[1]:,.2f}]"
         value, bound = "no prices" if gate.value is None else f"{gate.value:,.2f}{ends}", f"{gate.bound:,.2f}"
     else:
         sign = "+" if gate.name == BIAS else ""
         value = "" if gate.value is None else f"{percent(gate.value, gate.interval, sign)} %"
         bound = f"{'±' if sign else ''}{percent(gate.bound)} %"
-    more = "" if gate.more is None else f", about {gate.more:,} more pairs would"
     return {
         "judge": judge or "(unnamed)",
         "gate": gate.name,
         "pairs": f"{gate.pairs:,}",
         "measured": value,
         "must be": f"{'at least' if gate.least else 'at most'} {bound}",
-        "": f"{gate.outcome}{more}",
+        "": gate.outcome,
     }
 
 
@@ -155,8 +154,8 @@ def audit(
     if as_json:
         print(console.as_json(figures))
         return
-    written = [f"{option:14} -> {path}" for option, path in outputs.items() if path is not None]
     people = people_blocks(figures["people"]) if "people" in figures else ()
+    written = console.written(outputs)
     screen = console.stdout(console.beside(outputs))
     for block in (*lines, console.judges_table(figures["judges"]), *_summary(figures), *people, *written):
         screen.print(block, highlight=False, markup=False)

@@ -194,7 +194,7 @@ def serve(
 ) -> None:
     """Serve a trained model over HTTP to clients of Cohere, Jina, vLLM, TEI and OpenAI; for a run, also its search.
 
-    Ctrl-C or SIGTERM stops it after the current answers; a second one stops at once. SIGHUP reloads the model.
+    Ctrl-C or SIGTERM stops it after the current answers; a second one stops at once.
     """
     from anmi_ray.cli import console
     from anmi_ray.serving import start

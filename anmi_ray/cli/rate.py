@@ -92,8 +92,7 @@ def rate(
         if path is not None:
             formats.write_table(table, path)
     screen = console.stdout(console.beside(outputs))
-    written = [f"{option:14} -> {path}" for option, path in outputs.items() if path is not None]
-    for block in (str(rated), *written, *(_table(rated.ratings) if out is None else ())):
+    for block in (str(rated), *console.written(outputs), *(_table(rated.ratings) if out is None else ())):
         screen.print(block, highlight=False, markup=False)
 
 

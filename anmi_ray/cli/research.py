@@ -69,7 +69,7 @@ def queries(
 def _settings(experiment: Experiment, overrides: list[str], to: Path, queries: int) -> list[str]:
     """Return the overrides of a run over the folder that was written, including the given ones.
 
-    Of the `corpus` settings, keep those that split the queries.
+    Keep the `corpus` settings that split the queries.
     """
     from anmi_ray.config.corpus import CorpusConfig
     from anmi_ray.config.load import run_name
@@ -212,7 +212,7 @@ def tune(
     from anmi_ray.config.tune import load
     from anmi_ray.tuning.campaign import open_campaign
 
-    campaign = open_campaign(load(config, overriding(overrides, root)))
+    campaign = open_campaign(load(config, overriding(overrides, root)), config)
     from anmi_ray.tuning import run as campaigns  # imports Ray: after the campaign was checked
     from anmi_ray.tuning.study import Trials
 
@@ -250,7 +250,7 @@ def _results(done: Finished, wanted: int) -> Iterator[str]:
     ends = Counter(trial.status for trial in done.trials)
     yield "\ntrials: " + ", ".join(f"{ends[status]} {status}" for status in ("complete", "stopped", "failed"))
     if len(done.trials) < wanted:
-        yield f"expected {wanted} trials: trial_hours ran out, or the space has no more points"
+        yield f"expected {wanted} trials: the space has no more points"
     yield f"best on dev: trial {done.best.number}, dev {done.best.dev:.4f}"
     caution = "the best of many on dev is selected, so its dev value is biased upwards"
     if done.repeats is None:

@@ -16,17 +16,15 @@ Word = TypeVar("Word", bound=str)
 
 
 def _gpus(value: float) -> float:
-    """Refuse numbers of GPUs that Ray cannot give."""
+    """Refuse shares of a GPU that Ray cannot give."""
     if 0 < value < _LEAST_SHARE:
         raise ValueError(f"there is no share below {_LEAST_SHARE:g}")
-    if value > 1 and value % 1:
-        raise ValueError("above 1 it is a whole number of GPUs")
     return value
 
 
 _LEAST_SHARE = 0.0001
-Gpus = Annotated[float, Field(ge=0), AfterValidator(_gpus)]
-"""Share of a GPU, or number of GPUs, of an actor; 0: none."""
+Gpus = Annotated[float, Field(ge=0, le=1), AfterValidator(_gpus)]
+"""Share of a GPU of an actor; 0: none."""
 
 
 def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -37,6 +35,17 @@ def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 Distinct = AfterValidator(_distinct)
 """A list in which each value may be once."""
+
+
+def _rising(value: tuple[int, int]) -> tuple[int, int]:
+    if value[0] > value[1]:
+        raise ValueError("the fewest must not be above the most: such as [1, 16]")
+    return value
+
+
+_Positive = Annotated[int, Field(ge=1)]
+FewestMost = Annotated[tuple[_Positive, _Positive], AfterValidator(_rising)]
+"""The fewest and the most of something, such as [1, 16]."""
 
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)  # JSON knows neither
@@ -81,7 +90,7 @@ class _Group(BaseModel):
 class Settings(_Group):
     """Base of every group of settings. Non-default values enter the fingerprint of the stage that owns the group.
 
-    `how_only`: fields that say how something is carried out and cannot change a result; they enter no fingerprint.
+    `how_only`: fields that say how something is run and cannot change a result; they are not in fingerprints.
     `by_content`: fields that name what a stage reads (a file, a template, a run), whose content enters its fingerprint
     as an input; the name does not.
     `former_default`: by field, the default of an earlier version; like today's default it enters no fingerprint, so

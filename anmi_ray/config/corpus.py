@@ -8,7 +8,7 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from anmi_ray.config.base import Settings
+from anmi_ray.config.base import Distinct, Settings
 from anmi_ray.config.paths import PathOrUri, as_written
 
 # Keys that mean something to some readers only; giving one to another reader is an error, not a silent no-op.
@@ -47,7 +47,7 @@ Paths = Annotated[tuple[PathOrUri, ...], _LISTED]
 Topic = Literal["title", "desc", "narr"]
 SplitName = Literal["train", "dev", "test"]
 OwnDocument = Literal["same-text", "same-id", "keep"]
-SplitNames = Annotated[tuple[SplitName, ...], _LISTED]
+SplitNames = Annotated[tuple[SplitName, ...], _LISTED, Distinct]
 _SPLITS: tuple[SplitName, ...] = ("train", "dev", "test")
 
 
@@ -71,7 +71,7 @@ class Splits(Settings, Generic[Named]):
     @classmethod
     def _mapping(cls, data: object) -> object:
         if isinstance(data, str | list | tuple):
-            raise ValueError("say of which split it is, such as {test: NAME} or {train: NAME, test: [NAME, NAME]}")
+            raise ValueError("name its split, such as {test: NAME} or {train: NAME, test: [NAME, NAME]}")
         return data
 
     def _problems(self) -> Iterator[str]:
@@ -138,7 +138,7 @@ class CorpusConfig(Settings):
     unlabelled_test: Size | None = None
     """How many queries without a grade become test, as for unlabelled_dev, and before it: judges measure on them
     (evaluate.judged)."""
-    topic_fields: tuple[Topic, ...] = Field(default=("title",), min_length=1)
+    topic_fields: Annotated[tuple[Topic, ...], Distinct] = Field(default=("title",), min_length=1)
     """trec: what of a <top> is the query, joined in this order."""
     encoding: str = "utf-8"
     """beir, trec, table: of all its text files, by any name that Python knows, such as latin-1, cp1252, utf-16, gb18030
@@ -147,7 +147,7 @@ class CorpusConfig(Settings):
     """table: which column is what."""
     datasets: Splits[Names] | None = None
     """ir_datasets: ids by split, all over the same documents; see https://ir-datasets.com."""
-    packages: tuple[str, ...] = ()
+    packages: Annotated[tuple[str, ...], Distinct] = ()
     """pydocs: installed packages whose sources are added to the standard library's, e.g. [numpy]."""
     dev_fraction: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Share of queries that become dev, by hash of their text; null is .06 for pydocs, for all others .1 of the train
@@ -176,8 +176,6 @@ class CorpusConfig(Settings):
         for name in packages:
             if not name.isidentifier():
                 raise ValueError(f"{name!r} is not the import name of a top-level package (like numpy)")
-        if len(set(packages)) < len(packages):
-            raise ValueError("a package is named twice")
         return tuple(sorted(packages))
 
     @field_validator("encoding")
@@ -192,9 +190,7 @@ class CorpusConfig(Settings):
 
     @field_validator("labels")
     @classmethod
-    def _each_once(cls, labels: tuple[SplitName, ...]) -> tuple[SplitName, ...]:
-        if len(set(labels)) < len(labels):
-            raise ValueError("a split is named twice")
+    def _in_order(cls, labels: tuple[SplitName, ...]) -> tuple[SplitName, ...]:
         return tuple(split for split in _SPLITS if split in labels)
 
     def _problems(self) -> Iterator[str]:
@@ -202,8 +198,6 @@ class CorpusConfig(Settings):
             value = getattr(self, key)
             if self.reader not in readers and key in self.model_fields_set and value and value != Columns():
                 yield f"`{key}` belongs to reader: {' or '.join(readers)}; remove it or set the reader so"
-        if len(set(self.topic_fields)) < len(self.topic_fields):
-            yield "topic_fields: a field is named twice"
         if self.reader == "pydocs" and self.dev_share + self.test_fraction >= 1:
             yield "dev_fraction + test_fraction must leave train queries (sum below 1)"
 

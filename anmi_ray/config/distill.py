@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Literal
 
 from pydantic import Field, field_validator
 
@@ -42,7 +43,7 @@ class DistillConfig(LearnConfig):
 
     group = "distill"
     items = "pairs"
-    former_default: ClassVar[Mapping[str, Any]] = {"engine": "ddp"}
+    former_default = MappingProxyType({"engine": "ddp"})
 
     judge: JudgeConfig = JudgeConfig()
     """The ensemble that is distilled, as judge."""
@@ -60,11 +61,6 @@ class DistillConfig(LearnConfig):
     calibration: Calibration = "temperature"
     """How probabilities are calibrated on the dev pairs once training is over."""
 
-    max_tokens: int = Field(default=128, ge=16, le=32_768)
-    """Tokens of a text (bi-encoder), of the query and a document (pointwise) or both (pairwise); the longest are
-    cut."""
-    epochs: float = Field(default=1.0, gt=0)
-    """Passes over the pairs; fractions are allowed."""
     pairs_per_step: int = Field(default=16, ge=1)
     """Pairs of documents per optimiser step."""
     learning_rate: float = Field(default=2e-5, gt=0, le=1.0)
@@ -81,7 +77,7 @@ class DistillConfig(LearnConfig):
     @classmethod
     def _has_one(cls, points: tuple[float, ...]) -> tuple[float, ...]:
         if not points:
-            raise ValueError("needs at least one: calibration reads what the model says of the dev pairs")
+            raise ValueError("needs at least one: calibration reads the model's scores of the dev pairs")
         return points
 
     def _problems(self) -> Iterator[str]:

@@ -6,32 +6,30 @@ import string
 from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from anmi_ray.config.base import Gpus, ModelJudge, Settings
 
 PARTS = ("query", "first", "second", "sep")  # what the texts of a pairwise model are made of
+TEXT = "{query}"
+TEXT_PAIR = "{first} {sep} {second}"
 NO_LABELS = "form: pairwise needs first_label and second_label, names that config.json lists in id2label"
 # Settings that mean something to one form only; giving one to the other is an error, not a silent no-op.
 _ONLY = {
     "pointwise": ("slope",),
-    "pairwise": ("text", "text_pair", "first_label", "second_label", "tie_label"),
+    "pairwise": ("first_label", "second_label", "tie_label"),
 }
 
 
 class Forward(Settings):
     """With what a transformer that judges computes, in the actors that ask it."""
 
-    how_only = frozenset({"gpus", "threads", "batch_tokens"})
+    how_only = frozenset({"gpus"})
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Arithmetic of the transformer; its head computes in float32."""
-    gpus: Gpus = Field(default=0.0, le=1)
-    """Share of a GPU that each asking actor takes; 0: the CPU."""
-    threads: int = Field(default=1, ge=1, le=1024)
-    """Threads of an asking actor on the CPU."""
-    batch_tokens: int | None = Field(default=None, ge=16)
-    """Padded tokens of a forward pass; null: 4,096 on the CPU, 65,536 on a GPU."""
+    gpus: Gpus = 0.0
+    """Share of a GPU that each asking actor takes; 0: the CPU, a thread each."""
 
 
 class EncoderJudgeConfig(Forward, ModelJudge[Literal["encoder"]]):
@@ -40,14 +38,11 @@ class EncoderJudgeConfig(Forward, ModelJudge[Literal["encoder"]]):
     form: Literal["pointwise", "pairwise"] = "pointwise"
     """pointwise: a reranker, one logit for (query, document), and the preference is σ(slope · (logit of the first −
     logit of the second)); pairwise: one pass over the query and both documents, and the preference is read from the
-    probabilities of the labels. A distilled judge's folder holds judge.json, which says its labels, texts and
-    max_tokens: leave them out."""
+    probabilities of the labels. The model's first text is the query, its second both documents with the separator token
+    between them. A folder may hold judge.json, which says labels, other texts and max_tokens: a distilled judge's does,
+    so leave them out."""
     slope: float = Field(default=1.0, gt=0, le=1000)
     """pointwise: what a difference of logits is multiplied by."""
-    text: str = "{query}"
-    """pairwise: the model's first text, made of {query}, {first}, {second}, {sep} (its separator token)."""
-    text_pair: str | None = "{first} {sep} {second}"
-    """pairwise: its second text; null: the model reads one text."""
     first_label: str | None = None
     """pairwise: the model's label (config.json, id2label) for the first document is better."""
     second_label: str | None = None
@@ -56,12 +51,6 @@ class EncoderJudgeConfig(Forward, ModelJudge[Literal["encoder"]]):
     """pairwise: its label for neither is better, half of which counts for each; null: none."""
     max_tokens: int | None = Field(default=None, ge=16)
     """Tokens that the model reads at once, the longest texts cut first; null: as many as it can."""
-
-    @field_validator("text", "text_pair")
-    @classmethod
-    def _known_parts(cls, value: str | None) -> str | None:
-        _parts_of(value or "")
-        return value
 
     def _problems(self) -> Iterator[str]:
         for form, names in _ONLY.items():
@@ -82,7 +71,6 @@ class EncoderJudgeConfig(Forward, ModelJudge[Literal["encoder"]]):
             raise ValueError(NO_LABELS)
         if len(set(labels)) < len(labels):
             raise ValueError(f"first_label, second_label and tie_label must differ, not {', '.join(labels)}")
-        check_texts(self.text, self.text_pair)
 
 
 def check_texts(text: str, text_pair: str | None) -> None:

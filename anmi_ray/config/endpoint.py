@@ -67,7 +67,6 @@ class ServerConfig(ServedModel):
     })  # fmt: skip
     endpoint: ClassVar[str]  # what is added to base_url
     role: ClassVar[str]  # how messages name what is asked
-    optional: ClassVar[str]  # what a server that refuses every request may dislike, for messages
 
     base_url: str
     """The server's API up to /v1, such as http://127.0.0.1:8000/v1."""
@@ -90,7 +89,7 @@ class ServerConfig(ServedModel):
     @classmethod
     def _plain_url(cls, value: str) -> str:
         if set(value) & set("@?#"):  # before anything is parsed, and its parts named in an error
-            raise ValueError("must hold no user, password or query: the key stands in the environment (key_env)")
+            raise ValueError("must hold no user, password or query: the key belongs into the environment (key_env)")
         try:
             parts = urlsplit(value)
             good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -118,7 +117,6 @@ class EndpointConfig(SamplingConfig, ServerConfig):
     }  # fmt: skip
     endpoint = "/chat/completions"
     role = "judge"
-    optional = "max_tokens, temperature, seed, logprobs and extra: null (or 0) leaves a field out"
 
     tokens_per_minute: float | None = Field(default=None, ge=1)
     """Prompt and answer tokens a minute; null: no limit."""
@@ -148,7 +146,6 @@ class RerankEndpointConfig(ServerConfig):
     fixed = ("model", "query", "documents", "texts", "top_n", "raw_scores")
     endpoint = "/rerank"
     role = "reranker"
-    optional = "shape and extra"
 
     shape: Literal["cohere", "tei"] = "cohere"
     """cohere: {model, query, documents, top_n} -> results of index, relevance_score (Cohere v2, Jina, vLLM); tei:

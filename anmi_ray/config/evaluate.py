@@ -31,7 +31,7 @@ _OF_MODELS = ("max_tokens", "precision", "trust_remote_code")
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """What the untrained model shares with training."""
+    """Settings that the untrained model shares with training."""
 
     student: Student
     pooling: Pooling
@@ -115,7 +115,7 @@ class RerankConfig(Scoring):
             more = ", which rerank.start measures" if START in taken else ""
             raise ValueError(f"{taken[0]} is a system already{more}: give the peer another name")
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"two peers are called {', '.join(twice)}: give each a name of its own")
+            raise ValueError(f"two peers are called {', '.join(twice)}: give each its own name")
         return peers
 
 
@@ -155,8 +155,6 @@ class EvaluateConfig(Settings):
     baseline: str | None = Field(default=None, min_length=1)
     """System that the others are compared with; null: the best on dev queries of those that nothing was trained for,
     which are the retrievers, hybrid, the fusion without the reranker, start and start+hybrid."""
-    rounds: int = Field(default=10_000, ge=100, le=10_000_000)
-    """Sign flips of the randomisation test, resamples of the bootstrap."""
     fusion: bool = True
     """Also evaluate the reranked scores fused with the first stage's, by weights that dev chose."""
     partners: Annotated[tuple[str, ...], Distinct] = Field(default=USUAL, min_length=1, max_length=4)
@@ -165,7 +163,7 @@ class EvaluateConfig(Settings):
     judged: Literal["none", "unlabelled", "all"] = "none"
     """Dev and test queries of whose top documents judges are asked whether they answer, but for dev queries that they
     rated (corpus.unlabelled_dev): none; unlabelled, those without a relevant document among the labels
-    (corpus.unlabelled_test holds such queries out); all, so that labels and judges stand side by side."""
+    (corpus.unlabelled_test holds such queries out); all, so that labels and judges can be compared."""
     judge: JudgeConfig | None = None
     """The panel that is asked, of one's own, with its own budget; null: the training panel (judge), of whose errors a
     model that it trained may have made a habit, and what its budget has left."""

@@ -7,14 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from anmi_ray.config.base import ExecutionSettings, Gpus, LabelSelector, Placed
+from anmi_ray.config.base import ExecutionSettings, FewestMost, Gpus, LabelSelector, Placed
 from anmi_ray.config.paths import PathOrUri
 from anmi_ray.config.train import TrainExecution
 from anmi_ray.core import environment
 
 _MOST_BUCKETS = 65_536
 Count = Annotated[int, Field(ge=0)]
-Size = Annotated[int, Field(ge=1)]
 
 
 class DriverExecution(Placed):
@@ -22,33 +21,13 @@ class DriverExecution(Placed):
 
     num_cpus: float = Field(default=0.5, gt=0)
     """CPUs; a head started with --num-cpus=0 has none, so the driver runs elsewhere."""
-    memory_gb: float | None = Field(default=None, gt=0)
-    """GB of memory to reserve for it; null: none."""
-    resources: dict[str, float] = {}
-    """More of Ray's resources to reserve, by name."""
-
-
-class EmbedExecution(ExecutionSettings):
-    """Resources and nodes for computing document vectors."""
-
-    gpus: Gpus = 0.0
-    """GPUs of an actor that computes them; 0: computed where a shard is searched."""
-    actors: tuple[Size, Size] = (1, 1)
-    """With GPUs: the fewest and the most actors."""
-    on: LabelSelector = {}
-    """With GPUs: labels that their nodes must have; none: any node."""
-
-    @field_validator("actors")
-    @classmethod
-    def _rising_actors(cls, value: tuple[int, int]) -> tuple[int, int]:
-        return _rising(value)
 
 
 class ScoreExecution(ExecutionSettings):
     """Resources and nodes for scoring: the trained model, its start, peers that are models, late interaction."""
 
-    gpus: Gpus = Field(default=0.0, le=1)
-    """Share of a GPU that each scorer takes; 0: the CPU."""
+    gpus: Gpus = 0.0
+    """Share of a GPU that each actor takes; 0: the CPU, where vectors are computed as a shard is searched."""
     on: LabelSelector = {}
     """With GPUs: labels that their nodes must have; none: any node."""
 
@@ -58,10 +37,11 @@ class ScoreExecution(ExecutionSettings):
         return "cuda" if self.gpus else "cpu"
 
 
-def _rising(value: tuple[int, int]) -> tuple[int, int]:
-    if value[0] > value[1]:
-        raise ValueError("the fewest must not be above the most: such as [1, 16]")
-    return value
+class EmbedExecution(ScoreExecution):
+    """Resources and nodes for computing document vectors."""
+
+    actors: FewestMost = (1, 1)
+    """With GPUs: the fewest and the most actors."""
 
 
 class ExecutionConfig(ExecutionSettings):
@@ -85,7 +65,7 @@ class ExecutionConfig(ExecutionSettings):
     window: int = Field(default=0, ge=0)
     """Tasks submitted at once; 0: twice the number of cores, on a cluster `cpus`, or twice its present CPUs if its
     largest size is not known."""
-    askers: Count | tuple[Size, Size] = 0
+    askers: Count | FewestMost = 0
     """Actors that ask a judge: a number, or the fewest and the most, such as [1, 16]; 0: the number of cores, on a
     cluster one up to the number of its CPUs."""
     raters: int = Field(default=0, ge=0)
@@ -113,11 +93,6 @@ class ExecutionConfig(ExecutionSettings):
         if value & (value - 1):
             raise ValueError("must be a power of two (8, 16, … 4096)")
         return value
-
-    @field_validator("askers")
-    @classmethod
-    def _rising_askers(cls, value: int | tuple[int, int]) -> int | tuple[int, int]:
-        return _rising(value) if isinstance(value, tuple) else value
 
     @property
     def asking(self) -> tuple[int, int]:

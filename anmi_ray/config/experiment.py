@@ -78,8 +78,6 @@ class Experiment(Settings):
         for config in (self.train, *([self.distill] if judge.distilled else [])):
             if wrong := offload_needs(self.execution.train.offload, config):
                 yield f"execution.train.offload: {wrong}"
-        if judge.target_dollars is not None and self.execution.gpu_dollars_hour is None:
-            yield "judge.target_dollars needs execution.gpu_dollars_hour, the price of a GPU for an hour"
         if judge.orders == "one" and self.rate.judge_offsets is not True:
             yield (
                 "judge.orders: one leaves each judge's preference for a place in its answers: set rate.judge_offsets: "

@@ -23,13 +23,15 @@ Preset = Literal[
     "realistic", "thurstone", "correlated", "heavy-tailed", "misspecified", "similarity", "panel", "one-judge"
 ]
 Readout = Literal["sign", "soft"]
+POSITIVE_BONUS = 2.0  # latent relevance of known positives in a simulation, probits
 
 
 class TruthConfig(Settings):
-    """Latent relevance of a (query, document) in a simulation: bonus·known + slope·z(similarity) + hidden noise."""
+    """Latent relevance of a (query, document) in a simulation, in probits.
 
-    positive_bonus: float = Field(default=2.0, ge=0, le=20)
-    """Added to known positives, probits."""
+    It is 2 for known positives, else 0, plus slope·z(similarity) and hidden noise.
+    """
+
     similarity_slope: float = Field(default=0.7, ge=-10, le=10)
     """Probits per sd of the bi-encoder's similarity within the query."""
     relevance_sd: float = Field(default=0.5, ge=0, le=10)
@@ -205,12 +207,12 @@ _ACCURACY = 0.8
 def _of_accuracy(judges: int, accuracy: float) -> dict[str, Any]:
     """Judges who know no more of the truth than labels and noise, each of whom puts `accuracy` of pairs right.
 
-    Of a relevant and another candidate: Φ(bonus / √(2 relevance_sd² + v)) = accuracy gives v, the variance of a judge's
+    For a relevant and another document: Φ(bonus / √(2 relevance_sd² + v)) = accuracy gives v, the variance of a judge's
     errors. Half of it is the judge's own lasting misreading of documents, which no further question averages away, a
     quarter lasts with the pair, a quarter is new in every answer.
     """
-    truth = {"positive_bonus": 2.0, "similarity_slope": 0.0, "relevance_sd": 0.5}
-    bonus = truth["positive_bonus"] / NormalDist().inv_cdf(accuracy)
+    truth = {"similarity_slope": 0.0, "relevance_sd": 0.5}
+    bonus = POSITIVE_BONUS / NormalDist().inv_cdf(accuracy)
     variance = bonus**2 - 2 * truth["relevance_sd"] ** 2
     errors = {"taste_sd": (variance / 4) ** 0.5, "noise_sd": (variance / 2) ** 0.5, "order_correlation": 0.5}
     names = ({"name": f"sim-{number}"} for number in range(1, judges + 1))
@@ -278,7 +280,7 @@ class PilotConfig(ExecutionSettings):
 class JudgeConfig(Settings):
     """The panel. `preset` sets the fields that are not given."""
 
-    how_only = frozenset({"max_failures", "max_left_out", "target_hours", "target_dollars"})
+    how_only = frozenset({"max_failures", "max_left_out", "target_hours"})
 
     preset: Preset = "realistic"
     """Sets the fields of this group that are not given."""
@@ -311,9 +313,6 @@ class JudgeConfig(Settings):
     """Hours in which the panel should have answered, from the start of each run and of each round that asks
     (compare.rounds, refines): pools are as large as that needs, within their limits (execution.askers, a vllm judge's
     execution.engines); null: their limits."""
-    target_dollars: float | None = Field(default=None, gt=0)
-    """Dollars for GPUs (execution.gpu_dollars_hour) that pools should keep to each time, shared evenly by judges: fewer
-    take longer and start less often; unlike a budget it leaves nothing out; null: no limit."""
     pilot: PilotConfig = PilotConfig()
     """How judges are tried, and what they must reach."""
 
@@ -345,7 +344,7 @@ class JudgeConfig(Settings):
             yield f"judges share a name ({', '.join(doubled)}): give every judge its own name"
         if self.orders == "one" and self.imported:
             yield (
-                f"orders: one chooses what judges are asked, and the answers of {self.imported[0].name} stand in a "
+                f"orders: one chooses what judges are asked, and the answers of {self.imported[0].name} are in a "
                 "file: leave orders out"
             )
         unpriced = [judge.name for judge in self.judges if judge.unpriced]

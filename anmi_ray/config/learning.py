@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -33,10 +34,11 @@ class LearnConfig(StartModel):
 
     group: ClassVar[str]
     items: ClassVar[str]
-    former_default: ClassVar[Mapping[str, Any]] = {"engine": "deepspeed"}
+    former_default = MappingProxyType({"engine": "deepspeed"})
 
     max_tokens: int = Field(default=128, ge=16, le=32_768)
-    """Tokens of an input (a pair, or a bi-encoder's text); longer ones are cut."""
+    """Tokens of an input: a bi-encoder's text, or a query and the documents that are read with it; the longest are
+    cut."""
     dropout: float | None = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout probability everywhere in the model; null: as the model was trained."""
     freeze_embeddings: bool = True
@@ -47,7 +49,7 @@ class LearnConfig(StartModel):
     """Train adapters of low rank and the head alone; merged into the weights at export (needs peft)."""
 
     epochs: float = Field(default=1.0, gt=0)
-    """Passes over the examples; fractions are allowed."""
+    """Passes over the examples (of distillation: the pairs); fractions are allowed."""
     max_steps: int | None = Field(default=None, ge=1)
     """Optimiser steps; overrides epochs."""
     learning_rate: float = Field(default=4e-4, gt=0, le=1.0)
@@ -56,8 +58,6 @@ class LearnConfig(StartModel):
     """Peak learning rate of the scoring head."""
     layer_decay: float = Field(default=1.0, gt=0, le=1.0)
     """Factor on the learning rate per layer below the highest; 1: all alike."""
-    clip: float = Field(default=1.0, ge=0.0)
-    """Largest norm of the gradient; 0: not clipped."""
     average_decay: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Decay per step of an average of the weights of the run's second half, which is evaluated and exported; 0:
     none."""

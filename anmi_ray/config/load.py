@@ -154,7 +154,7 @@ def put(content: dict[str, Any], key: str, value: Any) -> None:
     if key.strip() == "recipe":
         clear(content, value)
     if key.strip() == "mine.rule" and isinstance(node, dict):
-        for phase in NAMED.get(str(value), {}):  # what is said later wins, here over what the file says in detail
+        for phase in NAMED.get(str(value), {}):  # later values win, here over details in the file
             node.pop(phase, None)
 
 

@@ -49,7 +49,7 @@ TABLE_2 = (
 class MineConfig(Settings):
     """Which negatives an example gets, and with what weight: allow, weigh, sample."""
 
-    how_only = frozenset({"rule"})  # what it stands for is in the fields that it fills
+    how_only = frozenset({"rule"})  # its meaning is in the fields that it fills
 
     rule: str | None = None
     """A composition by name (posterior, table2, simans, ...): fills allow, weigh and sample where these are not
@@ -66,12 +66,8 @@ class MineConfig(Settings):
     """Bands of the gap with weights."""
     false_negative_gap: float = Field(default=100.0, ge=-1000, le=1000)
     """True gap below which a document is a false negative, points."""
-    gap: Literal["anchor", "minimum"] = "anchor"
-    """With several positives: the gap to the example's own anchor, or the least."""
     negatives: int = Field(default=7, ge=1, le=1000)
     """Rated negatives per example, at most."""
-    min_rated_negatives: int = Field(default=0, ge=0, le=1000)
-    """Examples with fewer are refused; 0 allows random ones alone."""
     random_negatives: int = Field(default=2, ge=0, le=1000)
     """Random corpus negatives added to each example."""
     rated_extra: int = Field(default=4, ge=0, le=1000)
@@ -99,7 +95,7 @@ class MineConfig(Settings):
     def _problems(self) -> Iterator[str]:
         names = [rule.rule for rule in self.allow]
         if twice := {name for name in names if names.count(name) > 1}:
-            yield f"allow: {', '.join(sorted(twice))} stands twice in {names}"
+            yield f"allow: {', '.join(sorted(twice))} is listed twice in {names}"
         if "validate" in names[1:]:
             yield (
                 f"allow: validate comes after {names[0]}, which would refuse what validate is to judge; its verdicts "
@@ -113,12 +109,7 @@ class MineConfig(Settings):
             yield f"bands: edges must ascend, not {ascending}"
         names = [band.category for band in self.bands]
         if len(set(names)) < len(names):
-            yield f"bands: a category stands twice in {names}"
-        if self.min_rated_negatives > self.negatives:
-            yield (
-                f"min_rated_negatives is {self.min_rated_negatives}, but an example has at most negatives = "
-                f"{self.negatives}: lower the one or raise the other"
-            )
+            yield f"bands: a category is listed twice in {names}"
 
     @property
     def composition(self) -> str:
@@ -139,8 +130,7 @@ class MineConfig(Settings):
         if self.validation is None:
             raise AssertionError(f"{self.composition} validates nothing")
         band = {"rule": "validate", "low": self.validation.low, "high": self.validation.high}
-        kept = {name: getattr(self, name) for name in ("gap", "anchors")}
-        return MineConfig.model_validate({"allow": [band], **kept})
+        return MineConfig.model_validate({"allow": [band], "anchors": self.anchors})
 
     @property
     def pointwise(self) -> str | None:

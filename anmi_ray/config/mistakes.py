@@ -17,7 +17,7 @@ from anmi_ray.core.redaction import is_secret_name, quoted, scrub, shortened
 
 _MOST = 5  # mistakes that a message lists
 _LONGEST = 300  # characters of one mistake, or of names in a row
-# what pydantic says of Python's types, for users of YAML
+# pydantic's words for Python's types, in those of YAML
 _SHAPES = {
     "tuple_type": "expected a list",
     "dict_type": "expected a mapping",
@@ -33,14 +33,21 @@ _REMEDY = re.compile(
 # Settings of the last release that are gone, without places in lists, and what to use instead.
 REPLACED = {
     "compare.max_reject_fraction": "fix the file's malformed rows",
+    "distill.clip": "leave it out: it is 1",
     "evaluate.also": "trained_by in a run of another collection measures the model there",
+    "evaluate.rounds": "leave it out: it is 10,000",
     "execution.core_dollars_hour": "execution.gpu_dollars_hour prices the GPU hours of a plan",
     "judge.judges.endpoint.deadline_s": "the limit is five times timeout_s",
     "judge.judges.execution.enforce_eager": "write engine_kwargs: {enforce_eager: true}",
     "judge.judges.execution.max_num_seqs": "write engine_kwargs: {max_num_seqs: NUMBER}",
     "judge.judges.revision": "write model: org/model@revision",
+    "judge.target_dollars": "set judge.target_hours, or a budget",
+    "mine.gap": "leave it out: gaps are to the example's own anchor",
     "mine.top_rated_anchors": "use mine.anchors: confirmed, or rated",
+    "rate.tie_width": "leave it out: it is fitted",
     "rate.strength": "use rate.judge_weights",
+    "retrieve.fusion.k": "leave it out: it is 60",
+    "train.clip": "leave it out: it is 1",
     "train.decay": "leave it out: the learning rate falls linearly",
     "train.list_size": "use mine.negatives, the number of rated documents of a list",
     "train.warmup_fraction": "leave it out: it is .1",

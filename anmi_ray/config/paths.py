@@ -1,7 +1,7 @@
 """Paths that settings hold: a relative one becomes absolute once, where settings are read.
 
 Workers, trials and jobs have working directories of their own, so none of them may resolve a path again. What a file of
-settings says is kept beside the absolute path: fingerprints, run records and printed settings are made of that.
+settings says is kept with the absolute path: fingerprints, run records and printed settings are made of that.
 """
 
 from __future__ import annotations

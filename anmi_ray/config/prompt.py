@@ -53,7 +53,7 @@ class PromptConfig(Settings):
         if self.template in (self.relevance, "relevance"):
             yield (
                 f"template {self.template} asks about one document, and pairs are compared: set template: scale or "
-                "letters; relevance is where the question about one document stands"
+                "letters; relevance has the question about one document"
             )
         if self.readout == "logprob" and self.template == "scale":
             yield (

@@ -10,10 +10,10 @@ from pydantic import Field
 from anmi_ray.config.base import Kind, Settings
 from anmi_ray.config.endpoint import EndpointConfig
 from anmi_ray.config.judge import BudgetConfig
-from anmi_ray.config.paths import FileOrName, FolderOrName, PathOrUri
+from anmi_ray.config.paths import FileOrName, PathOrUri
 
 QueryKind = Literal["title", "sentence", "heading", "phrase", "identifier", "keyword", "question", "example"]
-WRITTEN = ("keyword", "question", "example")  # by a language model; the others stand in documents
+WRITTEN = ("keyword", "question", "example")  # by a language model; the others are found in documents
 
 
 class WriterEndpointConfig(EndpointConfig):
@@ -32,11 +32,6 @@ class ApiWriterConfig(Kind[Literal["api"]]):
     """The model, and how its server is reached."""
     template: FileOrName = Field(default="queries", min_length=1)
     """queries, or the path of a template of your own with form: queries: instruction and examples."""
-    document_tokens: int = Field(default=1024, ge=16, le=131_072)
-    """Tokens of a document that are shown; the rest is cut off."""
-    tokenizer: FolderOrName | None = Field(default=None, min_length=1)
-    """The model's tokenizer, which counts and cuts exactly: a folder, or a hub id (org/model@revision); null estimates
-    from bytes, on the long side."""
 
 
 class QueriesConfig(Settings):
@@ -44,7 +39,7 @@ class QueriesConfig(Settings):
 
     kinds: tuple[QueryKind, ...] | None = Field(default=None, min_length=1)
     """Kinds of queries, of which there are about as many each; null: keyword and question (and example, where examples
-    are given) with a writer, else the five that stand in documents."""
+    are given) with a writer, else the five that are found in documents."""
     writer: ApiWriterConfig | None = None
     """The language model that writes queries of kinds keyword, question and example."""
     each: int = Field(default=1, ge=1, le=10)

@@ -37,10 +37,8 @@ class RateConfig(Settings):
     judge_weights: dict[str, Annotated[float, Field(ge=0.0, le=1000.0)]] = {}
     """By judge, how many answers one of its answers counts for; 1 where it is not named."""
     ties: Literal["half", "davidson"] = "half"
-    """Meaning of a preference of one half: half a win, or a tie, an outcome with its own probability (davidson, with
+    """Meaning of a preference of one half: half a win, or a tie, an outcome whose probability is fitted (davidson, with
     model: bradley-terry)."""
-    tie_width: Literal["fitted"] | LatentSd = "fitted"
-    """Davidson's nu, the odds of a tie between equal documents; needs ties."""
     judge_offsets: Literal["both-orders"] | bool = "both-orders"
     """Fit how far every judge leans towards the document it is shown first; answers are then games of their own, not
     averaged over the two orders: both-orders learns it from pairs that a judge answered in both, true from all answers,

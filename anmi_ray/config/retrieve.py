@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, field_validator
 
-from anmi_ray.config.base import Kind, Settings, StartModel
+from anmi_ray.config.base import Distinct, Kind, Settings, StartModel
 
 Retriever = Literal["bm25", "lucene", "dense", "late"]
 RETRIEVERS: tuple[Retriever, ...] = get_args(Retriever)
@@ -55,17 +55,10 @@ class IvfPqIndex(Kind[Literal["ivfpq"]]):
 
     probes: int = Field(default=16, ge=1)
     """Lists that a query is compared with."""
-    code_bytes: int = Field(default=48, ge=1, le=4096)
-    """Bytes of a compressed vector; must divide its dimension."""
 
 
 class HnswIndex(Kind[Literal["hnsw"]]):
     """A navigable small-world graph (Malkov and Yashunin 2020) over whole vectors: fast, almost exact, larger."""
-
-    links: ClassVar[int] = 32  # neighbours of a vector: the M that the authors advise for many dimensions
-
-    search_effort: int = Field(default=128, ge=1)
-    """Candidates kept while searching, at least those wanted."""
 
 
 AnyIndex = Annotated[FlatIndex | IvfPqIndex | HnswIndex, Field(discriminator="kind")]
@@ -109,9 +102,7 @@ class FusionConfig(Settings):
     """How the retrievers' rankings become one, the hybrid's."""
 
     rule: Literal["rrf", "scores"] = "rrf"
-    """rrf: reciprocal ranks; scores: the scores, from 0 to 1 over the documents of the query."""
-    k: int = Field(default=60, ge=0)
-    """rrf: constant of 1 / (k + rank)."""
+    """rrf: reciprocal ranks, 1 / (60 + rank); scores: the scores, from 0 to 1 over the documents of the query."""
     weights: dict[Retriever, Annotated[float, Field(gt=0)]] = {}
     """Weight of each retriever that is not to count as 1, such as {dense: 2.0}."""
 
@@ -121,7 +112,7 @@ class RetrieveConfig(Settings):
 
     rates_dev: ClassVar[bool] = False  # whether dev queries without a label get candidates too
 
-    retrievers: tuple[Retriever, ...] = Field(default=USUAL, min_length=1)
+    retrievers: Annotated[tuple[Retriever, ...], Distinct] = Field(default=USUAL, min_length=1)
     """The retrievers whose rankings are fused to the hybrid; late ranks what the others found."""
     bm25: Bm25Config = Bm25Config()
     lucene: LuceneConfig = LuceneConfig()
@@ -142,8 +133,6 @@ class RetrieveConfig(Settings):
     @classmethod
     def _once(cls, retrievers: tuple[Retriever, ...]) -> tuple[Retriever, ...]:
         """In the order that they are always told in: which comes first says nothing."""
-        if len(set(retrievers)) < len(retrievers):
-            raise ValueError("a retriever is named twice")
         if retrievers == ("late",):
             raise ValueError("late ranks what other retrievers found: add one, such as bm25")
         return tuple(name for name in RETRIEVERS if name in retrievers)
@@ -169,7 +158,7 @@ class RetrieveConfig(Settings):
 class RatedDevConfig(RetrieveConfig):
     """Retrieval where judges compare documents of dev queries without a label, too."""
 
-    rates_dev: ClassVar[bool] = True
+    rates_dev = True
 
     @classmethod
     def of(cls, retrieve: RetrieveConfig) -> Self:

@@ -16,8 +16,6 @@ from pydantic import BeforeValidator, Field, model_validator
 from anmi_ray.config.base import Settings, Word
 from anmi_ray.config.paths import FolderOrName
 
-Share = Annotated[float, Field(ge=0, le=1)]
-
 
 class RuleSettings(Settings, Generic[Word]):
     """Base of the rules."""
@@ -60,11 +58,11 @@ class RankWindow(RuleSettings[Literal["rank-window"]]):
 
 
 class ScoreMargin(RuleSettings[Literal["score-margin"]]):
-    """NV-Retriever's and most libraries' rule on the dense retriever's scores, s of a document and of the anchor."""
+    """NV-Retriever's and most libraries' rule on the dense retriever's scores: s <= s_pos - margin |s_pos|.
 
-    form: Literal["relative", "literal", "absolute"] = "relative"
-    """relative: s <= s_pos - margin |s_pos|, safe for negative scores; literal: s <= (1 - margin) s_pos, as published;
-    absolute: s <= s_pos - margin."""
+    s is of a document, s_pos of the anchor.
+    """
+
     margin: float = Field(default=0.05, ge=0, le=10)
     """How far a negative stays below the anchor."""
 
@@ -95,6 +93,8 @@ class PositiveRelative(RelativeRule[Literal["positive-relative"]]):
 class Validate(RuleSettings[Literal["validate"]]):
     """Stage 4: judge borderline documents directly against the anchor, and weigh them by the answer.
 
+    A preference for the anchor below .65 refuses the document, up to .75 its weight is .3, above 1.
+
     Verdicts are final; later rules decide the other documents, and those without an answer.
     """
 
@@ -102,10 +102,6 @@ class Validate(RuleSettings[Literal["validate"]]):
     """Least borderline gap, points."""
     high: float = Field(default=150.0, ge=-10_000, le=10_000)
     """Largest borderline gap, points."""
-    reject_below: float = Field(default=0.65, ge=0, le=0.75)
-    """Preference for the anchor below which a document is refused."""
-    weight: Share = 0.3
-    """Weight up to a preference of .75, above which it is 1."""
 
     def _problems(self) -> Iterator[str]:
         if self.low >= self.high:
@@ -155,19 +151,11 @@ class Relative(RelativeRule[Literal["relative"]]):
             yield f"least is {self.least} and most {self.most}: least must be smaller"
 
 
-class MixtureRule(RuleSettings[Word], Generic[Word]):
-    """Base of the mixtures."""
-
-    criterion: Literal["bic", "icl"] = "icl"
-    """Chooses the number of components: icl (BIC and the overlap) wants groups apart; bic takes the shape of one for
-    several."""
-
-
-class BetaMixture(MixtureRule[Literal["beta-mixture"]]):
+class BetaMixture(RuleSettings[Literal["beta-mixture"]]):
     """ProGCL: two Betas on scaled gaps of all queries; weight = P(true negative) times information."""
 
 
-class GaussianMixture(MixtureRule[Literal["gaussian-mixture"]]):
+class GaussianMixture(RuleSettings[Literal["gaussian-mixture"]]):
     """One to four Gaussians on the gaps of all queries; weight = P(true negative) times information."""
 
 
@@ -211,7 +199,7 @@ class SimANS(RuleSettings[Literal["simans"]]):
     """
 
     form: Literal["gap", "rank"] = "gap"
-    """What the probability depends on."""
+    """Variable of the probability."""
     a: float = Field(default=1.0, gt=0, le=1e6)
     """sharpness: large takes the nearest to the target."""
     b: float = Field(default=4.0, ge=-100, le=1000)
@@ -254,7 +242,7 @@ PHASES: dict[str, str] = {
 }
 
 # Compositions by name: what the field does, each as published or as close as ratings come to it. Where a rule says
-# nothing of the draw, the sample of the settings (or its default) stands.
+# nothing about the draw, the sample of the settings (or its default) is used.
 NAMED: dict[str, dict[str, Any]] = {
     "posterior": {"allow": ["gate"], "weigh": "posterior"},
     "penalised": {"allow": [], "weigh": {"rule": "posterior", "penalty": 1.0}},

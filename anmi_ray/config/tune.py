@@ -10,7 +10,6 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -86,7 +85,7 @@ class Choice(Kind[Literal["choice"]]):
     @classmethod
     def _distinct(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         if len({label(value) for value in values}) < len(values):
-            raise ValueError(f"a value stands twice in {list(values)}")
+            raise ValueError(f"a value is listed twice in {list(values)}")
         return values
 
     @property
@@ -145,7 +144,7 @@ class AshaConfig(Settings):
 class CampaignConfig(Settings):
     """A campaign: what is tuned, where it is searched, how many trials there are, and what becomes of the best."""
 
-    # what a campaign may have otherwise when it goes on; the experiment counts by its stages' fingerprints
+    # what a resumed campaign may change; the experiment counts by its stages' fingerprints
     how_only = frozenset({"name", "experiment", "settings", "trials", "repeats", "max_concurrent"})
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,55}$")
@@ -183,10 +182,6 @@ class CampaignConfig(Settings):
                 settings[setting] = value
         return params, settings
 
-    def dimensions(self) -> dict[str, Domain]:
-        """Return the domain of every parameter, in the space's order, including those that only some options have."""
-        return {name: domain for name, _, domain, _ in self._parts() if isinstance(domain, _DOMAINS)}
-
     def corners(self) -> Iterator[dict[str, Any]]:
         """Yield points of one parameter: both ends of each interval, each value of each choice, by parameter name.
 
@@ -221,15 +216,7 @@ class CampaignConfig(Settings):
                     yield f"{name}={option}: {setting}", setting, given, {name: option}
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A campaign's settings, and where they were read."""
-
-    config: CampaignConfig
-    place: str
-
-
-def load(path: str | Path, overrides: Iterable[str] = ()) -> Loaded:
+def load(path: str | Path, overrides: Iterable[str] = ()) -> CampaignConfig:
     """Read a campaign's file and apply `key=value` overrides. Raises ConfigError.
 
     A key is the campaign's (trials, space.NAME, …) or the experiment's (train.max_steps, execution.root, …); those of
@@ -240,18 +227,20 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Loaded:
     _read_experiment(content, place)
     own = CampaignConfig.model_fields.keys()
     for override in overrides:
-        first, _, rest = override.partition("=")[0].strip().partition(".")
-        if first in ("space", "settings") and rest:  # what follows is one name, dots and all
-            _put_named(content, first, rest, override)
-        elif first == "settings":  # those of the file are in the experiment already
-            remedy = "give each by its name, such as settings.train.max_steps=7"
-            raise ConfigError("settings cannot be given as a whole", "command line", remedy)
+        key, _, value = override.partition("=")
+        first, _, name = key.strip().partition(".")
+        if first == "settings":  # those of the file are in the experiment already
+            remedy = "give each by its own name, such as train.max_steps=7"
+            raise ConfigError("settings cannot be given on the command line", "command line", remedy)
+        if first == "space" and name and isinstance(space := content.setdefault("space", {}), dict):
+            apply(given := {}, f"value={value}")
+            space[name] = given["value"]  # the whole name, dots and all
         else:
             apply(content if first in own else content["experiment"], override)
     config = validate_as(CampaignConfig, content, place, _REMEDY)
     for name in config.tuned():
         _check_tuned(name, f"{place}, space")
-    return Loaded(config, place)
+    return config
 
 
 def _read_experiment(content: dict[str, Any], place: str) -> None:
@@ -272,17 +261,6 @@ def _read_experiment(content: dict[str, Any], place: str) -> None:
         raise ConfigError("settings must be dotted names with values", place, _REMEDY)
     for name, value in settings.items():
         put(content["experiment"], str(name), deepcopy(value))
-
-
-def _put_named(content: dict[str, Any], group: str, name: str, override: str) -> None:
-    """Put one member into the space or the settings from `group.NAME=value`."""
-    given: dict[str, Any] = {}
-    apply(given, f"value={override.partition('=')[2]}")
-    target = content["experiment"] if group == "settings" else content.setdefault(group, {})
-    if group == "settings":
-        put(target, name, given["value"])
-    elif isinstance(target, dict):
-        target[name] = given["value"]
 
 
 def _check_tuned(name: str, place: str) -> None:

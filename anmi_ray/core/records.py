@@ -7,7 +7,7 @@ Letters in the invariants: a comparison is stored with doc_a < doc_b, and p_a al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -346,14 +346,13 @@ RECORDS: dict[str, Record] = {record.name: record for record in _ALL}
 
 def rejects(place: str, rows: list[tuple[str, str, str]]) -> pa.Table:
     """A Reject table of (key, reason, detail) rows refused at `place`."""
-    return REJECT.table(
-        {
-            "place": [place] * len(rows),
-            "key": [row[0] for row in rows],
-            "reason": [row[1] for row in rows],
-            "detail": [row[2] for row in rows],
-        }
-    )
+    return reject_rows((place, *row) for row in rows)
+
+
+def reject_rows(rows: Iterable[tuple[str, str, str, str]]) -> pa.Table:
+    """A Reject table of (place, key, reason, detail) rows."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(REJECT.schema)
+    return REJECT.table(dict(zip(REJECT.schema.names, columns, strict=True)))
 
 
 def by_query(table: pa.Table) -> Iterator[tuple[bytes, pa.Table]]:

@@ -15,8 +15,9 @@ from anmi_ray.config.paths import as_written
 from anmi_ray.core import redaction
 from anmi_ray.core.errors import DataError
 from anmi_ray.corpus import parsing, sources
-from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
+from anmi_ray.corpus.parsing import Document, Judged, Query
 from anmi_ray.corpus.reader import Reader
+from anmi_ray.tables.streams import LineError, json_object, parsed
 
 _SUFFIXES = ("", ".gz", ".zst")
 _LAYOUT = "a BEIR folder holds corpus.jsonl, queries.jsonl and perhaps qrels/{train,dev,test}.tsv, also as .gz or .zst"
@@ -48,11 +49,13 @@ class BeirFiles:
 
     def document_records(self) -> Iterator[tuple[str, Document | LineError]]:
         """Yield (place, document or error) of every line of corpus.jsonl."""
-        return parsed(self.file(self.find("corpus.jsonl")).lines(), _document)
+        lines = self.file(self.find("corpus.jsonl")).lines()
+        return parsed(lines, lambda line: parsing.document_in(json_object(line), "_id"))
 
     def query_records(self) -> Iterator[tuple[str, Query | LineError]]:
         """Yield (place, query or error) of every line of queries.jsonl."""
-        return parsed(self.file(self.find("queries.jsonl")).lines(), _query)
+        lines = self.file(self.find("queries.jsonl")).lines()
+        return parsed(lines, lambda line: parsing.query_in(json_object(line), "_id"))
 
     def judged(self, name: str) -> Iterator[tuple[str, Judged | LineError]]:
         """Yield (place, judged pair or error) of every line of a qrels file. DataError if its header lacks a column."""
@@ -116,13 +119,3 @@ class BeirReader(Reader):
 
     def _qrel_records(self, split: str) -> Iterator[tuple[str, Judged | LineError]]:
         return self._files.judged(self._qrels[split])
-
-
-def _document(line: bytes) -> Document:
-    return parsing.document_in(parsing.json_object(line), "_id")
-
-
-def _query(line: bytes) -> Query:
-    value = parsing.json_object(line)
-    key = parsing.key_of(value, "_id")
-    return parsing.query_of(key, parsing.text_of(value, "text", key))

@@ -15,8 +15,9 @@ from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.corpus import parsing
-from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, parsed
+from anmi_ray.corpus.parsing import Document, Judged, Query
 from anmi_ray.corpus.reader import Reader
+from anmi_ray.tables.streams import LineError, parsed
 
 _BODIES = ("text", "body", "abstract")  # fields for the rest of a document with a title
 
@@ -141,8 +142,7 @@ def _document(record: Any) -> Document:
 
 
 def _query(record: Any) -> Query:
-    key = parsing.key_of({"query_id": record.query_id}, "query_id")
-    return parsing.query_of(key, parsing.text_of({"text": _fields(record, "queries")[1]}, "text", key))
+    return parsing.query_in(dict(zip(("query_id", "text"), _fields(record, "queries"), strict=True)), "query_id")
 
 
 def _judged(record: Any) -> Judged:

@@ -15,7 +15,7 @@ from anmi_ray.core.identity import ID_BYTES
 _RECENT = 1 << 15  # ids held as Python objects, which take eight times as much
 _TRIED = 1_000  # unknown ids for which an explanation is searched
 _SHOWN = 80  # characters of an id in a message
-# What may have changed, with a function that makes the written id equal to the collection's.
+# Possible differences between a written id and the collection's, each with a function that removes it.
 _CHANGES: dict[str, Callable[[str], str]] = {
     "upper or lower case": str.casefold,
     "leading zeros": lambda name: re.sub(r"(?<![0-9])0+(?=[0-9])", "", name),
@@ -102,17 +102,18 @@ def report_unknown(
     total: int,
     what: str,
     place: str,
-    known: Callable[[], Iterable[str]],
+    known: Iterable[str],
     say: Callable[[str], None] | None = None,
 ) -> None:
-    """Report the ids `unknown`, which `count` of `total` `what` (a plural) have; `known` iterates over all known ids.
+    """Report the ids `unknown`, which `count` of `total` `what` (a plural) have.
 
+    known: all known ids, read only if needed.
     Raises DataError if it is half of them or more: the ids were changed, or belong to another collection.
     """
     if not unknown:
         return
     example = min(unknown)[:_SHOWN]
-    change = likely_change(unknown, known())
+    change = likely_change(unknown, known)
     message = f"{count:,} of {total:,} {what} are not in the collection, or have no text there, such as {example}"
     message += change and f" ({change})"
     if 2 * count >= total:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -16,9 +15,10 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import TEXT_OF
 from anmi_ray.corpus.beir import BeirFiles
 from anmi_ray.corpus.ids import report_unknown
-from anmi_ray.corpus.parsing import FORMS, Judged, LineError, TrimmedId, judged_lines
+from anmi_ray.corpus.parsing import FORMS, Judged, TrimmedId, judged_lines
 from anmi_ray.corpus.reader import qrel_table
 from anmi_ray.tables.formats import text_lines
+from anmi_ray.tables.streams import LineError
 from anmi_ray.tables.trec import NamedRun, place_of
 
 _LIMIT = CorpusConfig().max_reject_fraction  # share of qrels that may be malformed, as by default in a run
@@ -108,11 +108,12 @@ def check_ids(folder: str, runs: Mapping[str, NamedRun], grades: Grades, say: Sa
             unknown.discard(row[0])
             if not unknown:
                 break
-        known = partial(_ids, rows)
         graded = [pair[at] for pair in grades if pair[at] in unknown]
+        known = (row[0] for row in rows())
         report_unknown(set(graded), len(graded), len(grades), f"grades are about {kind} that", folder, known, say)
         for place, run in runs.items():
             missing = getattr(run, kind).keys() & unknown
+            known = (row[0] for row in rows())
             report_unknown(missing, len(missing), len(getattr(run, kind)), kind, place, known, say)
         kept = {pair: grade for pair, grade in kept.items() if pair[at] not in unknown}
     return kept
@@ -145,7 +146,3 @@ def _graded(rows: Iterator[tuple[str, Judged | LineError]], place: str, say: Say
     if trimmed and say is not None:
         say(f"{place}: white space or invisible characters around the ids of {trimmed:,} grades were removed")
     return grades
-
-
-def _ids(rows: Callable[[], Iterable[tuple[str, ...]]]) -> Iterator[str]:
-    return (row[0] for row in rows())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import normalize_id
-from anmi_ray.tables.rows import delimiter_of, misread, whole_of
-from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE
+from anmi_ray.tables.delimited import delimiter_of
+from anmi_ray.tables.rows import misread, whole_of
+from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE, LineError, decode, valid
 from anmi_ray.tables.trec import DOC_COLUMNS, FIELD, QUERY_COLUMNS
 
 Document = tuple[str, str, str]  # id, title, text
@@ -18,7 +18,6 @@ Query = tuple[str, str]  # id, text
 Judged = tuple[str, str, int]  # query, document, grade
 
 ENCODING = "corpus.encoding"
-NOT_TEXT = f"not UTF-8, see {ENCODING}"
 _UNFIT = re.compile(r"[\x00-\x20\x7f-\x9f\u2028\u2029]")
 _UNFIT_ID = "white space or control characters in an id: write _ or %20 in their place, in the labels too"
 _SHOWN = 200  # characters of a record or header that a message quotes
@@ -27,26 +26,6 @@ _GRADE_COLUMNS = frozenset({"score", "grade", "relevance", "relevancy", "rel", "
 _ITERATION_COLUMNS = frozenset({"iteration", "iter", "q0", "0", "unused"})
 _ROLES = (QUERY_COLUMNS, DOC_COLUMNS, _GRADE_COLUMNS)
 _COLUMNS = {3: (0, 1, 2), 4: (0, 2, 3)}  # by number of columns, those of the query, the document and the grade
-Raw = TypeVar("Raw")
-Row = TypeVar("Row")
-
-
-class LineError(Exception):
-    """Why one record cannot be used; readers turn it into a reject.
-
-    sample: bytes of a record that is not UTF-8, for guessing its encoding.
-    malformed: whether the reject counts towards max_reject_fraction.
-    """
-
-    def __init__(
-        self, reason: str, key: str = "", detail: str = "", sample: bytes = b"", malformed: bool = True
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.key = key
-        self.detail = detail
-        self.sample = sample
-        self.malformed = malformed
 
 
 class TrimmedId(str):
@@ -57,39 +36,6 @@ def trimmed(text: str) -> str:
     """Remove white space and invisible characters around an id; a TrimmedId if there were any."""
     clean = normalize_id(text)
     return text if clean == text else TrimmedId(clean)
-
-
-def parsed(
-    records: Iterable[tuple[str, Raw | LineError]], parse: Callable[[Raw], Row]
-) -> Iterator[tuple[str, Row | LineError]]:
-    """Yield (place, `parse(record)`), or (place, error) for a record that cannot be used."""
-    for place, record in records:
-        if isinstance(record, LineError):
-            yield place, record
-            continue
-        try:
-            yield place, parse(record)
-        except LineError as error:
-            yield place, error
-
-
-def decode(line: bytes) -> str:
-    """Decode UTF-8. Raises LineError."""
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise LineError(NOT_TEXT, detail=f"byte {error.start}", sample=line) from None
-
-
-def json_object(line: bytes) -> dict[str, object]:
-    """Parse a line as a JSON object. Raises LineError."""
-    try:
-        value = json.loads(decode(line))
-    except (ValueError, RecursionError) as error:
-        raise LineError("broken JSON", detail=str(error)) from None
-    if not isinstance(value, dict):
-        raise LineError("broken JSON", detail="not an object")
-    return value
 
 
 def key_of(value: Mapping[str, object], name: str) -> str:
@@ -108,7 +54,7 @@ def key_of(value: Mapping[str, object], name: str) -> str:
         raise LineError(f"missing {name}", detail=", ".join(value)[:_SHOWN])
     if _UNFIT.search(key):
         raise LineError(_UNFIT_ID, key, repr(key)[:_SHOWN])
-    return _checked(key, key)
+    return valid(key, key)
 
 
 def text_of(value: Mapping[str, object], name: str, key: str, default: str | None = None) -> str:
@@ -118,7 +64,7 @@ def text_of(value: Mapping[str, object], name: str, key: str, default: str | Non
         text = default
     if not isinstance(text, str):
         raise LineError(f"missing {name}", key, detail=", ".join(value)[:_SHOWN])
-    return _checked(text, key)
+    return valid(text, key)
 
 
 def document_in(value: Mapping[str, object], id_name: str, text: str | None = None) -> Document:
@@ -141,6 +87,12 @@ def document_of(key: str, title: str, text: str) -> Document:
     return key, title, text
 
 
+def query_in(value: Mapping[str, object], id_name: str) -> Query:
+    """Return the query in an object with keys `id_name` and text. Raises LineError."""
+    key = key_of(value, id_name)
+    return query_of(key, text_of(value, "text", key))
+
+
 def query_of(key: str, text: str) -> Query:
     """Return a stripped query. LineError if it is blank."""
     text = text.strip()
@@ -159,14 +111,6 @@ def judged_of(query: str, document: str, grade: object) -> Judged:
     if number is None:
         raise LineError("grade is not an integer", f"{query} {document}", str(grade)[:_SHOWN])
     return query, document, number
-
-
-def _checked(text: str, key: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # JSON may spell half of a surrogate pair, which no UTF-8 column can hold
-        raise LineError("not valid Unicode", key) from None
-    return text
 
 
 def judged_lines(

@@ -24,9 +24,10 @@ from pathlib import Path
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.records import SPLITS
-from anmi_ray.corpus.parsing import Document, Judged, LineError, Query
+from anmi_ray.corpus.parsing import Document, Judged, Query
 from anmi_ray.corpus.reader import Reader
 from anmi_ray.corpus.splits import QueryRow, split_of, text_key
+from anmi_ray.tables.streams import LineError
 
 EXTRACTION_VERSION = 1
 MIN_SUMMARY_WORDS = 4  # shorter ones ("Close the file.") name no object
@@ -255,5 +256,5 @@ def _unfit(objects: list[PythonObject]) -> str:
     if len(objects) > MAX_SHARED:
         return f"sentence of more than {MAX_SHARED} objects"
     if max(len(one.body.split()) for one in objects) < MIN_BODY_WORDS:
-        return f"no document with {MIN_BODY_WORDS} words beside the summary"
+        return f"no document with {MIN_BODY_WORDS} words after the summary"
     return ""

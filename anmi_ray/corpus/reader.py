@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +19,11 @@ import pyarrow as pa
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import identity, redaction
 from anmi_ray.core.errors import DataError, visible
-from anmi_ray.core.records import DOCUMENT, QREL, QUERY, REJECT
+from anmi_ray.core.records import DOCUMENT, QREL, QUERY, reject_rows
 from anmi_ray.corpus.ids import SeenIds, report_unknown
-from anmi_ray.corpus.parsing import ENCODING, NOT_TEXT, Document, Judged, LineError, Query, TrimmedId
+from anmi_ray.corpus.parsing import ENCODING, Document, Judged, Query, TrimmedId
 from anmi_ray.corpus.splits import SPLITS_BY_RANK, QueryRow, dev_by_group
-from anmi_ray.tables.streams import guessed_encoding
+from anmi_ray.tables.streams import NOT_UTF8, LineError, guessed_encoding
 
 KINDS = ("documents", "queries", "qrels")
 _SHOWN = 3  # malformed rows that a message names
@@ -203,8 +202,7 @@ class Reader(ABC):
 
     def rejects(self) -> pa.Table:
         """Return the Reject table; a place begins with the kind: "documents corpus.jsonl:17"."""
-        columns = zip(*self._rejects, strict=True) if self._rejects else ((), (), (), ())
-        return REJECT.table(dict(zip(REJECT.schema.names, map(list, columns), strict=True)))
+        return reject_rows(self._rejects)
 
     def rows_in(self) -> dict[str, int]:
         """Count the rows read so far by kind, without those that the settings leave out."""
@@ -268,11 +266,9 @@ class Reader(ABC):
         for kind, unknown in self._unknown.items():
             if 2 * len(unknown) >= usable and len(unknown) > self.config.max_reject_fraction * usable:
                 what = f"grades are about {kind} that"
-                report_unknown(set(unknown), len(unknown), usable, what, self._place(), partial(self._ids, kind))
-
-    def _ids(self, kind: str) -> Iterator[str]:
-        records = self._query_records() if kind == "queries" else self._document_records()
-        return (row[0] for _, row in records if not isinstance(row, LineError))
+                records = self._query_records() if kind == "queries" else self._document_records()
+                known = (row[0] for _, row in records if not isinstance(row, LineError))
+                report_unknown(set(unknown), len(unknown), usable, what, self._place(), known)
 
     def _refuse_line(self, kind: str, where: str, error: LineError) -> None:
         self._sample += error.sample[: max(0, _SAMPLE - len(self._sample))]
@@ -305,14 +301,15 @@ class Reader(ABC):
         if seen and bad > limit * seen:
             share = bad / seen
             examples = "; ".join(self._examples[kind])
-            guess = guessed_encoding(self._sample) if NOT_TEXT in examples else ""
             allowed = min(1.0, float(np.ceil(share * 1000 + 1e-9) / 1000))
             others = f", or set corpus.max_reject_fraction to {allowed} to leave them out"
             remedy = f"correct these rows{others if part or bad < seen else '; no others are left'}"
+            if NOT_UTF8 in examples:
+                remedy = f"set {ENCODING}: {guessed_encoding(self._sample) or 'that of the text'}, the likely encoding"
             raise DataError(
                 f"{bad} of {part}{seen} {kind} are malformed ({share:.1%}, allowed {limit:.1%}): {examples}",
                 self._place(),
-                f"set {ENCODING}: {guess}, the likely encoding" if guess else remedy,
+                remedy,
             )
 
     def _place(self) -> str:

@@ -13,8 +13,8 @@ from html.entities import html5
 from itertools import chain
 
 from anmi_ray.corpus import parsing
-from anmi_ray.corpus.parsing import Document, LineError, Query
-from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE
+from anmi_ray.corpus.parsing import Document, Query
+from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE, LineError, decode
 
 _TAG = r"<[!?][^<>]*>|<(?P<close>/?)(?P<name>[A-Za-z][\w.:-]*)(?:\s[^<>]*)?/?>"
 _BYTES_TAG = rb"<[!?/]?[A-Za-z][^<>]*>"
@@ -94,7 +94,7 @@ def document(content: bytes) -> Document:
     Each piece of text between tags is stripped and becomes a line; white space inside a title is collapsed; HTML's
     entities are unescaped. Raises LineError.
     """
-    parts = _parts(parsing.decode(content))
+    parts = _parts(decode(content))
     key = parsing.key_of({"DOCNO": " ".join(parts["docno"])}, "DOCNO")
     return parsing.document_of(key, " ".join(" ".join(parts["title"]).split()), "\n".join(parts["text"]))
 
@@ -106,7 +106,7 @@ def topic(content: bytes, fields: Iterable[str]) -> Query:
     """
     pieces: dict[str, list[str]] = {}
     field = ""
-    for piece, tag in _pieces(parsing.decode(content)):
+    for piece, tag in _pieces(decode(content)):
         if field:
             words = " ".join(unescape(piece).split())
             if field in _LABELS and field not in pieces:

@@ -19,9 +19,9 @@ from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.config.paths import as_written
 from anmi_ray.core import redaction
 from anmi_ray.core.errors import DataError, from_os_error
-from anmi_ray.corpus.parsing import ENCODING, LineError
+from anmi_ray.corpus.parsing import ENCODING
 from anmi_ray.corpus.reader import Reader
-from anmi_ray.tables.streams import COMPRESSIONS, TOO_LARGE, bounded_lines, check_head, json_records
+from anmi_ray.tables.streams import COMPRESSIONS, LineError, bounded_lines, check_head, json_records
 
 _BLOCK = 1 << 22
 _JSON = (".jsonl", ".json")
@@ -97,8 +97,8 @@ class File:
                 check_head(file.peek(64), self.place, f"set {ENCODING}: utf-16, or another that fits")
                 records = json_records(file, self.place) if self.kind in _JSON else bounded_lines(file)
                 for number, line in records:
-                    if isinstance(line, int):
-                        yield f"{self.name}:{number}", LineError(TOO_LARGE, detail=f"{line:,} bytes")
+                    if isinstance(line, LineError):
+                        yield f"{self.name}:{number}", line
                         continue
                     if not is_utf8 and b"\xff" in line:
                         yield f"{self.name}:{number}", LineError(f"not {self.encoding}, see {ENCODING}")
@@ -139,7 +139,7 @@ def files_of(
 ) -> list[File]:
     """Return the files in `places` (files and folders), sorted by path.
 
-    Of a folder, files with a suffix in `kinds` (any if empty), except those with a leading dot or underscore; a file
+    In a folder, files with a suffix in `kinds` (any if empty), except those with a leading dot or underscore; a file
     must have one of these suffixes too, unless `any_file`. Names are relative to the common folder.
     Raises DataError if a place is missing, empty, of another kind or named twice.
     """

@@ -2,14 +2,12 @@
 
 Documents, queries and qrels are files or folders on any filesystem that pyarrow supports. Files are read one after the
 other, sorted by path, and a Parquet file page by page, so memory is that of a shard of documents. Rows that cannot be
-used become rejects with file and row; too many of them are an error. Queries may lack ids, as in a log, and be lines of
-a .txt file; qrels may also be lines in TREC's or BEIR's form.
+used become rejects with file and line; too many of them are an error. Queries may lack ids, as in a log, and be lines
+of a .txt file; qrels may also be lines in TREC's or BEIR's form.
 """
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import closing
 from itertools import chain, islice
@@ -18,12 +16,12 @@ import pyarrow as pa
 
 from anmi_ray.core.errors import DataError, visible
 from anmi_ray.corpus import parsing
-from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, holds_grades, judged_lines, parsed
+from anmi_ray.corpus.parsing import Document, Judged, Query, holds_grades, judged_lines
 from anmi_ray.corpus.sources import File, FilesReader
 from anmi_ray.corpus.splits import text_key
-from anmi_ray.tables import parquet_rows
-from anmi_ray.tables.rows import DELIMITERS, delimiter_of, is_text
-from anmi_ray.tables.streams import MAX_LINE, TOO_LARGE, separator_of
+from anmi_ray.tables import delimited, parquet_rows
+from anmi_ray.tables.rows import is_text
+from anmi_ray.tables.streams import LineError, decode, json_object, parsed
 
 # By role, a setting of corpus.columns, the usual names of a column.
 _USUAL = {
@@ -47,7 +45,6 @@ _TEXT_ID = 16  # hexadecimal digits of an id that is a hash of the query's text
 Record = dict[str, object]  # values by role
 Choose = Callable[[tuple[str, ...]], dict[str, str]]  # maps all columns to those to read, by role
 Records = Iterator[tuple[str, Record | LineError]]
-Cells = Iterator[tuple[str, list[str] | list[bytes] | LineError]]
 
 
 class TableReader(FilesReader):
@@ -171,7 +168,7 @@ def _values(column: pa.Array) -> list[object]:
 
 def _json(file: File, choose: Choose) -> Records:
     """Yield the records of JSON lines; the first ones decide which columns exist, and any line may lack some."""
-    records = parsed(file.lines(), parsing.json_object)
+    records = parsed(file.lines(), json_object)
     first = list(islice(records, _LOOKED_AT))
     names = dict.fromkeys(name for _, row in first if not isinstance(row, LineError) for name in row)
     chosen = choose(tuple(names)) if names else {}
@@ -180,99 +177,22 @@ def _json(file: File, choose: Choose) -> Records:
 
 
 def _delimited(file: File, choose: Choose) -> Records:
-    """Yield the records of csv or tsv; the header, not the file's name, decides what separates cells."""
-    header = _first_line(file)
-    delimiter = separator_of(header.encode()) or delimiter_of(header, "\t" if file.kind == ".tsv" else ",")
-    names: tuple[str, ...] = ()
-    places: dict[str, int] = {}
-    for place, cells in _tsv_cells(file) if delimiter == "\t" else _csv_cells(file, delimiter):
-        if isinstance(cells, LineError):
-            if not names:
-                why = f"{cells.reason}: {cells.detail}"
-                raise DataError(f"its header is invalid: {why}", file.place, "write the columns' names there")
-            yield place, cells
-        elif not names:
-            names = tuple(
-                (cell if isinstance(cell, str) else cell.decode("utf-8", "replace")).strip() for cell in cells
+    """Yield the records of csv or tsv."""
+    lines = (line for _, line in file.lines(blank=True))
+    rows = delimited.rows(lines, "\t" if file.kind == ".tsv" else ",", file.place, documents=True)
+    _, names = next(rows, (0, None))
+    if isinstance(names, list):
+        places = {role: names.index(name) for role, name in choose(tuple(names)).items()}
+        for number, cells in rows:
+            yield (
+                f"{file.name}:{number}",
+                cells if isinstance(cells, LineError) else {role: cells[at] for role, at in places.items()},
             )
-            places = {role: names.index(name) for role, name in choose(names).items()}
-        elif len(cells) != len(names):
-            separated = DELIMITERS.get(delimiter, delimiter)
-            detail = f"{len(cells)} columns, must be {len(names)}, separated by {separated}"
-            yield place, LineError("not as many columns as the header", detail=detail)
-        else:
-            yield place, {role: cells[at] for role, at in places.items()}
 
 
 def _first_line(file: File) -> str:
     with closing(file.lines()) as lines:
         return next((line for _, line in lines if isinstance(line, bytes)), b"").decode("utf-8", "replace")
-
-
-def _below_separator(file: File, blank: bool) -> Iterator[tuple[str, bytes | LineError]]:
-    """Yield the lines without a first one `sep=;`."""
-    lines = file.lines(blank)
-    first = [row for row in islice(lines, 1) if isinstance(row[1], LineError) or not separator_of(row[1])]
-    return chain(first, lines)
-
-
-def _tsv_cells(file: File) -> Cells:
-    for place, line in _below_separator(file, blank=False):
-        yield place, line if isinstance(line, LineError) else line.split(b"\t")
-
-
-def _csv_cells(file: File, delimiter: str) -> Cells:
-    """Yield the cells of every row that is not blank; the header is row 0, as quoted cells may run over several lines.
-
-    A row that is not UTF-8 comes as bytes. Raises DataError if a quotation mark is never closed, since the rows below
-    it are in that cell.
-    """
-    csv.field_size_limit(sys.maxsize)  # of the whole process: the default refuses documents of 128 KiB
-    number = size = 0
-    refused: LineError | None = None
-    is_text = True
-
-    def lines() -> Iterator[str]:
-        nonlocal size, refused, is_text
-        for _, line in _below_separator(file, blank=True):
-            if isinstance(line, LineError):
-                refused = line
-                line = b""
-            size += len(line)
-            if size > MAX_LINE:
-                raise open_quote(f"row {number} is {TOO_LARGE}; a quotation mark in it may not be closed")
-            try:
-                text = line.decode()
-            except UnicodeDecodeError:
-                is_text = False
-                text = line.decode("utf-8", "surrogateescape")
-            yield f"{text}\n"
-
-    def open_quote(message: str) -> DataError:
-        remedy = 'close it, and write a quotation mark inside of a quoted cell twice ("")'
-        return DataError(message, f"{file.place}:{start}", remedy)
-
-    rows = csv.reader(lines(), delimiter=delimiter, strict=True)
-    while True:
-        start = rows.line_num + 1
-        size = 0
-        refused = None
-        is_text = True
-        place = f"{file.name} row {number}"
-        try:
-            cells = next(rows)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            if "unexpected end" in str(error):
-                raise open_quote(f"a quotation mark in row {number} is never closed") from None
-            yield place, LineError("broken CSV", detail=str(error))
-        else:
-            if refused is None and not cells:
-                continue
-            raw = cells if is_text else [cell.encode("utf-8", "surrogateescape") for cell in cells]
-            yield place, refused or raw
-        number += 1
 
 
 def _document(row: Record) -> Document:
@@ -302,7 +222,7 @@ def _judged(row: Record) -> Judged:
 
 def _decoded(row: Record) -> Record:
     try:
-        return {role: parsing.decode(value) if isinstance(value, bytes) else value for role, value in row.items()}
+        return {role: decode(value) if isinstance(value, bytes) else value for role, value in row.items()}
     except LineError as error:
         error.sample = b"\n".join(value for value in row.values() if isinstance(value, bytes))
         raise

@@ -6,14 +6,15 @@ every other file of documents is SGML, every other file of queries classic topic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.corpus import parsing, sgml
-from anmi_ray.corpus.parsing import Document, Judged, LineError, Query, judged_lines, parsed
+from anmi_ray.corpus.parsing import Document, Judged, Query, judged_lines
 from anmi_ray.corpus.sources import File, FilesReader
 from anmi_ray.tables.rows import misread
+from anmi_ray.tables.streams import LineError, decode, parsed
 from anmi_ray.tables.trec import DOC_COLUMNS, QUERY_COLUMNS, is_header
 
 _TSV = ".tsv"
@@ -30,14 +31,15 @@ class TrecReader(FilesReader):
     def _document_records(self) -> Iterator[tuple[str, Document | LineError]]:
         for file in self._document_files:
             if file.kind == _TSV:
-                yield from parsed(_widths(_below_header(file)), _tsv_document)
+                rows = _cells(file, 0)
+                yield from parsed(rows, lambda row: parsing.document_of(row[0], row[2] if row[3:] else "", row[-1]))
             else:
                 yield from parsed(sgml.elements(file.lines(blank=True), "DOC"), sgml.document)
 
     def _query_records(self) -> Iterator[tuple[str, Query | LineError]]:
         for file in self._query_files:
             if file.kind == _TSV:
-                yield from parsed(_below_header(file), _tsv_query)
+                yield from parsed(_cells(file, 2), lambda row: parsing.query_of(*row))
             else:
                 found = sgml.elements(file.lines(blank=True), "top")
                 yield from parsed(found, partial(sgml.topic, fields=self.config.topic_fields))
@@ -47,25 +49,21 @@ class TrecReader(FilesReader):
             yield from judged_lines(file.lines(), file.place)
 
 
-def _tsv_document(record: tuple[bytes, int]) -> Document:
-    """Parse a line of documents, given the number of columns of its file."""
-    line, width = record
-    key, *others = _fields(line, width)
-    return parsing.document_of(key, others[1] if width == 4 else "", others[-1])
-
-
-def _tsv_query(line: bytes) -> Query:
-    return parsing.query_of(*_fields(line, 2))
-
-
-def _fields(line: bytes, width: int) -> list[str]:
-    """Return the id and the other fields of a line. Raises LineError."""
-    text = parsing.decode(line)
-    fields = text.split(_TAB)
-    if len(fields) != width:
-        reason = f"not the columns {_COLUMNS[width]}{misread(text, _TAB)}"
-        raise LineError(reason, detail=f"{len(fields)} columns, separated by tabs")
-    return [parsing.key_of({"id": fields[0]}, "id"), *fields[1:]]
+def _cells(file: File, width: int) -> Iterator[tuple[str, list[str] | LineError]]:
+    """Yield the id and the other fields of lines; `width` 0: as many as the first line with 2 or 4 has."""
+    for place, line in _below_header(file):
+        try:
+            if isinstance(line, LineError):
+                raise line
+            text = decode(line)
+            fields = text.split(_TAB)
+            width = width or (len(fields) if len(fields) in _COLUMNS else 0)
+            if len(fields) != width:
+                reason = f"not the columns {_COLUMNS[width]}{misread(text, _TAB)}"
+                raise LineError(reason, detail=f"{len(fields)} columns, separated by tabs")
+            yield place, [parsing.key_of({"id": fields[0]}, "id"), *fields[1:]]
+        except LineError as error:
+            yield place, error
 
 
 def _below_header(file: File) -> Iterator[tuple[str, bytes | LineError]]:
@@ -84,17 +82,3 @@ def _below_header(file: File) -> Iterator[tuple[str, bytes | LineError]]:
             yield place, line
         break
     yield from lines
-
-
-def _widths(
-    lines: Iterable[tuple[str, bytes | LineError]],
-) -> Iterator[tuple[str, tuple[bytes, int] | LineError]]:
-    """Yield every line with the number of columns of the first line that has 2 or 4 (0 before it)."""
-    width = 0
-    for place, line in lines:
-        if isinstance(line, LineError):
-            yield place, line
-            continue
-        if not width and (count := line.count(b"\t") + 1) in (2, 4):
-            width = count
-        yield place, (line, width)

@@ -250,8 +250,8 @@ def _join(reranked: pa.Table, hybrid: pa.Table, partners: Sequence[pa.Table], de
 def _scores_of(partner: pa.Table, rows: pa.Table) -> NDArray[np.float64]:
     """The partner's score of each row; if missing, its lowest of the query, an upper bound."""
     keys = ["query_id", "doc_id"]
-    asked = rows.select([*keys, "_row"])
-    joined = asked.join(partner.select([*keys, "score"]), keys, join_type="left outer", use_threads=False)
+    pairs = rows.select([*keys, "_row"])
+    joined = pairs.join(partner.select([*keys, "score"]), keys, join_type="left outer", use_threads=False)
     score = joined.sort_by("_row")["score"].fill_null(np.nan).to_numpy()
     lowest = partner.group_by("query_id").aggregate([("score", "min")])
     floor = rows.select(["query_id", "_row"]).join(lowest, "query_id", join_type="left outer", use_threads=False)
@@ -321,12 +321,12 @@ class ServedFusion:
         """The systems whose scores are added to the reranker's."""
         return tuple(self.weights)[1:]
 
-    def check(self, given: Mapping[str, Any], place: str) -> None:
+    def check(self, systems: Mapping[str, Any], place: str) -> None:
         """Raise ConfigError unless the systems `given` are the partners."""
-        if set(given) != set(self.partners):
-            wanted, got = ", ".join(self.partners), ", ".join(sorted(given)) or "none"
+        if set(systems) != set(self.partners):
+            expected, got = ", ".join(self.partners), ", ".join(sorted(systems)) or "none"
             raise ConfigError(
-                f"expected scores of {wanted}, got {got}", place, "give the scores of each system under its name"
+                f"expected scores of {expected}, got {got}", place, "give the scores of each system under its name"
             )
 
     def fuse(self, reranked: pa.Table, run: pa.Table, partners: Mapping[str, pa.Table], depth: int) -> pa.Table:
@@ -348,15 +348,15 @@ def of_sweep(sweep: Mapping[str, Any]) -> ServedFusion:
 def read_served(folder: Path) -> ServedFusion:
     """Read the fusion of an exported folder. Raises ConfigError if absent, DataError if the file is damaged."""
     path = folder / FILE
-    made = read_exported(path, ServedFusion)
-    if made is None:
+    fusion = read_exported(path, ServedFusion)
+    if fusion is None:
         raise ConfigError(
             "the model has no fusion weights",
             str(path),
             "export it from a run that has chosen them on dev queries, or give no other scores",
         )
-    weights = list(made.weights.values())
-    if len(weights) < 2 or made.normalisation != "zscore" or not are_weights(weights):
-        what = f"expected weights of two systems or more with sum 1 for z-scores, got {made.weights}"
+    weights = list(fusion.weights.values())
+    if len(weights) < 2 or fusion.normalisation != "zscore" or not are_weights(weights):
+        what = f"expected weights of two systems or more with sum 1 for z-scores, got {fusion.weights}"
         raise DataError(f"is damaged: {what}", str(path), ANEW)
-    return made
+    return fusion

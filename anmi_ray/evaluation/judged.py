@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
+from pydantic import TypeAdapter
 from scipy import special
 
 from anmi_ray.core.identity import ID, rng
@@ -87,16 +88,7 @@ class ByJudges:
 
 def from_json(content: Mapping[str, Any]) -> ByJudges:
     """Read measurements from JSON."""
-    rows = tuple(SystemComparison(**row) for row in content["comparisons"])
-    agreed = content["agreement"]
-    return ByJudges(
-        **{
-            **content,
-            "judges": tuple(content["judges"]),
-            "comparisons": rows,
-            "agreement": LabelAgreement(**agreed) if agreed else None,
-        }
-    )
+    return TypeAdapter(ByJudges).validate_python(content)
 
 
 def gains(answers: pa.Table, probability: Reals) -> pa.Table:
@@ -140,22 +132,22 @@ def calibrated(answers: pa.Table, qrels: pa.Table, seed: int = 0) -> tuple[Reals
     answer = answers["answer"].to_numpy()
     query = np.array(answers["query_id"].to_pylist(), dtype=object)
     relevant = qrels.filter(pc.greater(qrels["grade"], 0))
-    known = np.isin(query, np.array(relevant["query_id"].to_pylist(), dtype=object)) & np.isfinite(answer)
+    labelled = np.isin(query, np.array(relevant["query_id"].to_pylist(), dtype=object)) & np.isfinite(answer)
     label = find_rows(relevant, {name: answers[name] for name in _PAIR}) >= 0
-    names = np.unique(query[known])
+    names = np.unique(query[labelled])
     if len(names) < ENOUGH:
         return answer, "not calibrated: too few of these queries have labels"
     logit = special.logit(np.clip(np.nan_to_num(answer, nan=YES), 1e-3, 1 - 1e-3))
     fold_of = dict(zip(names, rng("judged folds", seed).permutation(len(names)) % _FOLDS, strict=True))
     fold = np.array([fold_of.get(one, -1) for one in query])
-    found = np.full(len(answer), np.nan)
+    probability = np.full(len(answer), np.nan)
     for number in (-1, *range(_FOLDS)):
         mine = np.isfinite(answer) & (fold == number)
-        line = logistic(logit[known & (fold != number)], label[known & (fold != number)])
+        line = logistic(logit[labelled & (fold != number)], label[labelled & (fold != number)])
         if line is None:
             return answer, "not calibrated: answers do not rise with labels"
-        found[mine] = special.expit(line[0] + line[1] * logit[mine])
-    return found, f"calibrated on the labels of {len(names):,} queries, out of fold"
+        probability[mine] = special.expit(line[0] + line[1] * logit[mine])
+    return probability, f"calibrated on the labels of {len(names):,} queries, out of fold"
 
 
 def logistic(x: Reals, y: Flags | Reals) -> Reals | None:
@@ -170,28 +162,28 @@ def logistic(x: Reals, y: Flags | Reals) -> Reals | None:
         value = float(np.mean(np.logaddexp(0.0, z) - y * z)) + 1e-6 * float(line @ line)
         return value, np.array([error.mean(), (error * x).mean()]) + 2e-6 * line
 
-    found = optimize.minimize(loss, np.zeros(2), jac=True, method="BFGS").x
-    return found if found[1] > 0 else None
+    coefficients = optimize.minimize(loss, np.zeros(2), jac=True, method="BFGS").x
+    return coefficients if coefficients[1] > 0 else None
 
 
 def win_rates(metrics: pa.Table, measure: str, systems: Sequence[str]) -> dict[str, dict[str, float]]:
     """By two systems, the share of their common queries on which the first is better, ties half."""
     values = {name: dict(zip(ids, v.tolist(), strict=True)) for name, (ids, v) in by_system(metrics, measure).items()}
-    found: dict[str, dict[str, float]] = {}
+    rates: dict[str, dict[str, float]] = {}
     for a in systems:
         for b in systems:
             both = sorted(values[a].keys() & values[b].keys())
             if a != b and both:
                 sign = [np.sign(values[a][query] - values[b][query]) for query in both]
-                found.setdefault(a, {})[b] = float(0.5 + 0.5 * np.mean(sign))
-    return found
+                rates.setdefault(a, {})[b] = float(0.5 + 0.5 * np.mean(sign))
+    return rates
 
 
-def judged_share(runs: pa.Table, known: pa.Table, queries: pa.Array, depth: int) -> dict[str, float]:
+def judged_share(runs: pa.Table, judged: pa.Table, queries: pa.Array, depth: int) -> dict[str, float]:
     """By system, the share of the top `depth` documents of `queries` in the rows `known`."""
     top = runs.filter(pc.and_(pc.less_equal(runs["rank"], depth), pc.is_in(runs["query_id"], value_set=queries)))
-    held = find_rows(known, {name: top[name] for name in _PAIR}) >= 0
-    share = pa.table({"system": top["system"], "held": held.astype(np.float64)}).group_by("system")
+    is_judged = find_rows(judged, {name: top[name] for name in _PAIR}) >= 0
+    share = pa.table({"system": top["system"], "held": is_judged.astype(np.float64)}).group_by("system")
     rows = share.aggregate([("held", "mean")]).to_pylist()
     return {row["system"]: row["held_mean"] for row in rows}
 
@@ -238,14 +230,13 @@ def auc(score: ArrayLike, label: ArrayLike) -> float | None:
     0.875
     """
     yes = np.asarray(label, dtype=bool)
-    positives = int(yes.sum())
-    negatives = len(yes) - positives
-    if not positives or not negatives:
+    values = np.asarray(score, dtype=np.float64)
+    if yes.all() or not yes.any():
         return None
-    from scipy.stats import rankdata
+    from scipy.stats import mannwhitneyu
 
-    rank = rankdata(np.asarray(score, dtype=np.float64))
-    return float((rank[yes].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+    result: Any = mannwhitneyu(values[yes], values[~yes], method="asymptotic")  # scipy leaves the result type untyped
+    return float(result.statistic / (yes.sum() * (~yes).sum()))
 
 
 def kappa(a: ArrayLike, b: ArrayLike) -> float | None:
@@ -254,23 +245,11 @@ def kappa(a: ArrayLike, b: ArrayLike) -> float | None:
     >>> kappa([True, True, False, False], [True, False, False, False])
     0.5
     """
-    first = np.asarray(a, dtype=bool)
-    second = np.asarray(b, dtype=bool)
-    cells = [np.count_nonzero((first == x) & (second == y)) for x in (True, False) for y in (True, False)]
-    value = float(kappa_of(np.asarray(cells, dtype=np.float64)))
-    return None if np.isnan(value) else value
-
-
-def kappa_of(cells: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cohen's kappa of counts float[..., 4]: both yes, yes and no, no and yes, both no; NaN if undefined."""
-    both, only_first, only_second, neither = np.moveaxis(cells, -1, 0)
-    total = np.maximum(cells.sum(axis=-1), 1e-300)
-    agreed = (both + neither) / total
-    first = (both + only_first) / total
-    second = (both + only_second) / total
-    chance = first * second + (1 - first) * (1 - second)
-    # of counts a chance below one is below it by far more than rounding
-    return np.where(chance < 1 - 1e-12, (agreed - chance) / np.maximum(1 - chance, 1e-12), np.nan)
+    first, second = np.asarray(a, dtype=bool), np.asarray(b, dtype=bool)
+    p, q = first.mean(), second.mean()
+    chance = p * q + (1 - p) * (1 - q)
+    # a chance below one is below it by far more than rounding
+    return float((np.mean(first == second) - chance) / (1 - chance)) if chance < 1 - 1e-12 else None
 
 
 def _tau(by_labels: pa.Table, by_judges: pa.Table, names: tuple[str, str]) -> float | None:
@@ -290,8 +269,8 @@ def _tau(by_labels: pa.Table, by_judges: pa.Table, names: tuple[str, str]) -> fl
         return None
     from scipy.stats import kendalltau
 
-    found: Any = kendalltau(*means)  # scipy leaves the result type untyped
-    return float(found.statistic)
+    result: Any = kendalltau(*means)  # scipy leaves the result type untyped
+    return float(result.statistic)
 
 
 def _systems(metrics: pa.Table, measure: str) -> set[str]:

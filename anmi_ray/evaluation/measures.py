@@ -107,10 +107,10 @@ def _nested(table: pa.Table, queries: pa.Array, column: str) -> dict[str, dict[s
     """{query: {document: value}}: queries by position, as some measures need numbers; documents in hexadecimal."""
     nested: dict[str, dict[str, int]] = {}
     number = pc.index_in(table["query_id"], value_set=queries)
-    there = number.is_valid()
+    valid = number.is_valid()
     columns = (
-        number.filter(there).to_pylist(),
-        *(table[name].filter(there).to_pylist() for name in ("doc_id", column)),
+        number.filter(valid).to_pylist(),
+        *(table[name].filter(valid).to_pylist() for name in ("doc_id", column)),
     )
     for query, doc, value in zip(*columns, strict=True):
         nested.setdefault(str(query), {})[doc.hex()] = value

@@ -70,8 +70,8 @@ def read(table: pa.Table, model: str, step: int | None = None) -> Pairs:
     step = steps[-1] if step is None else step
     rows = table.filter(pc.and_(pc.equal(table["model"], model), pc.equal(table["step"], step)))
     if not rows.num_rows:
-        known = ", ".join(map(str, steps))
-        raise DataError(f"{model!r} has no predictions at step {step}; there are {known}", "predictions", "name one")
+        names = ", ".join(map(str, steps))
+        raise DataError(f"{model!r} has no predictions at step {step}; there are {names}", "predictions", "name one")
     rows = rows.sort_by([("comparison_id", "ascending")])
     queries = np.unique(id_matrix(rows["query_id"]), axis=0, return_inverse=True)[1].reshape(-1)
     score = rows["score"].to_numpy()
@@ -86,8 +86,8 @@ def steps_of(table: pa.Table, model: str) -> list[int]:
     """Steps with predictions of `model`, ascending. Raises DataError without any."""
     steps = sorted(pc.unique(table.filter(pc.equal(table["model"], model))["step"]).to_pylist())
     if not steps:
-        known = ", ".join(sorted(pc.unique(table["model"]).to_pylist())) or "none"
-        raise DataError(f"no predictions of {model!r}; there are {known}", "predictions", "name one of them")
+        models = ", ".join(sorted(pc.unique(table["model"]).to_pylist())) or "none"
+        raise DataError(f"no predictions of {model!r}; there are {models}", "predictions", "name one of them")
     return steps
 
 
@@ -105,13 +105,13 @@ def buckets(values_P: Reals, count: int) -> Ints:
 def resample(sums_QK: Reals, rounds: int = ROUNDS, seed: int = 0) -> Reals:
     """Sums of bootstrap samples of the queries, float[R, K]; equal Q, rounds and seed give equal samples."""
     queries = len(sums_QK)
-    found: list[Reals] = []
+    parts: list[Reals] = []
     for number, rows in enumerate(blocks(rounds, queries)):
         picked = rng("pairs-bootstrap", seed, number).integers(0, queries, (rows, queries))
         picked += queries * np.arange(rows)[:, None]
         counts = np.bincount(picked.ravel(), minlength=rows * queries).reshape(rows, queries)
-        found.append(counts.astype(np.float64) @ sums_QK)
-    return np.concatenate(found)
+        parts.append(counts.astype(np.float64) @ sums_QK)
+    return np.concatenate(parts)
 
 
 def _by_query(pairs: Pairs, values_PK: Reals) -> Reals:
@@ -137,10 +137,10 @@ def bootstrap(pairs: Pairs, values_PK: Reals, statistic: Callable[[Reals], Reals
 
 def _percentiles(drawn_R: Reals) -> tuple[float | None, float | None]:
     """The 2.5 and 97.5 % quantiles of finite samples; None if more than one in twenty are not finite."""
-    known = drawn_R[np.isfinite(drawn_R)]
-    if len(known) < 0.95 * len(drawn_R):
+    finite_R = drawn_R[np.isfinite(drawn_R)]
+    if len(finite_R) < 0.95 * len(drawn_R):
         return None, None
-    low, high = np.quantile(known, [0.025, 0.975])
+    low, high = np.quantile(finite_R, [0.025, 0.975])
     return float(low), float(high)
 
 
@@ -222,7 +222,7 @@ def calibration(pairs: Pairs, count: int = BUCKETS) -> Calibration:
     total = sums.sum(axis=0)
     drawn = resample(sums)
     value, lines = line(total), line(drawn)
-    found = [
+    estimates = [
         Estimate(float(value[k]), *_percentiles(lines[..., k]), len(pairs)) if math.isfinite(value[k]) else NOTHING
         for k in range(3)
     ]
@@ -230,10 +230,10 @@ def calibration(pairs: Pairs, count: int = BUCKETS) -> Calibration:
     weight = n / n.sum()
     plain = float((weight * np.abs(gap)).sum())
     chance = float((weight * np.sqrt(2 / np.pi * variance / np.maximum(n, 1))).sum())
-    found.insert(0, _rms(total, drawn, len(pairs)))
+    estimates.insert(0, _rms(total, drawn, len(pairs)))
     if pairs.queries < 2:  # an interval over queries needs several
-        found = [replace(one, low=None, high=None) for one in found]
-    return Calibration(plain, chance, *found)
+        estimates = [replace(one, low=None, high=None) for one in estimates]
+    return Calibration(plain, chance, *estimates)
 
 
 def bucket_values(predicted_P: Reals, observed_P: Reals, bucket_P: Ints, count: int) -> Reals:

@@ -154,12 +154,12 @@ class Relevance:
         (folder / FILE).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
 
-def interval(found: Estimate | None) -> str:
+def interval(estimate: Estimate | None) -> str:
     """An estimate with its interval, as text."""
-    if found is None or found.mean is None:
+    if estimate is None or estimate.mean is None:
         return "unknown"
-    ends = "" if found.low is None or found.high is None else f" [{found.low:.3f}, {found.high:.3f}]"
-    return f"{found.mean:.3f}{ends}"
+    ends = "" if estimate.low is None or estimate.high is None else f" [{estimate.low:.3f}, {estimate.high:.3f}]"
+    return f"{estimate.mean:.3f}{ends}"
 
 
 def from_json(content: Mapping[str, Any]) -> Relevance:
@@ -170,10 +170,10 @@ def from_json(content: Mapping[str, Any]) -> Relevance:
 def find(folder: Path) -> Relevance | None:
     """Read the file of an exported folder; None if absent. Raises DataError if it is damaged."""
     path = folder / FILE
-    made = read_exported(path, Relevance)
-    if made is not None and not made.curve.is_sound:
+    relevance = read_exported(path, Relevance)
+    if relevance is not None and not relevance.curve.is_sound:
         raise DataError("is damaged: its curve is not increasing", str(path), ANEW)
-    return made
+    return relevance
 
 
 def read_exported(path: Path, kind: type[T]) -> T | None:
@@ -219,43 +219,43 @@ class FittedRelevance:
     why_not: str = ""
 
 
-def fit(known: ScoredPairs, seed: int = 0) -> FittedRelevance:
+def fit(pairs: ScoredPairs, seed: int = 0) -> FittedRelevance:
     """Fit a logistic curve (Platt 1999), or an isotonic one (Zadrozny and Elkan 2002) if clearly better out of fold.
 
     Clearly better: its log loss is lower by more than a standard error (Breiman et al. 1984). Candidates of a query
     stay in one fold. No curve for fewer than ENOUGH queries, for too few relevant or other documents, or if scores do
     not rise with relevance.
     """
-    queries = len(np.unique(known.query))
-    relevant = float(known.truth.sum())
+    queries = len(np.unique(pairs.query))
+    relevant = float(pairs.truth.sum())
     if queries < ENOUGH:
         return _none(f"labels or judges cover {queries} dev queries; {ENOUGH} are needed")
-    if min(relevant, len(known) - relevant) < ENOUGH / 2:
-        return _none(f"{relevant:,.0f} of the {len(known):,} candidates of dev queries are relevant: too few, or all")
-    if _logistic(known.score, known.truth) is None:
+    if min(relevant, len(pairs) - relevant) < ENOUGH / 2:
+        return _none(f"{relevant:,.0f} of the {len(pairs):,} candidates of dev queries are relevant: too few, or all")
+    if _logistic(pairs.score, pairs.truth) is None:
         return _none("scores do not rise with relevance on dev queries")
-    folds = rng("relevance folds", seed).permutation(int(known.query.max()) + 1) % _FOLDS
-    found: list[FittedRelevance] = []
+    folds = rng("relevance folds", seed).permutation(int(pairs.query.max()) + 1) % _FOLDS
+    fits: list[FittedRelevance] = []
     for method in (_logistic, _isotonic):
-        left_out = np.full(len(known), np.nan)
+        left_out = np.full(len(pairs), np.nan)
         for number in range(_FOLDS):
-            mine = folds[known.query] == number
-            other = method(known.score[~mine], known.truth[~mine])
+            mine = folds[pairs.query] == number
+            other = method(pairs.score[~mine], pairs.truth[~mine])
             if other is not None:
-                left_out[mine] = other.of(known.score[mine])
+                left_out[mine] = other.of(pairs.score[mine])
         if np.isfinite(left_out).all():
-            found.append(FittedRelevance(method(known.score, known.truth), left_out))
-    return found[-1] if len(found) < 2 or _clearly_better(found[1], found[0], known) else found[0]
+            fits.append(FittedRelevance(method(pairs.score, pairs.truth), left_out))
+    return fits[-1] if len(fits) < 2 or _clearly_better(fits[1], fits[0], pairs) else fits[0]
 
 
 def _none(why: str) -> FittedRelevance:
     return FittedRelevance(None, np.zeros(0), why)
 
 
-def _clearly_better(one: FittedRelevance, other: FittedRelevance, known: ScoredPairs) -> bool:
+def _clearly_better(one: FittedRelevance, other: FittedRelevance, pairs: ScoredPairs) -> bool:
     """True if `one` has a lower log loss out of fold, by more than a standard error over queries."""
-    gain = _log_loss(other.out_of_fold, known.truth) - _log_loss(one.out_of_fold, known.truth)
-    gain_Q = np.bincount(known.query, gain)[np.unique(known.query)]
+    gain = _log_loss(other.out_of_fold, pairs.truth) - _log_loss(one.out_of_fold, pairs.truth)
+    gain_Q = np.bincount(pairs.query, gain)[np.unique(pairs.query)]
     return bool(gain_Q.mean() > gain_Q.std(ddof=1) / np.sqrt(len(gain_Q)))
 
 
@@ -298,7 +298,7 @@ def _isotonic(score: Reals, truth: Reals) -> RelevanceCurve:
     return RelevanceCurve("isotonic", points=tuple(points))
 
 
-def thresholds(known: ScoredPairs, probability: Reals) -> tuple[float | None, ...]:
+def thresholds(pairs: ScoredPairs, probability: Reals) -> tuple[float | None, ...]:
     """The lowest threshold, in hundredths, for each of PRECISIONS; None if not reached with _FEWEST documents.
 
     Both the truth and the probabilities float64[N] must reach it: of many thresholds some do by chance.
@@ -306,16 +306,16 @@ def thresholds(known: ScoredPairs, probability: Reals) -> tuple[float | None, ..
     level = np.searchsorted(_GRID, probability, side="right")  # how many thresholds a document passes
     documents, relevant, expected = (
         np.bincount(level, weights, len(_GRID) + 1)[::-1].cumsum()[::-1][1:]
-        for weights in (np.ones(len(known)), known.truth, probability)
+        for weights in (np.ones(len(pairs)), pairs.truth, probability)
     )
     at_least = np.minimum(relevant, expected)
-    reached = [np.flatnonzero((documents >= _FEWEST) & (at_least >= wanted * documents)) for wanted in PRECISIONS]
+    reached = [np.flatnonzero((documents >= _FEWEST) & (at_least >= precision * documents)) for precision in PRECISIONS]
     return tuple(float(_GRID[at[0]]) if at.size else None for at in reached)
 
 
-def check(known: ScoredPairs, probability: Reals, at: Sequence[float | None], truth: Truth) -> RelevanceCheck:
+def check(scored: ScoredPairs, probability: Reals, at: Sequence[float | None], truth: Truth) -> RelevanceCheck:
     """Compare `probability` float64[N] with the truth, at the thresholds `at` (see `thresholds`) too."""
-    pairs = Pairs(1.0 - probability, probability, known.truth, known.query)
+    pairs = Pairs(1.0 - probability, probability, scored.truth, scored.query)
     likely = probability >= LIKELY
     of_likely, others = (_some(pairs, chosen) for chosen in (likely, ~likely))
     curve = reliability(others, 1) if len(others) else ()
@@ -323,14 +323,14 @@ def check(known: ScoredPairs, probability: Reals, at: Sequence[float | None], tr
         curve += reliability(of_likely, min(_BUCKETS, max(1, len(of_likely) // _FEWEST)))
     return RelevanceCheck(
         truth=truth,
-        queries=len(np.unique(known.query)),
-        pairs=len(known),
-        relevant=float(known.truth.sum()),
+        queries=len(np.unique(scored.query)),
+        pairs=len(scored),
+        relevant=float(scored.truth.sum()),
         expected=float(probability.sum()),
         error=calibration(pairs, _BUCKETS),
         likely=calibration(of_likely, _BUCKETS) if len(of_likely) >= _FEWEST else None,
         curve=curve,
-        thresholds=tuple(_kept(known, probability, *each) for each in zip(PRECISIONS, at, strict=True)),
+        thresholds=tuple(_kept(scored, probability, *each) for each in zip(PRECISIONS, at, strict=True)),
     )
 
 
@@ -339,15 +339,15 @@ def _some(pairs: Pairs, chosen: Flags) -> Pairs:
     return Pairs(first, second, score, pairs.query_P[chosen])
 
 
-def _kept(known: ScoredPairs, probability: Reals, wanted: float, least: float | None) -> RelevanceThreshold:
+def _kept(pairs: ScoredPairs, probability: Reals, precision: float, least: float | None) -> RelevanceThreshold:
     if least is None:
-        return RelevanceThreshold(wanted)
+        return RelevanceThreshold(precision)
     kept = probability >= least
-    relevant = float(known.truth.sum())
+    relevant = float(pairs.truth.sum())
     return RelevanceThreshold(
-        wanted,
+        precision,
         least,
-        wilson(known.truth[kept], known.query[kept]),
-        float(known.truth[kept].sum()) / relevant if relevant else 0.0,
-        float(kept.sum()) / len(np.unique(known.query)),
+        wilson(pairs.truth[kept], pairs.query[kept]),
+        float(pairs.truth[kept].sum()) / relevant if relevant else 0.0,
+        float(kept.sum()) / len(np.unique(pairs.query)),
     )

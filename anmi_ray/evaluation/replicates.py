@@ -81,7 +81,7 @@ def contrast(
     means = [rows.mean(0) for rows in differences]
     every = np.concatenate(means)
     low, high = stratified_interval(means, rounds, level, seed)
-    found = Contrast(
+    result = Contrast(
         system,
         reference,
         len(every),
@@ -92,18 +92,18 @@ def contrast(
         paired_randomisation(every, np.zeros(len(every)), rounds, seed),
         _root_mean([float(mean.var(ddof=1)) for mean in means], differences),
     )
-    if found.seeds < 2:
-        return found
+    if result.seeds < 2:
+        return result
     error, freedom = crossed_error(differences)
     slack = float(special.stdtrit(freedom, (1 + level) / 2)) * error
     return replace(
-        found,
+        result,
         seed_sd=_root_mean([float(rows.mean(1).var(ddof=1)) for rows in differences], differences),
-        wide_low=found.difference - slack,
-        wide_high=found.difference + slack,
-        wide_p=2 * float(special.stdtr(freedom, -abs(found.difference) / error))
+        wide_low=result.difference - slack,
+        wide_high=result.difference + slack,
+        wide_p=2 * float(special.stdtr(freedom, -abs(result.difference) / error))
         if error
-        else float(not found.difference),
+        else float(not result.difference),
     )
 
 

@@ -125,8 +125,8 @@ def compare(
     system is missing or was not evaluated on the baseline's queries.
     """
     values = by_system(metrics, measure)
-    wanted = [name for name in (sorted(values) if systems is None else systems) if name != baseline]
-    for name in (baseline, *wanted):
+    others = [name for name in (sorted(values) if systems is None else systems) if name != baseline]
+    for name in (baseline, *others):
         if name not in values:
             raise DataError(
                 f"no {measure} of {name!r}; there are {', '.join(sorted(values)) or 'none'}",
@@ -135,7 +135,7 @@ def compare(
             )
     ids, reference = values[baseline]
     rows = [_row(baseline, measure, reference, None, rounds, level, seed)]
-    for name in wanted:
+    for name in others:
         on = reference
         if name in partial and set(values[name][0]) <= set(ids):
             on = reference[np.isin(np.array(ids, dtype=object), np.array(values[name][0], dtype=object))]
@@ -190,19 +190,19 @@ def holm(p: Sequence[float]) -> list[float]:
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    found = [0.0] * len(p)
+    adjusted = [0.0] * len(p)
     running = 0.0
     for step, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
         running = max(running, min(1.0, p[i] * (len(p) - step)))
-        found[i] = running
-    return found
+        adjusted[i] = running
+    return adjusted
 
 
 def corrected(rows: Sequence[SystemComparison]) -> tuple[SystemComparison, ...]:
     """The rows with Holm's correction over those that have a p-value."""
     tested = [i for i, row in enumerate(rows) if row.p is not None]
-    found = dict(zip(tested, holm([row.p for row in rows if row.p is not None]), strict=True))
-    return tuple(replace(row, p_holm=found.get(i)) for i, row in enumerate(rows))
+    p_holm = dict(zip(tested, holm([row.p for row in rows if row.p is not None]), strict=True))
+    return tuple(replace(row, p_holm=p_holm.get(i)) for i, row in enumerate(rows))
 
 
 def _finite(values: ArrayLike) -> NDArray[np.float64]:

@@ -1,6 +1,6 @@
 """Choose the number of actors that ask a judge, and how much of the backlog to ask before choosing again.
 
-Ray Data scales a pool between two sizes by its queue; it has no hook for a deadline or a price. So a backlog is asked
+Ray Data scales a pool between two sizes by its queue; it has no hook for a deadline. So a backlog is asked
 in waves, each a dataset with its own pool, and the sizes of the next wave follow the rate of the last one: if spot
 instances were lost, the rate is low and the next wave is larger. Pure functions, without clock or cluster.
 """
@@ -29,17 +29,13 @@ _SLOWEST = 1e-6  # questions per second assumed after a wave without answers
 
 @dataclass(frozen=True)
 class Target:
-    """Targets for a backlog: seconds until it is answered, and total actor seconds. None: no target."""
+    """Target for a backlog: seconds until it is answered; None: no target."""
 
     seconds: float | None = None
-    actor_seconds: float | None = None
 
-    def after(self, passed: float, actors: int) -> Target:
-        """Return the remaining target after `passed` seconds with `actors` actors."""
-        return Target(
-            None if self.seconds is None else self.seconds - passed,
-            None if self.actor_seconds is None else self.actor_seconds - passed * actors,
-        )
+    def after(self, passed: float) -> Target:
+        """Return the remaining target after `passed` seconds."""
+        return Target(None if self.seconds is None else self.seconds - passed)
 
 
 @dataclass(frozen=True)
@@ -65,29 +61,23 @@ def limits_of(judge: TextJudge, execution: ExecutionConfig) -> Limits:
     return Limits(*judge.actors(execution), START_S)
 
 
-def target_of(config: JudgeConfig, judge: TextJudge, execution: ExecutionConfig, passed: float) -> Target:
+def target_of(config: JudgeConfig, judge: TextJudge, passed: float) -> Target:
     """Return a judge's part of the panel's target, `passed` seconds after the panel was first asked.
 
-    The remaining time is split evenly among this judge and those after it; money only among judges with GPUs.
+    The remaining time is split evenly among this judge and those after it.
     """
+    if config.target_hours is None:
+        return Target()
     panel = kinds.reading(config)
-    seconds = None
-    if config.target_hours is not None:
-        waiting = len(panel) - panel.index(judge)
-        seconds = max(config.target_hours * 3600 - passed, 0.0) / waiting
-    actor_seconds = None
-    if config.target_dollars is not None and execution.gpu_dollars_hour and judge.gpus:
-        using = sum(member.gpus > 0 for member in panel)
-        hours = config.target_dollars / using / execution.gpu_dollars_hour / judge.gpus
-        actor_seconds = hours * 3600
-    return Target(seconds, actor_seconds)
+    waiting = len(panel) - panel.index(judge)
+    return Target(max(config.target_hours * 3600 - passed, 0.0) / waiting)
 
 
 def size(backlog: float, rate: float, target: Target, limits: Limits) -> tuple[int, int]:
     """Return the pool's minimum and maximum size for `backlog` questions at `rate` questions per second and actor.
 
     No actor is started for less work than its start-up time. With a deadline, the minimum is what it needs and the
-    maximum a quarter more; with a price, the maximum is what the price allows to start. Always within the limits.
+    maximum a quarter more. Always within the limits.
 
     >>> size(360_000, 25.0, Target(seconds=3600), Limits(1, 16, 120))
     (5, 6)
@@ -101,8 +91,6 @@ def size(backlog: float, rate: float, target: Target, limits: Limits) -> tuple[i
         left = max(target.seconds - limits.start, limits.start, 1e-3)
         needed = work / left
         most = min(most, math.ceil(_SPARE * work / left))
-    if target.actor_seconds is not None and limits.start > 0:
-        most = min(most, max(0.0, (target.actor_seconds - work) / limits.start))
     largest = max(math.floor(most), limits.least)
     return max(math.ceil(min(needed, largest)), limits.least), largest
 

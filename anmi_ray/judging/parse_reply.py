@@ -1,4 +1,4 @@
-"""Parse a judge's reply: a preference for the document shown first, or the reason why there is none.
+"""Parse a judge's reply: a preference for the document shown first, or the reason for a failure.
 
 Accepted replies: a value alone, a value after a label ("Answer: B"), a JSON object with one answer key, and, for
 letters and words, a labeled last line after other text. Everything else is a failure, not a vote: in "(A) is worse

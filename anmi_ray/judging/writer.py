@@ -42,7 +42,7 @@ class QueryWriter(ApiJudge):
             raise ConfigError(
                 what, template.place, "set queries.writer.template to queries, or to a template of that form"
             )
-        tokens = load_tokens(self.prompt.tokenizer)
+        tokens = load_tokens(None)
         return PromptBuilder(template, tokens, self.prompt.query_tokens, self.prompt.document_tokens)
 
     def engine(self, lease: Leases | None = None, answered: bool = False) -> ApiEngine:
@@ -56,9 +56,8 @@ class QueryWriter(ApiJudge):
 
 def writer(config: ApiWriterConfig) -> QueryWriter:
     """Return the writer of `config`."""
-    shown = PromptConfig(
-        query_tokens=_WANTED_TOKENS, document_tokens=config.document_tokens, tokenizer=config.tokenizer
-    ).model_copy(update={"template": config.template, "relevance": config.template})
+    shown = PromptConfig(query_tokens=_WANTED_TOKENS)
+    shown = shown.model_copy(update={"template": config.template, "relevance": config.template})
     judge = ApiJudgeConfig(kind="api", name=NAME, endpoint=config.endpoint)
     return QueryWriter(judge.model_copy(update={"prompt": shown}))
 

@@ -19,7 +19,7 @@ from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.identity import normalize_id
 from anmi_ray.labelling.answers import FORMULA, Document, PersonAnswer, Question, Side, name_fault
 from anmi_ray.tables import formats
-from anmi_ray.tables.rows import delimiter_of
+from anmi_ray.tables.delimited import delimiter_of
 from anmi_ray.tables.streams import MAX_LINE
 
 _WORDS: dict[str, Side] = {"first": "a", "second": "b", "unsure": "unsure"}

@@ -68,15 +68,15 @@ def choose(
 
 def _anchors_of(table: pa.Table, config: MineConfig, confirmed: pa.Table | None) -> Flags:
     """Return, per row of (query_id, anchor_id, anchor_kind), whether it may anchor an example."""
-    known = pc.equal(table["anchor_kind"], "known").to_numpy().astype(bool)
+    are_known = pc.equal(table["anchor_kind"], "known").to_numpy().astype(bool)
     if config.anchors == "known":
-        return known
+        return are_known
     if confirmed is None:
         raise ConfigError(
             f"mine.anchors: {config.anchors} needs P(relevant) of the top-rated documents", PLACE, "set anchors: known"
         )
     row = find_rows(confirmed, {"query_id": table["query_id"], "doc_id": table["anchor_id"]})
-    return known | np.append(confirmed["confirmed"].to_numpy(), False)[row]  # row -1: not asked about
+    return are_known | np.append(confirmed["confirmed"].to_numpy(), False)[row]  # row -1: not asked about
 
 
 def _refused(left: pa.Array, candidates: pa.Table, config: MineConfig, confirmed: pa.Table | None) -> list[Refused]:
@@ -87,11 +87,11 @@ def _refused(left: pa.Array, candidates: pa.Table, config: MineConfig, confirmed
     aggregated = confirmed.group_by("query_id").aggregate([("probability", "max"), ("answer", "count")])
     columns = (aggregated[name].to_pylist() for name in ("query_id", "probability_max", "answer_count"))
     likeliest = {query: (best, answers) for query, best, answers in zip(*columns, strict=True)}
-    asked = config.anchors == "confirmed"
-    return [(query.hex(), *_why(likeliest.get(query), query in labelled, asked)) for query in left.to_pylist()]
+    confirms = config.anchors == "confirmed"
+    return [(query.hex(), *_why(likeliest.get(query), query in labelled, confirms)) for query in left.to_pylist()]
 
 
-def _why(likeliest: tuple[float, int] | None, labelled: bool, asked: bool) -> tuple[str, str]:
+def _why(likeliest: tuple[float, int] | None, labelled: bool, confirms: bool) -> tuple[str, str]:
     """Return reason and detail, given P(relevant) of the likeliest document and the count of answers."""
     if likeliest is None:
         return _LABELS[True] if labelled else ("no judge answered about its candidates", "none was asked about")
@@ -99,7 +99,7 @@ def _why(likeliest: tuple[float, int] | None, labelled: bool, asked: bool) -> tu
     probability = f"P(relevant) of the likeliest is {best:.2f}"
     if best > LIKELY:
         return "no gap to a confirmed document", f"{probability}; no other document is rated"
-    if not asked:
+    if not confirms:
         return "nothing among its candidates answers it", f"{probability}, must be above {LIKELY}"
     if not answers:
         return "no judge answered about its candidates", probability

@@ -40,9 +40,9 @@ def borderline(
 ) -> Borderline:
     """Return the borderline pairs of one bucket, both tables sorted by (query_id, doc_a, doc_b).
 
-    A document is borderline by the gap that `config.gap` selects, and is paired with every anchor of its query for
-    which it is borderline. Known positives and confirmed documents are never asked about. New pairs belong to round 1
-    and have the ids of a first comparison, by which a user's file refers to them.
+    A document is paired with every anchor of its query for which it is borderline. Known positives and confirmed
+    documents are never asked about. New pairs belong to round 1 and have the ids of a first comparison, by which a
+    user's file refers to them.
     Raises as `compose.mine`; AssertionError if no rule validates.
     """
     if config.validation is None:
@@ -98,11 +98,11 @@ def verdicts(negatives: Negatives, config: MineConfig) -> dict[str, dict[str, in
     counts: dict[str, dict[str, int]] = {}
     if config.validation is not None:
         rule = config.validation
-        held = denoise.to_validate(negatives, rule)
-        p = negatives.direct[held]
+        validated = denoise.to_validate(negatives, rule)
+        p = negatives.direct[validated]
         counts["validate"] = {
-            "borderline": int(held.sum()),
-            **{name: int(flags.sum()) for name, flags in denoise.outcomes(p, rule).items()},
+            "borderline": int(validated.sum()),
+            **{name: int(flags.sum()) for name, flags in denoise.outcomes(p).items()},
             "unjudged": int(np.isnan(p).sum()),
         }
     for rule in config.allow:
@@ -127,12 +127,12 @@ def shortlist(gaps: pa.Table, documents: pa.Table, score: Reals) -> pa.Table:
     doc_id) of `documents`; ties go to smaller ids.
     """
     pairs = ["query_id", "anchor_id"]
-    found = gaps.filter(pc.equal(gaps["anchor_kind"], "top-rated")).select(pairs).group_by(pairs).aggregate([])
-    found = found.take(pa.array(identity.id_order(*(identity.id_matrix(found[name]) for name in pairs))))
-    row = find_rows(documents, {"query_id": found["query_id"], "doc_id": found["anchor_id"]})
-    query = pc.dictionary_encode(found["query_id"].combine_chunks()).indices.to_numpy().astype(np.int64)
-    found = found.filter(pa.array(rank_within(query, -score[row]) < ASKED))
-    nothing = pa.repeat(pa.scalar(identity.NOTHING, identity.ID), found.num_rows)
+    top = gaps.filter(pc.equal(gaps["anchor_kind"], "top-rated")).select(pairs).group_by(pairs).aggregate([])
+    top = top.take(pa.array(identity.id_order(*(identity.id_matrix(top[name]) for name in pairs))))
+    row = find_rows(documents, {"query_id": top["query_id"], "doc_id": top["anchor_id"]})
+    query = pc.dictionary_encode(top["query_id"].combine_chunks()).indices.to_numpy().astype(np.int64)
+    top = top.filter(pa.array(rank_within(query, -score[row]) < ASKED))
+    nothing = pa.repeat(pa.scalar(identity.NOTHING, identity.ID), top.num_rows)
     return comparisons_of(
-        pa.table({"query_id": found["query_id"], "doc_a": found["anchor_id"], "doc_b": nothing}), _CONFIRMATION
+        pa.table({"query_id": top["query_id"], "doc_a": top["anchor_id"], "doc_b": nothing}), _CONFIRMATION
     )

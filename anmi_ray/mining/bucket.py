@@ -147,13 +147,12 @@ def pool(
     is_relevant = (bucket.is_positive & is_anchor) | bucket.is_likely
     is_copy = np.isin(bucket.text, bucket.text[is_relevant])
     gap, gap_se = (gaps[name].to_numpy().astype(np.float64) for name in ("gap_elo", "gap_se_elo"))
-    ruled_gap, ruled_se = _least(doc, gap, gap_se) if config.gap == "minimum" else (gap, gap_se)
     example_ids = identity.id_matrix(identity.id_array(anchors.example_ids))
     negatives = Negatives(
         example=example,
         draw_ids=example_ids[example] ^ identity.id_matrix(gaps["doc_id"]),
-        gap=ruled_gap,
-        gap_se=ruled_se,
+        gap=gap,
+        gap_se=gap_se,
         is_positive=is_copy[doc],
         anchor_rating=bucket.rating[anchor][example],
         spread=bucket.spread[anchors.query][example],
@@ -206,14 +205,3 @@ def _relevance(gaps: pa.Table, relevance: pa.Table | None) -> Reals:
         row = find_rows(relevance, {"query_id": gaps["query_id"], "doc_id": gaps["doc_id"]})
         relevances[row >= 0] = relevance["relevance"].to_numpy().astype(np.float64)[row[row >= 0]]
     return relevances
-
-
-def _least(doc: Ints, gap: Reals, gap_se: Reals) -> tuple[Reals, Reals]:
-    """Return, per row, the smallest gap of its document over the query's anchors, and its error."""
-    order = np.lexsort((gap, doc))
-    ordered = doc[order]
-    first = np.ones(len(doc), dtype=bool)
-    first[1:] = ordered[1:] != ordered[:-1]
-    least = np.empty(len(doc), dtype=np.int64)
-    least[order] = order[first][np.cumsum(first) - 1]
-    return gap[least], gap_se[least]

@@ -157,12 +157,12 @@ def _choose_extra(negatives: Negatives, chosen: Ints, config: MineConfig, seed: 
 def _enough(
     anchors: Anchors, rated: members.Members, random: members.Members, negatives: Negatives, config: MineConfig
 ) -> tuple[Flags, list[Refused]]:
-    """Return which examples have a negative and `min_rated_negatives` rated ones, and rejects for the others."""
+    """Return which examples have a negative, and rejects for the others."""
     size = len(anchors.example_ids)
     rated_count, random_count, pool_count = (
         np.bincount(part.example, minlength=size) for part in (rated, random, negatives)
     )
-    kept = (rated_count >= config.min_rated_negatives) & (rated_count + random_count > 0)
+    kept = rated_count + random_count > 0
     query_ids = anchors.table["query_id"]
     anchor_ids = anchors.table["anchor_id"]
     refused = [
@@ -170,7 +170,7 @@ def _enough(
             query_ids[i].as_py().hex(),
             "no negative left",
             f"anchor {anchor_ids[i].as_py().hex()}: {rated_count[i]} of {pool_count[i]} rated documents taken by "
-            f"{config.composition}, {random_count[i]} random; needs {max(config.min_rated_negatives, 1)}",
+            f"{config.composition}, {random_count[i]} random; needs 1",
         )
         for i in np.flatnonzero(~kept).tolist()
     ]

@@ -54,17 +54,17 @@ def to_validate(negatives: Negatives, settings: Validate) -> Flags:
     verdict regardless of its new gap, and one that has become borderline gets a verdict if it was judged. Known
     positives are excluded.
     """
-    held = borderline(negatives.gap, settings)
+    validated = borderline(negatives.gap, settings)
     if negatives.was_borderline is not None:
-        held = held | negatives.was_borderline
-    return held & ~negatives.is_positive
+        validated = validated | negatives.was_borderline
+    return validated & ~negatives.is_positive
 
 
-def outcomes(preference: Reals, settings: Validate) -> dict[str, Flags]:
-    """Return the outcome of each direct preference for the anchor; all False for NaN."""
+def outcomes(preference: Reals) -> dict[str, Flags]:
+    """Return the outcome of each direct preference for the anchor, by the report's bounds; all False for NaN."""
     return {
-        "rejected": preference < settings.reject_below,
-        "reduced": (preference >= settings.reject_below) & (preference <= 0.75),
+        "rejected": preference < 0.65,
+        "reduced": (preference >= 0.65) & (preference <= 0.75),
         "full": preference > 0.75,
     }
 
@@ -73,10 +73,9 @@ def validate(negatives: Negatives, settings: Validate, _common: Common) -> RuleV
     """Validate borderline documents by a direct judgment p for the anchor (report 7.2, eq. 35).
 
     p < .65 rejects, up to .75 the weight is .3, above it is 1; other documents are left to later rules. p is the
-    preference for the example's own anchor even with gap: minimum, where a document is borderline by its smallest gap
-    over the positives and is judged against each of them.
+    preference for the example's own anchor.
     """
-    verdict = np.select(list(outcomes(negatives.direct, settings).values()), [0.0, settings.weight, 1.0], np.nan)
+    verdict = np.select(list(outcomes(negatives.direct).values()), [0.0, 0.3, 1.0], np.nan)
     return RuleVerdict(np.where(to_validate(negatives, settings), verdict, np.nan))
 
 

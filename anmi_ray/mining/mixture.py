@@ -64,7 +64,6 @@ class Mixture:
     """A mixture fitted to N = `gaps` gaps; components in ascending order, the first being false negatives.
 
     low, high: ends of the Betas' scale, in Elo points.
-    criterion: how the number of components was chosen among `tried`.
     thresholds: K − 1 gaps where the posteriors of adjacent components cross; None if they do not cross.
     why: the reason if there is only one component.
     """
@@ -73,7 +72,6 @@ class Mixture:
     gaps: int
     low: float
     high: float
-    criterion: Literal["bic", "icl"]
     components: tuple[Component, ...]
     tried: tuple[Tried, ...]
     thresholds: tuple[float | None, ...]
@@ -118,9 +116,9 @@ class Mixture:
 
     def summary(self) -> str:
         """Return a one-line summary for the report."""
-        counts = ", ".join(f"{tried.components}: {getattr(tried, self.criterion):,.0f}" for tried in self.tried)
+        counts = ", ".join(f"{tried.components}: {tried.icl:,.0f}" for tried in self.tried)
         name = {"beta": "Beta", "gaussian": "Gaussian"}[self.kind]
-        by = f"{self.criterion.upper()} {counts}"
+        by = f"ICL {counts}"
         if self.one_suffices:
             return (
                 f"one {name} suffices for {self.gaps:,} gaps: {self.why}{f' ({by})' if counts else ''}; no thresholds, "
@@ -130,16 +128,10 @@ class Mixture:
         edges = ", ".join("none" if edge is None else f"{edge:.0f}" for edge in self.thresholds)
         edges += " (none: the two never cross)" if None in self.thresholds else ""
         chosen = next(tried for tried in self.tried if tried.components == len(self.components))
-        apart = min(self.tried, key=lambda tried: tried.icl).components
         return (
             f"{len(self.components)} {name}s on {self.gaps:,} gaps ({by}): {parts}; thresholds {edges}; all in points"
             + ("; the first is most gaps, hardly all false negatives" if self.components[0].weight > 0.5 else "")
             + ("" if chosen.converged else "; EM did not converge")
-            + (
-                f"; they overlap (ICL takes {apart}) and may be a shape, not groups"
-                if apart < chosen.components
-                else ""
-            )
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -203,11 +195,10 @@ def fit(gaps: Reals, settings: BetaMixture | GaussianMixture) -> Mixture:
 
     Gaussians: 1 to 4, by EM from several starts, on bins if there are many gaps. Betas: one or two, as in ProGCL, on
     u = 1 − scaled gap; the scale extends a quarter beyond the 1st and 99th percentiles, since gaps clipped at the
-    percentiles would attract a component to u = 0 and 1. The criterion chooses the number.
-    Both criteria assume independent gaps, though gaps of a query share their anchor's error. BIC also assumes the
-    components' shape: estimated gaps of one population are not Gaussian, and BIC finds two to four components (two
-    Betas on 20,000 gaps of any kind) where ICL finds one. ICL errs the other way: it merges a tenth N(40, 90²) with
-    N(420, 160²). The summary notes where they differ.
+    percentiles would attract a component to u = 0 and 1. ICL chooses the number. It assumes independent gaps, though
+    gaps of a query share their anchor's error. BIC also assumes the components' shape: estimated gaps of one population
+    are not Gaussian, and BIC finds two to four components (two Betas on 20,000 gaps of any kind) where ICL finds one.
+    ICL errs the other way: it merges a tenth N(40, 90²) with N(420, 160²).
     With fewer than FEWEST gaps, or constant ones, there is one component and no threshold. The result does not depend
     on the order of gaps. Raises DataError on non-finite gaps.
     """
@@ -217,7 +208,7 @@ def fit(gaps: Reals, settings: BetaMixture | GaussianMixture) -> Mixture:
     kind: Literal["beta", "gaussian"] = "beta" if isinstance(settings, BetaMixture) else "gaussian"
     low, high = (float(edge) for edge in np.quantile(gaps, QUANTILES)) if len(gaps) else (0.0, 0.0)
     low, high = low - MARGIN * (high - low), high + MARGIN * (high - low)
-    none = Mixture(kind, len(gaps), low, high, settings.criterion, (), (), ())
+    none = Mixture(kind, len(gaps), low, high, (), (), ())
     few = len(gaps) < FEWEST
     if few or (high - low if kind == "beta" else gaps.std()) < _SAME:
         whole = (Component(1.0, float(gaps.mean()), float(gaps.std())),) if len(gaps) else ()
@@ -231,8 +222,8 @@ def fit(gaps: Reals, settings: BetaMixture | GaussianMixture) -> Mixture:
         fits = em.gaussians(em.points(values), _MOST)
         unit = float(np.log(gaps.std()))
     tried = tuple(_tried(fitted, values, unit) for fitted in fits)
-    best = min(range(len(fits)), key=lambda i: getattr(tried[i], settings.criterion))
-    why = f"more gain less than {settings.criterion.upper()} charges" if best == 0 else ""
+    best = min(range(len(fits)), key=lambda i: tried[i].icl)
+    why = "more gain less than ICL charges" if best == 0 else ""
     mixture = replace(none, components=_components(fits[best].parts, gaps, low, high), tried=tried, why=why)
     return replace(mixture, thresholds=tuple(_crossing(mixture, i) for i in range(best)))
 

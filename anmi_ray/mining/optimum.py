@@ -47,9 +47,9 @@ def by_mixture(negatives: Negatives, settings: BetaMixture | GaussianMixture, co
     mixture = common.mixture
     kind = "beta" if isinstance(settings, BetaMixture) else "gaussian"
     if mixture is None or mixture.kind != kind:
-        given = "none is given" if mixture is None else f"a {mixture.kind} mixture is given"
+        actual = "none is given" if mixture is None else f"a {mixture.kind} mixture is given"
         remedy = f"fit one on gaps of many queries (anmi_ray.mining.mixture.fit with the settings of {settings.rule})"
-        raise ConfigError(f"{settings.rule} needs a fitted {kind} mixture, {given}", f"{PLACE}.weigh", remedy)
+        raise ConfigError(f"{settings.rule} needs a fitted {kind} mixture, {actual}", f"{PLACE}.weigh", remedy)
     gap = negatives.gap
     gap_se = negatives.gap_se
     if mixture.one_suffices:

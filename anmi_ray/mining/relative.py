@@ -67,11 +67,7 @@ def score_margin(negatives: Negatives, settings: ScoreMargin, _common: Common) -
     As published it is s ≤ (1 − margin)·s⁺, which for a negative s⁺ allows documents above the positive.
     """
     positive = negatives.anchor_score
-    bound = {
-        "relative": positive - settings.margin * np.abs(positive),
-        "literal": (1.0 - settings.margin) * positive,
-        "absolute": positive - settings.margin,
-    }[settings.form]
+    bound = positive - settings.margin * np.abs(positive)
     return RuleVerdict(np.where(negatives.score <= bound, np.nan, 0.0))
 
 

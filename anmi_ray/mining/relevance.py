@@ -102,18 +102,18 @@ class RelevanceModel:
         first, tenth = special.expit(_powers(np.array([1.0, 10.0]))[:, :_PRIOR] @ np.array(self.prior))
         return float(first), float(tenth)
 
-    def posterior(self, known: Evidence) -> Reals:
+    def posterior(self, data: Evidence) -> Reals:
         """Return P(relevant | rank, rating, answer), float64[N]."""
-        return special.expit(_log_odds(self, known, _powers(known.rank))[0])
+        return special.expit(_log_odds(self, data, _powers(data.rank))[0])
 
-    def by_judges(self, known: Evidence) -> Reals:
+    def by_judges(self, data: Evidence) -> Reals:
         """Return P(relevant | rating, answer), float64[N], with the mean share as prior at all ranks.
 
         Measurements must not use first-stage ranks, or systems that copy them would win.
         """
-        power_N4 = _powers(known.rank)
+        power_N4 = _powers(data.rank)
         by_rank = power_N4[:, :_PRIOR] @ np.array(self.prior)
-        log_odds, _ = _log_odds(self, known, power_N4)
+        log_odds, _ = _log_odds(self, data, power_N4)
         return special.expit(log_odds - by_rank + special.logit(self.share))
 
     def said(self) -> str:
@@ -151,11 +151,11 @@ def evidence(
     answers: query_id, doc_id, probability (NaN: no answer). Documents that were not retrieved get the last rank.
     prior_elo: sd of the ratings' prior, if documents were asked about unequally.
     """
-    wanted = pc.unique(gaps.filter(pc.equal(gaps["anchor_kind"], "top-rated"))["query_id"])
-    rated = ratings.filter(pc.is_in(ratings["query_id"], value_set=wanted))
+    queries = pc.unique(gaps.filter(pc.equal(gaps["anchor_kind"], "top-rated"))["query_id"])
+    rated = ratings.filter(pc.is_in(ratings["query_id"], value_set=queries))
     keys = {"query_id": rated["query_id"], "doc_id": rated["doc_id"]}
     rank = pc.cast(candidates["rank"], pa.float64()).to_numpy()  # null is NaN
-    found = np.append(rank, np.nan)[find_rows(candidates, keys)]
+    candidate_rank = np.append(rank, np.nan)[find_rows(candidates, keys)]
     of_query = candidates.group_by("query_id").aggregate([("rank", "max")])
     greatest = pc.cast(of_query["rank_max"], pa.float64()).to_numpy()
     last = 1.0 + np.nan_to_num(np.append(greatest, np.nan)[find_rows(of_query, {"query_id": rated["query_id"]})])
@@ -166,14 +166,14 @@ def evidence(
     rating, error = (rated[name].to_numpy().astype(np.float64) for name in ("rating_elo", "std_err_elo"))
     if prior_elo is not None:
         rating, error = by_answers(rating, error, prior_elo)
-    known = Evidence(
+    data = Evidence(
         query=query,
         rating=rating,
         error=error,
-        rank=np.where(np.isnan(found), last, found),
+        rank=np.where(np.isnan(candidate_rank), last, candidate_rank),
         answer=answer,
     )
-    return pa.table(keys), known
+    return pa.table(keys), data
 
 
 def by_answers(rating: Reals, error: Reals, prior_elo: float) -> tuple[Reals, Reals]:
@@ -185,21 +185,21 @@ def by_answers(rating: Reals, error: Reals, prior_elo: float) -> tuple[Reals, Re
     return rating / kept, error / np.sqrt(kept)
 
 
-def fit(known: Evidence) -> RelevanceModel | None:
+def fit(data: Evidence) -> RelevanceModel | None:
     """Fit by EM until the posterior stops increasing; None for fewer than FEWEST documents or constant ratings.
 
     Steps ignore the information of answers about the rating's scale.
     """
-    spread = float(known.rating.std()) if len(known.rating) else 0.0
-    if len(known.rating) < FEWEST or spread < 1e-6:
+    spread = float(data.rating.std()) if len(data.rating) else 0.0
+    if len(data.rating) < FEWEST or spread < 1e-6:
         return None
-    model = _none(known, spread)
-    power_N4 = _powers(known.rank)
-    share = _start(known, power_N4)
+    model = _none(data, spread)
+    power_N4 = _powers(data.rank)
+    share = _start(data, power_N4)
     before = -math.inf
     for step in range(1, STEPS + 1):
-        model = _maximised(model, known, power_N4, share, spread)
-        log_odds, density = _log_odds(model, known, power_N4)
+        model = _maximised(model, data, power_N4, share, spread)
+        log_odds, density = _log_odds(model, data, power_N4)
         share = special.expit(log_odds)
         value = (float(density.sum()) + _log_prior(model, spread)) / len(density)
         ended = value - before < _TOLERANCE
@@ -210,17 +210,17 @@ def fit(known: Evidence) -> RelevanceModel | None:
     return model
 
 
-def _none(known: Evidence, spread: float) -> RelevanceModel:
+def _none(data: Evidence, spread: float) -> RelevanceModel:
     """Return the initial model."""
-    asked = int(known.asked.sum())
-    return RelevanceModel(len(known.rating), asked, 0.0, (0.0,) * 3, (0.0,) * 4, 0.0, spread, (0.0,) * 3)
+    asked = int(data.asked.sum())
+    return RelevanceModel(len(data.rating), asked, 0.0, (0.0,) * 3, (0.0,) * 4, 0.0, spread, (0.0,) * 3)
 
 
-def _start(known: Evidence, power_N4: Reals) -> Reals:
+def _start(data: Evidence, power_N4: Reals) -> Reals:
     """Return the initial P(relevant) of every document."""
-    beside = known.rating - power_N4 @ np.linalg.lstsq(power_N4, known.rating, rcond=None)[0]
-    share = np.exp(_SHARP * beside / max(float(beside.std()), 1e-9)) / known.rank
-    query = np.unique(known.query, return_inverse=True)[1]
+    residual = data.rating - power_N4 @ np.linalg.lstsq(power_N4, data.rating, rcond=None)[0]
+    share = np.exp(_SHARP * residual / max(float(residual.std()), 1e-9)) / data.rank
+    query = np.unique(data.query, return_inverse=True)[1]
     return _FOUND * share / np.bincount(query, share)[query]
 
 
@@ -237,40 +237,40 @@ def _powers(rank: Reals) -> Reals:
     return np.vander(np.log(rank), 4, increasing=True).astype(np.float64)
 
 
-def _log_odds(model: RelevanceModel, known: Evidence, power_N4: Reals) -> tuple[Reals, Reals]:
+def _log_odds(model: RelevanceModel, data: Evidence, power_N4: Reals) -> tuple[Reals, Reals]:
     """Return log odds of relevant against other, and the log density of the evidence, float64[N] each."""
-    variance = model.sd**2 + known.error**2
+    variance = model.sd**2 + data.error**2
     prior = power_N4[:, :_PRIOR] @ np.array(model.prior)
-    beside = known.rating - power_N4 @ np.array(model.level)
-    log_other = special.log_expit(-prior) - 0.5 * beside**2 / variance
-    log_relevant = special.log_expit(prior) - 0.5 * (beside - model.gain) ** 2 / variance
-    asked = known.asked
+    residual = data.rating - power_N4 @ np.array(model.level)
+    log_other = special.log_expit(-prior) - 0.5 * residual**2 / variance
+    log_relevant = special.log_expit(prior) - 0.5 * (residual - model.gain) ** 2 / variance
+    asked = data.asked
     yes, by_rating, by_class = model.answer
-    logit = yes + by_rating * beside[asked] / model.sd
-    log_other[asked] += _fractional(known.answer[asked], logit)
-    log_relevant[asked] += _fractional(known.answer[asked], logit + by_class)
+    logit = yes + by_rating * residual[asked] / model.sd
+    log_other[asked] += _fractional(data.answer[asked], logit)
+    log_relevant[asked] += _fractional(data.answer[asked], logit + by_class)
     density = np.logaddexp(log_other, log_relevant) - 0.5 * np.log(2.0 * math.pi * variance)
     return log_relevant - log_other, density
 
 
-def _maximised(model: RelevanceModel, known: Evidence, power_N4: Reals, share: Reals, spread: float) -> RelevanceModel:
+def _maximised(model: RelevanceModel, data: Evidence, power_N4: Reals, share: Reals, spread: float) -> RelevanceModel:
     """Run the M step, given `share` float64[N], P(relevant) of every document."""
-    precision = 1.0 / (model.sd**2 + known.error**2)
-    level, gain = _regressed(power_N4, known.rating, share, precision, _LEVEL_SD * spread)
-    beside = known.rating - power_N4 @ level
+    precision = 1.0 / (model.sd**2 + data.error**2)
+    level, gain = _regressed(power_N4, data.rating, share, precision, _LEVEL_SD * spread)
+    residual = data.rating - power_N4 @ level
     # the rating without its error is latent too; its mean and variance given the class determine the sd
     kept = model.sd**2 * precision
-    squares = (1.0 - share) * (kept * beside) ** 2 + share * (kept * (beside - gain)) ** 2
-    sd = max(float(np.sqrt((squares + kept * known.error**2).mean())), _NARROWEST * spread)
+    squares = (1.0 - share) * (kept * residual) ** 2 + share * (kept * (residual - gain)) ** 2
+    sd = max(float(np.sqrt((squares + kept * data.error**2).mean())), _NARROWEST * spread)
     prior = _logistic(power_N4[:, :_PRIOR], share, np.ones(len(share)), np.array(model.prior), *_BY_RANK)
     moved = replace(model, prior=tuple(prior.tolist()), level=tuple(level.tolist()), gain=gain, sd=sd)
-    asked = known.asked
+    asked = data.asked
     if not asked.any():
         return moved
-    other_N3 = np.stack([np.ones(asked.sum()), beside[asked] / sd, np.zeros(asked.sum())], axis=1)
+    other_N3 = np.stack([np.ones(asked.sum()), residual[asked] / sd, np.zeros(asked.sum())], axis=1)
     design = np.concatenate([other_N3, other_N3 + np.array([0.0, 0.0, 1.0])])
     weight = np.concatenate([1.0 - share[asked], share[asked]])
-    answer = _logistic(design, np.tile(known.answer[asked], 2), weight, np.array(model.answer), *_UNKNOWN)
+    answer = _logistic(design, np.tile(data.answer[asked], 2), weight, np.array(model.answer), *_UNKNOWN)
     return replace(moved, answer=tuple(answer.tolist()))
 
 
@@ -285,8 +285,8 @@ def _regressed(level_NC: Reals, rating: Reals, share: Reals, precision: Reals, s
     drawn = level_NC.T @ weighed_NC + np.diag(1.0 / np.square(sd))
     normal = np.block([[drawn, crossed[:, None]], [crossed[None], np.array([[relevant]])]])
     target = np.append(weighed_NC.T @ rating, (share * precision) @ rating)
-    found = np.linalg.lstsq(normal, target, rcond=None)[0]
-    return found[:-1].astype(np.float64), float(found[-1])
+    solution = np.linalg.lstsq(normal, target, rcond=None)[0]
+    return solution[:-1].astype(np.float64), float(solution[-1])
 
 
 def _logistic(design_NC: Reals, target: Reals, weight: Reals, start: Reals, mean: Reals, variance: Reals) -> Reals:

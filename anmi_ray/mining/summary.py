@@ -110,9 +110,9 @@ def variance(p: Reals, weight: Reals, query: Ints, within: float = WITHIN, share
     own = 0.0
     sums = []
     for node, chance in zip(_NODES[0], chances, strict=True):
-        given = _given(edge, node, within)
-        own += chance * float((weight * weight * given * (1.0 - given)).sum())
-        sums.append(np.bincount(queries, weight * given))
+        conditional = _given(edge, node, within)
+        own += chance * float((weight * weight * conditional * (1.0 - conditional)).sum())
+        sums.append(np.bincount(queries, weight * conditional))
     between = float((chances @ np.square(np.array(sums) - chances @ np.array(sums))).sum())
     return own + between + float(shared * (weight * p) @ (1.0 - p)) ** 2
 

@@ -45,17 +45,15 @@ class Resources:
 
     device: torch's name
     threads: on a CPU; None: the process's
-    batch_tokens: padded tokens of a forward pass; None: the default
     """
 
     device: str = "cpu"
     threads: int | None = None
-    batch_tokens: int | None = None
 
     @property
     def budget(self) -> int:
         """Padded tokens of a forward pass."""
-        return self.batch_tokens or (SCORE_TOKENS if self.device == "cpu" else 16 * SCORE_TOKENS)
+        return SCORE_TOKENS if self.device == "cpu" else 16 * SCORE_TOKENS
 
 
 class TokenInputs:
@@ -90,7 +88,19 @@ class TokenInputs:
         return Batch(ids, mask, types)
 
 
-class Classifier:
+class WithTokenizer:
+    """Something with a fast tokenizer."""
+
+    tokenizer: transformers.PreTrainedTokenizerBase
+
+    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Coded:
+        """The tokenizer's own inputs for texts, or for (text, pair), neither cut nor padded."""
+        second = None if pairs is None else list(pairs)
+        coded = self.tokenizer(list(texts), second, truncation=False, padding=False, verbose=False)
+        return {name: coded[name] for name in self.tokenizer.model_input_names if name in coded}  # type: ignore[misc]
+
+
+class Classifier(WithTokenizer):
     """A sequence classification model with its fast tokenizer. Raises ConfigError if it cannot be loaded.
 
     labels: names of its L logits, in order.
@@ -104,9 +114,7 @@ class Classifier:
         self.use = use or Resources()
         wanted = "folder or hub id with safetensors weights, a classification head and a fast tokenizer"
         with loadable(source, "sequence classification model", wanted):
-            self.tokenizer: transformers.PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
-                source.path_or_id, **source.options
-            )
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(source.path_or_id, **source.options)
             options = source.options | {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
             with seeded(0):
                 model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
@@ -142,19 +150,6 @@ class Classifier:
             for rows, output in zip(batches, outputs, strict=True):
                 logits[rows] = output.reshape(len(rows), -1).double().cpu().numpy()
         return logits
-
-    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Coded:
-        """The tokenizer's own inputs for texts, or for (text, pair), neither cut nor padded."""
-        return encoded(self.tokenizer, texts, pairs)
-
-
-def encoded(
-    tokenizer: transformers.PreTrainedTokenizerBase, texts: Sequence[str], pairs: Sequence[str] | None
-) -> Coded:
-    """The tokenizer's own inputs for texts, or for (text, pair), neither cut nor padded."""
-    second = None if pairs is None else list(pairs)
-    coded = tokenizer(list(texts), second, truncation=False, padding=False, verbose=False)
-    return {name: coded[name] for name in tokenizer.model_input_names if name in coded}  # type: ignore[misc]
 
 
 def load_scorer(
@@ -195,7 +190,7 @@ def computing(name: str, use: Resources) -> Iterator[None]:
         return JudgeError(
             f"a batch of up to {use.budget:,} tokens does not fit into the memory of {use.device}: {said}",
             f"model {name}",
-            "lower batch_tokens, set dtype: bfloat16, or raise gpus, so that fewer share a GPU",
+            "set dtype: bfloat16, or raise gpus, so that fewer share a GPU",
         )
 
     threads = use.threads if use.device == "cpu" else None
@@ -203,7 +198,7 @@ def computing(name: str, use: Resources) -> Iterator[None]:
         yield
 
 
-class PairClassifier:
+class PairClassifier(WithTokenizer):
     """The classifier with its tokenizer.
 
     beside: files that `export` writes next to the weights, content by name.
@@ -253,10 +248,6 @@ class PairClassifier:
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.network.parameters()).device
-
-    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Coded:
-        """The tokenizer's own inputs for texts, or for (text, pair), neither cut nor padded."""
-        return encoded(self.tokenizer, texts, pairs)
 
     def inputs(self, coded: Coded) -> TokenInputs:
         """Prepare inputs by name, none longer than `max_tokens`, for batching."""

@@ -144,7 +144,8 @@ def read(
     first, *above = cast(list[Any], list(model))
     _check_modules(source, first, above)
     encoder, tokenizer = first.auto_model, first.tokenizer
-    if missing := [marker for marker in markers(source) if not _known(marker, tokenizer)]:
+    # a marker is a token with or without the space after it (PyLate)
+    if missing := [one for one in markers(source) if {one, one.strip()}.isdisjoint(tokenizer.tokenize(one))]:
         raise ConfigError(
             f"its marker {missing[0]!r} is not a token of its tokenizer",
             f"model {source.name}",
@@ -195,11 +196,6 @@ def _check_modules(source: ModelSource, first: Any, above: Sequence[Any]) -> Non
             f"model {source.name}",
             "give a ColBERT checkpoint with a linear projection of its tokens (torch.nn.modules.linear.Identity)",
         )
-
-
-def _known(marker: str, tokenizer: Any) -> bool:
-    """Return whether the tokenizer has a marker as a token, with or without the space after it (PyLate)."""
-    return not {marker, marker.strip()}.isdisjoint(tokenizer.tokenize(marker))
 
 
 def _form(source: ModelSource, first: Any, mask: Any, limit: int) -> ColbertForm:

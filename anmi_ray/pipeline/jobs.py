@@ -96,8 +96,6 @@ class Jobs:
                     runtime_env=submission.runtime_env(Path(folder), variables),
                     metadata=submission.metadata(attempt),
                     entrypoint_num_cpus=driver.num_cpus,
-                    entrypoint_memory=None if driver.memory_gb is None else int(driver.memory_gb * 1e9),
-                    entrypoint_resources=dict(driver.resources) or None,
                     entrypoint_label_selector=dict(driver.label_selector) or None,
                 )
             except RuntimeError:

@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,7 +111,7 @@ def _recorded(record: Mapping[str, Any], place: str) -> Experiment:
     # a record has every setting, but a corpus may only set those of its own reader
     given = {name: value for name, value in corpus.items() if name not in default or value != default[name]}
     try:
-        return validate_record(deepcopy({**record["config"], "corpus": given}), place)
+        return validate_record({**record["config"], "corpus": given}, place)
     except ConfigError as error:
         remedy = "the run is of another version: run it again with this one (anmi run CONFIG)"
         raise ConfigError(error.message, place, remedy) from None

@@ -1,8 +1,7 @@
-"""A pilot: the run up to its comparisons, then a sample of them asked, audited and held against the gates.
+"""A pilot: compute a run's comparisons, ask a sample of them, audit the answers, and check them against gates.
 
-The sample is asked through the same answer log and the same budget as the run, so the run buys none of it again and a
-budget counts it. Where the panel holds a distilled judge, its ensemble is tried, on the pairs that it will be asked
-about: there is no distilled judge before.
+The sample is asked through the same answer log and budget as the run, so the run does not buy it again. If the panel
+has a distilled judge, which does not exist yet, its ensemble is tried, on the pairs that it will be asked about.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core import logs
 from anmi_ray.core.errors import JudgeError, refuse
-from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, QREL, QUERY, TEXT_OF
+from anmi_ray.core.records import CANDIDATE, COMPARISON, QREL, QUERY, TEXT_OF
 from anmi_ray.judging import kinds
 from anmi_ray.judging.audit import pilot
-from anmi_ray.judging.audit.pilot import QuestionCosts, Verdict
+from anmi_ray.judging.audit.pilot import Verdict
 from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.judging.questions import TextQuestions, text_questions
 from anmi_ray.pipeline import requirements
@@ -41,7 +40,7 @@ from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Artifact, Store
 
 _LOG = logging.getLogger(__name__)
-_OF_ENSEMBLE = {COMPARE: sample.STAGE.name, JUDGE: LABEL.name}  # who plays which role where the ensemble is tried
+_OF_ENSEMBLE = {COMPARE: sample.STAGE.name, JUDGE: LABEL.name}  # stages in these roles if the ensemble is tried
 _AT_ONCE = 64  # buckets whose shares of the sample are held at once
 
 
@@ -73,25 +72,16 @@ class Piloted:
     verdicts: list[Verdict]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return JSON values."""
         counts = {"pairs": self.pairs, "of": self.of, "asked": dict(self.asked)}
         decided = {"decision": pilot.decision(self.verdicts), "judges": [one.to_json() for one in self.verdicts]}
         return {**counts, **decided, "audit": dict(self.figures)}
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """A bucket's part: Judgment rows, known positives among their documents as Qrel rows, what questions cost."""
-
-    judgments: pa.Table
-    grades: pa.Table
-    bought: Mapping[str, QuestionCosts]
-
-
 def run(experiment: Experiment, reporter: Reporter, pairs: int | None = None) -> Piloted:
-    """Pilot the panel, or the ensemble, on `pairs` pairs (or its `pilot.pairs`); kept at `pilots/<name>.json`.
+    """Pilot the panel, or the ensemble, on `pairs` pairs (or its `pilot.pairs`), and store `pilots/<name>.json`.
 
-    Raises AnmiError for whatever a user can mend; JudgeError where no question was asked.
+    Raises AnmiError for user errors, JudgeError if no question was asked.
     """
     panel = experiment.ensemble or experiment.judge
     own = {name: rounds.first(name, experiment) for name in (COMPARE, JUDGE)}
@@ -105,19 +95,12 @@ def run(experiment: Experiment, reporter: Reporter, pairs: int | None = None) ->
         buckets = store.buckets(experiment.execution.buckets)
         context = Context(store, experiment.execution, buckets, experiment.seed, reporter.progress, reporter.notice)
         wanted = pairs or panel.pilot.pairs
-        reporter.stage("pilot", f"ask {_asked(experiment)} about {wanted:,} pairs, both ways")
+        who = "judges" if panel is experiment.judge else "ensemble (distill.judge)"
+        reporter.stage("pilot", f"ask the {who} about {wanted:,} pairs, in both orders")
         with logs.Span(_LOG, "stage", run=experiment.name, stage="pilot"):
             found = pilot_run(made, panel, context, wanted, experiment.compare if round_ is own else None)
     store.publish_json(f"pilots/{experiment.name}.json", found.to_json())
     return found
-
-
-def _asked(experiment: Experiment) -> str:
-    """Who is tried."""
-    if experiment.ensemble is None:
-        return "the judges"
-    others = [judge.name for judge in experiment.judge.judges if judge not in experiment.judge.distilled]
-    return "the ensemble (distill.judge)" + (f", not {', '.join(others)} of judge.judges" if others else "")
 
 
 def pilot_run(
@@ -127,29 +110,26 @@ def pilot_run(
     pairs: int,
     design: CompareConfig | None = None,
 ) -> Piloted:
-    """A pilot over complete artifacts (ingest, retrieve, compare); that of judge need not be there.
+    """Sample comparisons of complete artifacts (ingest, retrieve, compare), ask about them, audit, and decide.
 
-    design: what chose the comparisons, where later rounds of it may add to them.
+    design: of the comparisons, if its later rounds may add to them.
     """
     sources, of, in_all = _sample(made, context, pairs, design)
     questions = in_all * (1 if config.orders == "one" else 2)
-    # how many questions fail, and what the order changes, is what a pilot finds out
-    config = config.model_copy(update={"orders": "both"})
-    lenient = config.model_copy(update={"max_failures": 1.0})
-    asked = dispatch.ask(made[JUDGE], sources, lenient, context) if config.reading else {}
+    # the pilot measures failures and the effect of the order
+    config = config.model_copy(update={"orders": "both", "max_failures": 1.0})
+    asked = dispatch.ask(made[JUDGE], sources, config, context) if config.reading else {}
     chosen = sorted(sources.chosen)
-    imported_answers = importing.judges(config, made[INGEST], context)
-    parts: list[_Judged] = over_buckets(
-        context, chosen, _judged, context.store, sources, config, context.seed, imported_answers
+    imported = importing.judges(config, made[INGEST], context)
+    parts: list[tuple[pa.Table, pa.Table, pa.Table]] = over_buckets(
+        context, chosen, _judged, context.store, sources, config, context.seed, imported
     )
-    judgments = pa.concat_tables([JUDGMENT.empty(), *(part.judgments for part in parts)])
-    judgments = judgments.filter(pc.fill_null(pc.not_equal(judgments["error"], dispatch.NO_BUDGET_LEFT), True))
-    if not judgments.num_rows:
+    if not sum(judgments.num_rows for judgments, _, _ in parts):
         raise JudgeError("no question was asked", "pilot", "raise judge.budget, or give more train queries")
-    comparisons = pa.concat_tables([COMPARISON.empty(), *(sources.chosen[bucket] for bucket in chosen)])
-    grades = pa.concat_tables([QREL.empty(), *(part.grades for part in parts)])
+    judgments, grades, costs = map(pa.concat_tables, zip(*parts, strict=True))
+    comparisons = pa.concat_tables([sources.chosen[bucket] for bucket in chosen])
     figures = judging.audit(judgments, comparisons, grades=grades)
-    verdicts = pilot.verdicts(figures, _all_bought(parts), config.pilot, comparisons.num_rows, of, questions)
+    verdicts = pilot.verdicts(figures, costs, config.pilot, questions)
     return Piloted(comparisons.num_rows, of, asked, figures, verdicts)
 
 
@@ -162,14 +142,14 @@ def _sample(
     of = in_all = 0
     for start in range(0, context.buckets, _AT_ONCE):
         buckets = list(range(start, min(start + _AT_ONCE, context.buckets)))
-        found = over_buckets(context, buckets, _ranked, compare, retrieve, pairs, design)
+        found = over_buckets(context, buckets, _first, compare, retrieve, pairs, design)
         of += sum(count for _, count, _ in found)
         in_all += sum(count for _, _, count in found)
-        kept = [pilot.merge([*kept, *(table for table, _, _ in found)], pairs)]
+        kept = [pilot.first([*kept, *(table for table, _, _ in found)], pairs)]
     return Sampled(compare, retrieve, made[INGEST], chosen=pilot.pick(kept[0], pairs)), of, in_all
 
 
-def _ranked(
+def _first(
     bucket: int, compare: Artifact, retrieve: Artifact, pairs: int, design: CompareConfig | None
 ) -> tuple[pa.Table, int, int]:
     """Return a bucket's possible pilot pairs, and its current and future numbers of comparisons."""
@@ -178,7 +158,7 @@ def _ranked(
     in_all = comparisons.num_rows
     if design is not None and design.design == "adaptive":
         in_all = pairs_in_all(comparisons, design)
-    return pilot.ranked(bucket, comparisons, candidates, pairs), comparisons.num_rows, in_all
+    return pilot.first([pilot.numbered(bucket, comparisons, candidates)], pairs), comparisons.num_rows, in_all
 
 
 def _judged(
@@ -187,47 +167,31 @@ def _judged(
     sources: Sampled,
     config: JudgeConfig,
     seed: int,
-    imported_answers: Mapping[str, importing.ImportedAnswers],
-) -> _Judged:
+    imported: Mapping[str, importing.ImportedAnswers],
+) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Return a bucket's Judgments, known positives as Qrels, and costs of questions (see `pilot.verdicts`)."""
     comparisons = sources.chosen[bucket]
     candidates = sources.retrieve.read_part("candidates", bucket, CANDIDATE)
-    given = dispatch.bought(store, sources, config, bucket)
-    given |= {name: one.answers(bucket) for name, one in imported_answers.items()}
-    judgments = judging.judge(comparisons, candidates, config, seed, given)
+    answers = dispatch.bought(store, sources, config, bucket)
+    answers |= {name: judge.answers(bucket) for name, judge in imported.items()}
+    judgments = judging.judge(comparisons, candidates, config, seed, answers)
+    judgments = judgments.filter(pc.fill_null(pc.not_equal(judgments["error"], dispatch.NO_BUDGET_LEFT), True))
     queries = pc.is_in(candidates["query_id"], value_set=comparisons["query_id"].combine_chunks())
     known = candidates.filter(pc.and_(queries, pc.not_equal(candidates["source"], "random")))
     grades = QREL.table(
         {"query_id": known["query_id"], "doc_id": known["doc_id"], "grade": pc.cast(known["is_positive"], pa.int32())}
     )
     questions = sources.questions(bucket) if config.reading else None
-    bought = {}
-    if questions:
-        bought = {judge.name: _cost(judge, bucket, store, questions) for judge in kinds.reading(config)}
-    return _Judged(judgments, grades, bought)
+    costs = [_costs(judge, bucket, store, questions) for judge in kinds.reading(config)] if questions else []
+    return judgments, grades, pa.concat_tables([pilot.COSTS.empty_table(), *costs])
 
 
-def _cost(judge: TextJudge, bucket: int, store: Store, questions: TextQuestions) -> QuestionCosts:
-    """Dollars of every question that was asked, by the judge's prices as they are now."""
+def _costs(judge: TextJudge, bucket: int, store: Store, questions: TextQuestions) -> pa.Table:
+    """Return what every question that was asked cost, by the judge's current prices."""
     held = dispatch.log_of(store, judge).read(bucket)
     rows = held.rows(questions.ids)
-    query = bucket * (1 << 32) + questions.query[rows >= 0]
+    asked = rows >= 0
     paid = judge.paid(held.table)
-    if paid is None:
-        return QuestionCosts(None, query)
-    least, most = (dollars[rows[rows >= 0]] for dollars in paid)
-    return QuestionCosts(least, query, most)
-
-
-def _all_bought(parts: list[_Judged]) -> dict[str, QuestionCosts]:
-    """By judge, of all buckets."""
-    found: dict[str, QuestionCosts] = {}
-    for judge in parts[0].bought if parts else ():
-        each = [part.bought[judge] for part in parts]
-        query = np.concatenate([one.query for one in each])
-        least = [one.dollars for one in each if one.dollars is not None]
-        most = [one.most for one in each if one.most is not None]
-        priced = len(least) == len(each)
-        found[judge] = (
-            QuestionCosts(np.concatenate(least), query, np.concatenate(most)) if priced else QuestionCosts(None, query)
-        )
-    return found
+    least, most = (np.full(asked.sum(), np.nan) if paid is None else paid[side][rows[asked]] for side in (0, 1))
+    query = bucket * (1 << 32) + questions.query[asked]
+    return pa.table([[judge.name] * len(query), query, least, most], schema=pilot.COSTS)

@@ -205,7 +205,7 @@ class StageRunner:
             self.told.notice,
             self.told.measured,
             self.told.counted,
-            self.told.second,
+            self.told.second(),
         )
         start = time.monotonic()
         with Span(_LOG, "stage", stage=stage.name) as span:

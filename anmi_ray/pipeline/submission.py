@@ -22,7 +22,7 @@ from anmi_ray.config.base import Settings, named_inputs, result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import validate, validate_as
 from anmi_ray.config.paths import as_written
-from anmi_ray.config.tune import CampaignConfig, Loaded
+from anmi_ray.config.tune import CampaignConfig
 from anmi_ray.core import environment, redaction
 from anmi_ray.core.errors import AnmiError, BudgetError, ConfigError
 from anmi_ray.core.identity import digest
@@ -152,17 +152,17 @@ def for_cluster(experiment: Experiment) -> tuple[Experiment, list[str]]:
     return validate(content, "the job"), notices
 
 
-def campaign_for_cluster(loaded: Loaded) -> tuple[Experiment, CampaignConfig, list[str]]:
+def campaign_for_cluster(campaign: CampaignConfig, place: str) -> tuple[Experiment, CampaignConfig, list[str]]:
     """Do the same for a campaign; return its experiment, the campaign with that experiment, and notices.
 
     Raises ConfigError if the search space has a relative path, which would be part of the campaign's identity.
     """
-    content = deepcopy(loaded.config.experiment)  # unresolved: trials change its settings
-    notices = _to_cluster(content, validate(content, f"{loaded.place}, experiment"))
-    for name, value in loaded.config.values():
+    content = deepcopy(campaign.experiment)  # unresolved: trials change its settings
+    notices = _to_cluster(content, validate(content, f"{place}, experiment"))
+    for name, value in campaign.values():
         for _, absolute in _absolute({name.rpartition(".")[2]: value}):
-            raise ConfigError(f"{value} is a relative place", f"{loaded.place}, space, {name}", f"write {absolute}")
-    given = {**settings(loaded.config), "experiment": content}
+            raise ConfigError(f"{value} is a relative place", f"{place}, space, {name}", f"write {absolute}")
+    given = {**settings(campaign), "experiment": content}
     given.pop("settings", None)  # the experiment has them
     return (
         validate(content, "the job"),

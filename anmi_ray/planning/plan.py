@@ -7,7 +7,6 @@ settings gives their size, and nothing is read.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from anmi_ray.pipeline.stages import FIRST, stages_of
 from anmi_ray.planning.prices import Prices
 from anmi_ray.runtime.costs import BEGUN, COMPARED, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
-from anmi_ray.stages import judge, refine
+from anmi_ray.stages import refine
 from anmi_ray.stages.ingest import TRAIN_QUERIES
 from anmi_ray.store import Store, runs
 
@@ -85,8 +84,6 @@ def plan(experiment: Experiment, offline: bool = False) -> Generator[str | Table
         states = {name: (state, why) for name, state, why in changes(experiment, resolved)}
     yield _table(found, states)
     yield from calls.lines
-    if experiment.ensemble and experiment.refines is None:
-        yield _saved(experiment, calls.pairs[judge.STAGE.group])
     to_do = [cost for name, cost in found.items() if states[name][0] != "complete"]
     yield f"to do: {_total(to_do)}; {sent(experiment)}"
     problems = _problems(experiment, resolved, store, collection, offline)
@@ -125,10 +122,7 @@ def costs(
 
 
 class _Calls:
-    """Costs of calls to language models, stage after stage.
-
-    pairs: by group of settings, the pairs that the panel is asked about.
-    """
+    """Costs of calls to language models, stage after stage."""
 
     def __init__(self, experiment: Experiment, resolved: Mapping[str, Resolved], store: Store) -> None:
         self._experiment = experiment
@@ -137,12 +131,9 @@ class _Calls:
         # by group of settings and whether about single documents: prompts are as long in each round
         self._known: dict[tuple[str, bool], list[CallCost]] = {}
         self._all_rounds: dict[tuple[str, bool], list[CallCost]] = {}
-        self.pairs: Counter[str] = Counter()
 
     def __call__(self, stage: Stage, pairs: int) -> list[CallCost]:
         kind, prices = (stage.group, stage.direct), Prices(self._experiment, stage)
-        if not stage.direct:
-            self.pairs[stage.group] += pairs
         reads = stage.reads if self._resolved else {}
         made = {role: self._resolved[name].artifact(self._store) for role, name in reads.items()}
         if BEGUN in stage.reads:
@@ -227,15 +218,6 @@ def _servers(*panels: JudgeConfig | None) -> list[EndpointConfig]:
     """Return the servers of the panels' judges."""
     judges = [kinds.of(judge) for panel in panels if panel is not None for judge in panel.judges]
     return [judge.server for judge in judges if judge.server is not None]
-
-
-def _saved(experiment: Experiment, pairs: int) -> str:
-    """Describe the share of an ensemble's judgments that distilling saves; pairs: those of the run."""
-    few = experiment.distill.sample.pairs
-    judges = len(experiment.distill.judge.judges)
-    share = f"{1 - few / pairs:.1%} of its judgments are saved" if few < pairs else "none of its judgments is saved"
-    asked = f"about {few:,} pairs ({2 * few * judges:,} judgments), not about all {pairs:,}"
-    return f"the ensemble (distill.judge) is asked {asked}: {share}"
 
 
 def _given(experiment: Experiment) -> CollectionCounts:

@@ -65,14 +65,6 @@ class QueryCandidate:
         return f"{self.kind}-{identity.digest('made query', self.kind, self.source, *later).hex()[:16]}"
 
 
-@dataclass(frozen=True)
-class LeftOutQuery:
-    """A rejected candidate and the reason."""
-
-    candidate: QueryCandidate
-    reason: str
-
-
 def kept_until_counted(offers: Iterable[Offer]) -> list[Offer]:
     """Keep, per kind, the offers that may still turn out best once document frequencies are known."""
     by_kind = defaultdict[str, list[Offer]](list)
@@ -153,8 +145,10 @@ def near_duplicates(candidates: Sequence[QueryCandidate]) -> set[QueryCandidate]
     return duplicates
 
 
-def balanced(candidates: Iterable[QueryCandidate], number: int) -> tuple[list[QueryCandidate], list[LeftOutQuery]]:
-    """Choose `number` candidates, balanced over kinds and at most two per document; also return the rest.
+def balanced(
+    candidates: Iterable[QueryCandidate], number: int
+) -> tuple[list[QueryCandidate], dict[QueryCandidate, str]]:
+    """Choose `number` candidates, balanced over kinds and at most two per document; also return the rest, with reasons.
 
     The kinds take turns, each with its next candidate in order, until there are enough.
     """
@@ -162,14 +156,13 @@ def balanced(candidates: Iterable[QueryCandidate], number: int) -> tuple[list[Qu
     for candidate in sorted(candidates, key=lambda candidate: candidate.order, reverse=True):
         queues[candidate.kind].append(candidate)
     chosen: list[QueryCandidate] = []
-    rest: list[LeftOutQuery] = []
+    rest: dict[QueryCandidate, str] = {}
     per_document = Counter[bytes]()
     while len(chosen) < number and any(queues.values()):
         for queue in queues.values():
             while queue and per_document[queue[-1].doc_id] == PER_DOCUMENT:
-                rest.append(LeftOutQuery(queue.pop(), CROWDED))
+                rest[queue.pop()] = CROWDED
             if queue and len(chosen) < number:
                 chosen.append(queue.pop())
                 per_document[chosen[-1].doc_id] += 1
-    rest += [LeftOutQuery(candidate, SPARE) for queue in queues.values() for candidate in queue]
-    return chosen, rest
+    return chosen, rest | {candidate: SPARE for queue in queues.values() for candidate in queue}

@@ -223,7 +223,7 @@ class _State:
 
 def _first_state(sample: _Sample) -> _State:
     config = sample.config
-    width = 0.0 if config.ties == "half" else _FIRST_WIDTH if config.tie_width == "fitted" else config.tie_width
+    width = 0.0 if config.ties == "half" else _FIRST_WIDTH
     return _State(
         shape=_first_shape(config),
         dispersion=1.0 if isinstance(config.dispersion, str) else config.dispersion,
@@ -289,7 +289,7 @@ def _fit_prior(sample: _Sample, state: _State, free: Free) -> tuple[_State, floa
 def _fit_tie_width(sample: _Sample, state: _State) -> tuple[_State, bool]:
     """Fit the tie width by marginal likelihood, and say whether it is what it was."""
     games = sample.games
-    if sample.config.ties == "half" or sample.config.tie_width != "fitted":
+    if sample.config.ties == "half":
         return state, True
     m = games.answers / state.dispersion
     offset = games.offset(state.leaning)

@@ -25,81 +25,23 @@ FORMAT = 1  # version of report.json
 Json = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class TruthSample:
-    """Latent relevance, known from simulated judges, and ratings of whole queries; N documents.
-
-    query: int[N], number of each document's query.
-    truth_elo, rating_elo: float[N] in Elo points, of any mean per query.
-    """
-
-    query: NDArray[np.int64]
-    truth_elo: NDArray[np.float64]
-    rating_elo: NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class GapSample:
-    """Gaps from the anchor in Elo points, by category of the negative.
-
-    gaps: of all rated candidates.
-    bands: name, low, high (None: open), and weight of the negatives in each.
-    spread_elo: mean over queries of the ratings' standard deviation.
-    chosen: gaps of the candidates that became negatives with a positive weight.
-    """
-
-    gaps: Mapping[str, NDArray[np.float64]]
-    bands: Sequence[Json]
-    spread_elo: float | None = None
-    chosen: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class DesignRound:
-    """State of an adaptive design after round `number` (1, 2, ...).
-
-    queries: those with pairs chosen in this round.
-    pairs: mean per query, over rounds 1 to `number`.
-    answers: mean per judge.
-    std_err_elo, top_std_err_elo: mean standard error of all documents and of each query's best, in Elo points.
-    prior_elo: standard deviation of the fit's prior.
-    """
-
-    number: int
-    queries: int
-    pairs: float
-    answers: float
-    std_err_elo: float | None
-    top_std_err_elo: float | None
-    prior_elo: float | None = None
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """Rounds of an adaptive design.
-
-    top: how many documents count as the best of a query.
-    uniform_pairs: pairs per query that a uniform graph would need for the last round's error of the best.
-    """
-
-    rounds: tuple[DesignRound, ...]
-    top: int
-    uniform_pairs: float | None
-
-
-def uniform_pairs(rounds: Sequence[DesignRound]) -> float | None:
+def uniform_pairs(rounds: Sequence[Json]) -> float | None:
     """Extrapolate pairs per query from the first round, whose graph is uniform.
 
-    Answers add to the prior's precision about in proportion to their pairs: 1/error² = 1/prior² + c pairs.
+    rounds: as in `ReportData`. Answers add to the prior's precision about in proportion to their pairs:
+    1/error² = 1/prior² + c pairs.
 
-    >>> uniform_pairs([DesignRound(1, 9, 100.0, 100.0, 180.0, 200.0), DesignRound(2, 9, 150.0, 150.0, 150.0, 100.0)])
+    >>> rounds = [{"pairs": 100.0, "top_std_err_elo": 200.0}, {"pairs": 150.0, "top_std_err_elo": 100.0}]
+    >>> uniform_pairs([{**one, "prior_elo": None} for one in rounds])
     400.0
     """
     before, after = (
-        one.top_std_err_elo**-2 - (one.prior_elo**-2 if one.prior_elo else 0.0) if one.top_std_err_elo else 0.0
+        one["top_std_err_elo"] ** -2 - (one["prior_elo"] ** -2 if one["prior_elo"] else 0.0)
+        if one["top_std_err_elo"]
+        else 0.0
         for one in (rounds[0], rounds[-1])
     )
-    return rounds[0].pairs * after / before if before > 0 and after > 0 else None
+    return rounds[0]["pairs"] * after / before if before > 0 and after > 0 else None
 
 
 @dataclass(frozen=True)
@@ -116,7 +58,13 @@ class ReportData:
     spent: the judges' calls, tokens and dollars, a sentence each.
     distilled: what a distilled judge learned from and saved, its held-out values, and its reliability curve.
     fits, mining: counts and rates (`audits.fit_facts`, `audits.mining_facts`).
+    rounds: of an adaptive design (`stages.report.figures.design_rounds`).
+    truth: latent relevance, known from simulated judges, and ratings of N documents of whole queries: query int[N], its
+        number; truth_elo and rating_elo float[N], in Elo points, of any mean per query.
     example: a train query with some of its candidates, as shown.
+    gaps: from the anchor in Elo points, by category of the negative: gaps of all rated candidates, chosen of those that
+        became negatives with a positive weight; bands (name, low, high, weight; None: open); spread_elo, the mean over
+        queries of the ratings' standard deviation.
     training: rows of the training log.
     stages: stage, seconds, reused, flows (rows_in = rows_out + rejected).
     queries: text, measure before and after, and the top documents of both systems.
@@ -140,11 +88,11 @@ class ReportData:
     panel: Sequence[Json] = ()
     spent: tuple[str, ...] = ()
     distilled: Json | None = None
-    rounds: Rounds | None = None
+    rounds: Json | None = None
     fits: Json | None = None
-    truth: TruthSample | None = None
+    truth: Json | None = None
     example: Json | None = None
-    gaps: GapSample | None = None
+    gaps: Json | None = None
     mining: Json | None = None
     training: Sequence[Mapping[str, float | None]] = ()
     stages: Sequence[Json] = ()
@@ -183,38 +131,37 @@ def extremes(
     return gains, losses
 
 
-def centred(sample: TruthSample) -> TruthSample:
-    """The sample with truth and rating at mean zero in every query."""
-    _, group = np.unique(sample.query, return_inverse=True)
+def centred(sample: Json) -> dict[str, NDArray[np.float64]]:
+    """Truth and rating of the sample, each with mean zero in every query."""
+    _, group = np.unique(sample["query"], return_inverse=True)
     size = np.bincount(group)
-    truth = sample.truth_elo - (np.bincount(group, sample.truth_elo) / size)[group]
-    rating = sample.rating_elo - (np.bincount(group, sample.rating_elo) / size)[group]
-    return TruthSample(sample.query, truth, rating)
+    return {
+        name: sample[name] - (np.bincount(group, sample[name]) / size)[group] for name in ("truth_elo", "rating_elo")
+    }
 
 
-def agreement(sample: TruthSample) -> dict[str, float | None] | None:
+def agreement(sample: Json) -> dict[str, float | None] | None:
     """How well ratings recover the truth; None for an empty sample.
 
     kendall_tau (τ-b), pearson_r: means over queries, without those with a constant side.
     rmse_elo: pooled, in Elo points, after centring both on each query's mean.
     """
-    if not len(sample.query):
+    if not len(sample["query"]):
         return None
     from scipy.stats import kendalltau
 
     middle = centred(sample)
     taus: list[float] = []
     pearsons: list[float] = []
-    queries = np.unique(sample.query)
+    queries = np.unique(sample["query"])
     for query in queries:
-        rows = sample.query == query
-        truth = middle.truth_elo[rows]
-        rating = middle.rating_elo[rows]
+        rows = sample["query"] == query
+        truth, rating = middle["truth_elo"][rows], middle["rating_elo"][rows]
         if np.ptp(truth) > 0 and np.ptp(rating) > 0:
             tau: Any = kendalltau(truth, rating)  # untyped in scipy
             taus.append(float(tau.statistic))
             pearsons.append(float(truth @ rating / math.sqrt(float((truth @ truth) * (rating @ rating)))))
-    error = middle.rating_elo - middle.truth_elo
+    error = middle["rating_elo"] - middle["truth_elo"]
     return {
         "queries": len(queries),
         "documents": len(error),

@@ -14,7 +14,6 @@ from anmi_ray.evaluation.measures import depth_of
 from anmi_ray.evaluation.replicates import queries_needed, smallest_difference
 from anmi_ray.evaluation.significance import SystemComparison, by_system
 from anmi_ray.reports.data import (
-    GapSample,
     Json,
     ReportData,
     agreement,
@@ -150,14 +149,13 @@ def _figures(data: ReportData, rows: Mapping[str, Sequence[SystemComparison]]) -
         best = (data.fusion.chosen[0], data.fusion.value)
         curve = charts.Curve("dev", data.fusion.curve())
         drawn["fusion"] = charts.lines([curve], "weight of the reranked score", f"dev {data.fusion.measure}", ring=best)
-    if data.truth is not None and len(data.truth.query):
+    if data.truth is not None and len(data.truth["query"]):
         middle = centred(data.truth)
-        drawn["truth"] = charts.scatter(
-            middle.truth_elo, middle.rating_elo, "true relevance (Elo, query mean 0)", "rating (Elo, query mean 0)"
-        )
-    if data.gaps is not None and any(len(values) for values in data.gaps.gaps.values()):
-        bands = [(band["name"], band["low"], band["high"]) for band in data.gaps.bands]
-        drawn["gaps"] = charts.histogram(data.gaps.gaps, data.gaps.chosen, bands, "gap below the anchor (Elo)")
+        axes = "true relevance (Elo, query mean 0)", "rating (Elo, query mean 0)"
+        drawn["truth"] = charts.scatter(middle["truth_elo"], middle["rating_elo"], *axes)
+    if data.gaps is not None and any(len(values) for values in data.gaps["gaps"].values()):
+        bands = [(band["name"], band["low"], band["high"]) for band in data.gaps["bands"]]
+        drawn["gaps"] = charts.histogram(data.gaps["gaps"], data.gaps["chosen"], bands, "gap below the anchor (Elo)")
     if data.relevance is not None:
         curves = {"dev, out of fold": data.relevance.dev.curve}
         if data.relevance.test is not None:
@@ -191,21 +189,22 @@ def _strips(example: Json, level: float) -> list[dict[str, float | None]]:
     return [{key: None if at is None else (at - low + margin) / scale for key, at in d.items()} for d in points]
 
 
-def _categories(sample: GapSample) -> list[dict[str, Any]]:
+def _categories(sample: Json) -> list[dict[str, Any]]:
     """Rows of the table next to the gap histogram: category, band, weight, documents, share, median gap."""
-    total = sum(len(values) for values in sample.gaps.values())
-    bands = {band["name"]: band for band in sample.bands}
-    names = sorted(sample.gaps, key=lambda n: (list(bands).index(n) if n in bands else len(bands), n))
+    gaps, chosen = sample["gaps"], sample["chosen"]
+    total = sum(map(len, gaps.values()))
+    bands = {band["name"]: band for band in sample["bands"]}
+    names = sorted(gaps, key=lambda n: (list(bands).index(n) if n in bands else len(bands), n))
     return [
         {
             "name": name,
             "colour": category_colour(name),
             "band": _band(bands[name]["low"], bands[name]["high"]) if name in bands else "",
             "weight": bands[name]["weight"] if name in bands else None,
-            "documents": len(sample.gaps[name]),
-            "chosen": len(sample.chosen.get(name, ())),
-            "share": len(sample.gaps[name]) / total if total else 0.0,
-            "median": float(np.median(sample.gaps[name])) if len(sample.gaps[name]) else None,
+            "documents": len(gaps[name]),
+            "chosen": len(chosen.get(name, ())),
+            "share": len(gaps[name]) / total if total else 0.0,
+            "median": float(np.median(gaps[name])) if len(gaps[name]) else None,
         }
         for name in names
     ]

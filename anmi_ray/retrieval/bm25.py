@@ -73,8 +73,8 @@ class Counts:
         documents, width = self.count_NV.get_shape()
         frequency_V = np.bincount(self.count_NV.indices, minlength=width).tolist()
         of_word = zip(self.vocabulary, frequency_V, strict=True)
-        held = dict(of_word) if words is None else {word: count for word, count in of_word if word in words}
-        return Statistics(documents, int(self.count_NV.sum()), held)
+        frequency = dict(of_word) if words is None else {word: count for word, count in of_word if word in words}
+        return Statistics(documents, int(self.count_NV.sum()), frequency)
 
 
 class Bm25Index:
@@ -108,11 +108,11 @@ class Bm25Index:
         """
         k1 = self._config.k1
         b = self._config.b
-        known = self.statistics
+        statistics = self.statistics
         counts = self._count_NV.tocoo()
         length_N = np.asarray(self._count_NV.sum(axis=1)).ravel()
-        mean = max(known.mean_length, 1e-9)
-        idf_V = known.idf(self._vocabulary)
+        mean = max(statistics.mean_length, 1e-9)
+        idf_V = statistics.idf(self._vocabulary)
         norm = k1 * (1 - b + b * length_N[counts.row] / mean)
         weight = idf_V[counts.col] * counts.data / (counts.data + norm)
         return sparse.csr_matrix((weight, (counts.col, counts.row)), shape=(len(self._vocabulary), self._documents))
@@ -120,8 +120,8 @@ class Bm25Index:
     def _count_known(self, queries: Sequence[str]) -> sparse.csr_matrix:
         rows, words, vocabulary = _tokenise(queries, self._config, self._stem)
         at = {word: place for place, word in enumerate(self._vocabulary)}
-        known = np.array([at.get(word, -1) for word in vocabulary], dtype=np.int64)
-        column = known[words]
+        column_of = np.array([at.get(word, -1) for word in vocabulary], dtype=np.int64)
+        column = column_of[words]
         inside = column >= 0
         shape = (len(queries), len(self._vocabulary))
         return sparse.csr_matrix((np.ones(int(inside.sum())), (rows[inside], column[inside])), shape=shape)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.retrieve import HnswIndex, IvfPqIndex
 from anmi_ray.core import identity
-from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.errors import DataError
 from anmi_ray.retrieval.fusion import Hits, empty, top
 
 _MARGIN = 32  # additional documents proposed, to resolve ties and rounding
@@ -25,7 +25,10 @@ _BLOCK = 1024  # queries searched at once
 _ROWS = 1024  # pairs rescored at once: within the cache
 _PROPOSED = 4  # documents that an approximate index proposes per wanted one
 _SAMPLE = 65_536  # vectors of a shard from which lists and codes are learned
+_LINKS = 32  # neighbors of a vector in a graph: the authors' M for many dimensions
 _BUILD_EFFORT = 200  # candidates considered for a vector's neighbors
+_SEARCH_EFFORT = 128  # candidates kept while searching a graph, at least
+_CODE_BYTES = 48  # bytes of a compressed vector, or the largest divisor of its dimension below
 _CODES = 256  # values of a byte of a code
 _POINTS = 39  # vectors that k-means needs per center: FAISS warns below that
 FEWEST = _CODES * _POINTS
@@ -52,9 +55,9 @@ class ExactIndex:
         faiss.omp_set_num_threads(self._threads)
         for start in range(0, queries, _BLOCK):
             block = np.ascontiguousarray(query_Qd[start : start + _BLOCK])
-            found = self._index.search(block, proposed)[1]  # pyright: ignore[reportCallIssue]
+            neighbors = self._index.search(block, proposed)[1]  # pyright: ignore[reportCallIssue]
             rows = slice(start, start + len(block))
-            index[rows], score[rows], exact = _rescored(block, self._doc_Nd, found, depth)
+            index[rows], score[rows], exact = _rescored(block, self._doc_Nd, neighbors, depth)
             if proposed < documents:
                 # If the last proposed document might tie with the last wanted one, others might too: compare all.
                 worst = exact.min(axis=1)
@@ -82,8 +85,8 @@ class Approximate:
         except RuntimeError as error:
             raise DataError(f"damaged index: {str(error).splitlines()[0]}", str(path), remedy) from error
         if (index.ntotal, index.d) != doc_Nd.shape:
-            held = f"an index of {index.ntotal} vectors of {index.d} dimensions, but there are {len(doc_Nd)} of "
-            raise DataError(f"{held}{doc_Nd.shape[1]}", str(path), remedy)
+            actual = f"an index of {index.ntotal} vectors of {index.d} dimensions, but there are {len(doc_Nd)} of "
+            raise DataError(f"{actual}{doc_Nd.shape[1]}", str(path), remedy)
         self._index = index
 
     def search(self, query_Qd: NDArray[np.float32], depth: int) -> Hits:
@@ -97,37 +100,34 @@ class Approximate:
         if isinstance(self._config, IvfPqIndex):
             self._index.nprobe = min(self._config.probes, self._index.nlist)
         else:
-            self._index.hnsw.efSearch = max(self._config.search_effort, proposed)
+            self._index.hnsw.efSearch = max(_SEARCH_EFFORT, proposed)
         faiss.omp_set_num_threads(self._threads)
         for start in range(0, queries, _BLOCK):
             block = np.ascontiguousarray(query_Qd[start : start + _BLOCK])
-            found = self._index.search(block, proposed)[1]
+            neighbors = self._index.search(block, proposed)[1]
             rows = slice(start, start + len(block))
-            index[rows], score[rows], _ = _rescored(block, self._doc_Nd, found, depth)
+            index[rows], score[rows], _ = _rescored(block, self._doc_Nd, neighbors, depth)
         return index, score
 
 
 def built_by(config: IvfPqIndex | HnswIndex) -> dict[str, Any]:
     """Return the settings that determine an index; the others only affect searching."""
     if isinstance(config, IvfPqIndex):
-        return {"kind": config.kind, "lists": None, "code_bytes": config.code_bytes, "sample": _SAMPLE}
-    return {"kind": config.kind, "links": config.links, "build_effort": _BUILD_EFFORT}
+        return {"kind": config.kind, "lists": None, "code_bytes": _CODE_BYTES, "sample": _SAMPLE}
+    return {"kind": config.kind, "links": _LINKS, "build_effort": _BUILD_EFFORT}
 
 
 def build(path: Path, doc_Nd: NDArray[np.float32], config: IvfPqIndex | HnswIndex, seed: int) -> None:
-    """Write an approximate index of the vectors, with one thread, since a graph's links depend on the threads' order.
-
-    Raises ConfigError if the codes do not divide a vector.
-    """
+    """Write an approximate index, with one thread, since a graph's links depend on the order of threads."""
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     try:
         doc_Nd = np.ascontiguousarray(doc_Nd)
         index: Any
         if isinstance(config, IvfPqIndex):
-            index = _ivfpq(doc_Nd, config, seed)
+            index = _ivfpq(doc_Nd, seed)
         else:
-            index = faiss.IndexHNSWFlat(doc_Nd.shape[1], config.links, faiss.METRIC_INNER_PRODUCT)
+            index = faiss.IndexHNSWFlat(doc_Nd.shape[1], _LINKS, faiss.METRIC_INNER_PRODUCT)
             index.hnsw.efConstruction = _BUILD_EFFORT
         index.add(doc_Nd)
         faiss.write_index(index, str(path))
@@ -135,18 +135,12 @@ def build(path: Path, doc_Nd: NDArray[np.float32], config: IvfPqIndex | HnswInde
         faiss.omp_set_num_threads(threads)
 
 
-def _ivfpq(doc_Nd: NDArray[np.float32], config: IvfPqIndex, seed: int) -> Any:
+def _ivfpq(doc_Nd: NDArray[np.float32], seed: int) -> Any:
     documents, dimensions = doc_Nd.shape
-    if dimensions % config.code_bytes:
-        fitting = [size for size in range(1, dimensions + 1) if dimensions % size == 0 and size <= 128]
-        raise ConfigError(
-            f"{config.code_bytes} bytes do not divide a vector of {dimensions} dimensions",
-            "retrieve.dense.index.code_bytes",
-            f"use one of {', '.join(map(str, fitting))}",
-        )
+    code_bytes = next(size for size in range(_CODE_BYTES, 0, -1) if dimensions % size == 0)
     lists = max(1, min(round(4 * documents**0.5), documents // _POINTS))
     coarse = faiss.IndexFlatIP(dimensions)
-    index: Any = faiss.IndexIVFPQ(coarse, dimensions, lists, config.code_bytes, 8, faiss.METRIC_INNER_PRODUCT)
+    index: Any = faiss.IndexIVFPQ(coarse, dimensions, lists, code_bytes, 8, faiss.METRIC_INNER_PRODUCT)
     index.cp.seed = index.pq.cp.seed = seed % 2**31
     sample = identity.rng("index sample", seed).permutation(documents)[:_SAMPLE]
     index.train(doc_Nd[np.sort(sample)])

@@ -49,9 +49,9 @@ def weighted_scores(
     total = np.zeros(len(query_N))
     queries = int(query_N.max()) + 1 if len(query_N) else 0
     for rank_N, score_N, weight in zip(rank_RN, score_RN, weight_R, strict=True):
-        found = rank_N > 0
-        of = query_N[found]
-        score = score_N[found]
+        ranked = rank_N > 0
+        of = query_N[ranked]
+        score = score_N[ranked]
         low_Q = np.full(queries, np.inf)
         high_Q = np.full(queries, -np.inf)
         np.minimum.at(low_Q, of, score)
@@ -61,7 +61,7 @@ def weighted_scores(
         high_Q = np.where(flat_Q, 1.0, high_Q)
         width_Q = np.where(flat_Q, 1.0, high_Q - low_Q)
         scaled_N = np.zeros(len(query_N))
-        scaled_N[found] = np.where(flat_Q[of], 1.0, (score - low_Q[of]) / width_Q[of])
+        scaled_N[ranked] = np.where(flat_Q[of], 1.0, (score - low_Q[of]) / width_Q[of])
         total += weight * scaled_N
     return total
 

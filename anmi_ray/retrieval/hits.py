@@ -42,9 +42,9 @@ def full_texts(documents: pa.Table) -> list[str]:
     return [f"{title} {text}".strip() for title, text in columns]
 
 
-def texts_of(documents: pa.Table, wanted: pa.Array) -> pa.Table:
+def texts_of(documents: pa.Table, doc_ids: pa.Array) -> pa.Table:
     """Return the Text table of the wanted documents of a shard (Document table), in order of doc_id."""
-    table = documents.filter(pc.is_in(documents["doc_id"], value_set=wanted)).sort_by("doc_id")
+    table = documents.filter(pc.is_in(documents["doc_id"], value_set=doc_ids)).sort_by("doc_id")
     titles = table["title"].to_pylist()
     texts = table["text"].to_pylist()
     hashes = [identity.text_hash(title, text) for title, text in zip(titles, texts, strict=True)]

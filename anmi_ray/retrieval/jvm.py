@@ -75,12 +75,12 @@ def installed() -> list[Jdk]:
 
 def usable() -> Jdk:
     """Return the installation in JAVA_HOME. Raises ConfigError if Lucene cannot run in it."""
-    found = installed()
-    if found and found[0].fault is None:
-        return found[0]
+    jdks = installed()
+    if jdks and jdks[0].fault is None:
+        return jdks[0]
     raise ConfigError(
         f"the lucene retriever: expected a JDK of {OLDEST} or newer in JAVA_HOME, got "
-        f"{found[0] if found else 'no JAVA_HOME'}",
+        f"{jdks[0] if jdks else 'no JAVA_HOME'}",
         "retrieve.retrievers",
         f"install one (Debian: apt-get install openjdk-{OLDEST}-jre-headless) and set JAVA_HOME to its folder (as "
         f"/usr/lib/jvm/java-{OLDEST}-openjdk-amd64), or leave lucene out",
@@ -136,8 +136,8 @@ def storage_errors(folder: Path, remedy: str) -> Iterator[None]:
         name = str(getattr(error, "classname", None) or "")
         if not name.startswith(_STORAGE):
             raise
-        said = getattr(error, "innermessage", None) or name
-        raise StoreError(f"Lucene: {name.rpartition('.')[2]}: {said}", str(folder), remedy) from None
+        message = getattr(error, "innermessage", None) or name
+        raise StoreError(f"Lucene: {name.rpartition('.')[2]}: {message}", str(folder), remedy) from None
 
 
 def _classes() -> Path:
@@ -149,7 +149,7 @@ def _classes() -> Path:
             raise ConfigError(f"the lucene retriever needs {package}, which is not installed", place, remedy)
     spec = find_spec("pyserini")
     homes = [Path(home) for home in (spec.submodule_search_locations or ())] if spec else []
-    found = sorted(path for home in homes for path in (home / "resources" / "jars").glob("anserini-*-fatjar.jar"))
-    if not found:
+    jars = sorted(path for home in homes for path in (home / "resources" / "jars").glob("anserini-*-fatjar.jar"))
+    if not jars:
         raise ConfigError(f"pyserini in {', '.join(map(str, homes))} has no anserini-*-fatjar.jar", place, remedy)
-    return found[-1]
+    return jars[-1]

@@ -57,13 +57,13 @@ class KnownItems:
 
         `chosen`: the variant of a document to search; other documents are searched unchanged.
         """
-        wanted = bm25.words(queries, self._config)
+        words = bm25.words(queries, self._config)
         shards = range(len(self._keys))
-        known = Statistics.merged(self._counts(shard, chosen).statistics(wanted) for shard in shards)
+        statistics = Statistics.merged(self._counts(shard, chosen).statistics(words) for shard in shards)
         score_QK = np.full((len(queries), depth), -np.inf)
         key_QK = np.full((len(queries), depth), _NONE)
         for shard in shards:
-            index = bm25.Bm25Index(self._counts(shard, chosen), self._config, known)
+            index = bm25.Bm25Index(self._counts(shard, chosen), self._config, statistics)
             place_QK, found_QK = index.search(queries, depth)
             inside = place_QK >= 0
             score_QK = np.concatenate([score_QK, np.where(inside, found_QK, -np.inf)], axis=1)

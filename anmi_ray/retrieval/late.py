@@ -65,8 +65,8 @@ def pool(shards: Iterable[pa.Table], queries: pa.Table, config: RetrieveConfig) 
     before = config.model_copy(update={"retrievers": config.searchers, "random_negatives": 0})
     hits, count = gather(shards, queries, before, 0)
     rank_N = rank_retrievers(hits, queries, config.searchers, config.depth).rank
-    found = hits.filter(pa.array(np.logical_or.reduce([rank > 0 for rank in rank_N.values()])))
-    return [pairs.select(_KEY) for pairs in by_shard(found, count)]
+    ranked = hits.filter(pa.array(np.logical_or.reduce([rank > 0 for rank in rank_N.values()])))
+    return [pairs.select(_KEY) for pairs in by_shard(ranked, count)]
 
 
 def rescore(documents: pa.Table, queries: pa.Table, pairs: pa.Table, encoder: TokenVectors) -> pa.Table:
@@ -80,12 +80,12 @@ def rescore(documents: pa.Table, queries: pa.Table, pairs: pa.Table, encoder: To
     order = np.lexsort((query_N, doc_N))
     score_N = np.zeros(len(order))
     with _on_disk(queries["text"], np.unique(query_N), encoder) as query_vectors:
-        wanted, begin = np.unique(doc_N[order], return_index=True)
+        doc_rows, begin = np.unique(doc_N[order], return_index=True)
         end = np.append(begin[1:], len(order))
         size = max(1, _TOKENS // encoder.limits["document"])
-        for start in range(0, len(wanted), size):
+        for start in range(0, len(doc_rows), size):
             rows = slice(start, start + size)
-            vectors = encoder.encode(full_texts(documents.take(wanted[rows])), "document")
+            vectors = encoder.encode(full_texts(documents.take(doc_rows[rows])), "document")
             for doc_Ud, first, last in zip(vectors, begin[rows], end[rows], strict=True):
                 for pair in order[first:last]:
                     score_N[pair] = maxsim(query_vectors[int(query_N[pair])], doc_Ud)

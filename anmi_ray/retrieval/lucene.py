@@ -108,10 +108,10 @@ class LuceneIndex:
     def statistics(self, words: Collection[str]) -> Statistics:
         """Return these documents' own statistics of `words`; Lucene counts documents with at least one word."""
         term = java("org.apache.lucene.index.Term")
-        held = ((word, int(self._reader.docFreq(term(_FIELD, word)))) for word in words)
+        counts = ((word, int(self._reader.docFreq(term(_FIELD, word)))) for word in words)
         documents = self._reader.getDocCount(_FIELD)
         length = self._reader.getSumTotalTermFreq(_FIELD)
-        return Statistics(int(documents), int(length), {word: count for word, count in held if count})
+        return Statistics(int(documents), int(length), {word: count for word, count in counts if count})
 
     def search(self, queries: Sequence[str], depth: int, threads: int = 1) -> Hits:
         """Return the `depth` best documents per query that share a word with it.
@@ -124,29 +124,30 @@ class LuceneIndex:
             return index, score
         boosted = None if self._whole is None else [self._boosted_query(_text(query)) for query in queries]
 
-        def block(rows: range) -> None:
-            for row in rows:
+        def block(start: int) -> None:
+            for row in range(start, min(start + _BLOCK, len(queries))):
                 text = _text(queries[row])
-                asked = self._queries.buildQuery(_FIELD, self._analyzer, text) if boosted is None else boosted[row]
-                if asked is None:
+                query = self._queries.buildQuery(_FIELD, self._analyzer, text) if boosted is None else boosted[row]
+                if query is None:
                     continue
-                documents, scores = self._search(asked, depth)
-                found = int(np.count_nonzero(scores > 0))
-                index[row, :found] = documents[:found]
-                score[row, :found] = scores[:found]
+                documents, scores = self._search(query, depth)
+                count = int(np.count_nonzero(scores > 0))
+                index[row, :count] = documents[:count]
+                score[row, :count] = scores[:count]
 
-        def detached(rows: range) -> None:
+        def detached(start: int) -> None:
             try:
-                block(rows)  # a separate frame: releasing a reference to a Java object attaches the thread again
+                block(start)  # a separate frame: releasing a reference to a Java object attaches the thread again
             finally:
                 jvm.start().detach()  # Java must not know a thread that has ended: it would read its stack
 
-        every = range(len(queries))
+        starts = range(0, len(queries), _BLOCK)
         if threads == 1:
-            block(every)
+            for start in starts:
+                block(start)
         else:
             with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(detached, (every[start : start + _BLOCK] for start in every[::_BLOCK])))
+                list(pool.map(detached, starts))
         return index, score
 
     def close(self) -> None:
@@ -162,22 +163,22 @@ class LuceneIndex:
         """
         assert self._whole is not None
         assert self._boosted is not None
-        asked = Counter(_analysed(self._analyzer, self._json, query))
-        if new := [word for word in asked if word not in self._boosts]:
+        counts = Counter(_analysed(self._analyzer, self._json, query))
+        if new := [word for word in counts if word not in self._boosts]:
             own = self.statistics(new)
             here = [word in own.document_frequency for word in new]
             self._boosts.update(zip(new, np.where(here, self._whole.idf(new) / own.idf(new), 0.0), strict=True))
-        parts = [f"{_escaped(word)}^{count * self._boosts[word]:.15f}" for word, count in asked.items()
+        parts = [f"{_escaped(word)}^{count * self._boosts[word]:.15f}" for word, count in counts.items()
                  if self._boosts[word]]  # fmt: skip
         return self._boosted.parse(" ".join(parts)) if parts else None
 
-    def _search(self, asked: Any, depth: int) -> tuple[list[int], np.ndarray[tuple[int], np.dtype[np.float32]]]:
+    def _search(self, query: Any, depth: int) -> tuple[list[int], np.ndarray[tuple[int], np.dtype[np.float32]]]:
         """Return documents and float32 scores of one of Lucene's queries, best first.
 
         All threads share the objects whose methods are called here: pyjnius stores a method's object in the class, so
         two threads calling it on two objects would interfere.
         """
-        hits = json.loads(self._json.writeValueAsString(self._searcher.search(asked, depth)))["scoreDocs"]
+        hits = json.loads(self._json.writeValueAsString(self._searcher.search(query, depth)))["scoreDocs"]
         return [hit["doc"] for hit in hits], np.array([hit["score"] for hit in hits], dtype=np.float32)
 
     def _verify(self, folder: Path) -> None:
@@ -188,10 +189,10 @@ class LuceneIndex:
         if self._reader.numDocs() != self._documents or self._reader.maxDoc() != self._documents:
             message = f"a Lucene index of {self._reader.numDocs()} documents, not of {self._documents}"
             raise StoreError(message, str(folder), _REBUILD)
-        made = self._reader.getIndexCommit().getUserData().get("analyzer")
-        wanted = _described(self._config).get("analyzer")
-        if made != wanted:
-            raise StoreError(f"a Lucene index with analyzer {made}, not {wanted}", str(folder), _REBUILD)
+        actual = self._reader.getIndexCommit().getUserData().get("analyzer")
+        expected = _described(self._config).get("analyzer")
+        if actual != expected:
+            raise StoreError(f"a Lucene index with analyzer {actual}, not {expected}", str(folder), _REBUILD)
 
 
 def _directory(folder: Path) -> Any:
@@ -223,12 +224,12 @@ def _analyzer(config: LuceneConfig) -> Any:
         english = java("io.anserini.analysis.DefaultEnglishAnalyzer")
         return english.fromArguments(config.stemmer or "none", not config.stopwords, None)
     analyzers = java("io.anserini.analysis.AnalyzerMap")
-    known = sorted([*analyzers.analyzerMap.keySet().toArray(), "en"])
-    if config.language not in known:
+    languages = sorted([*analyzers.analyzerMap.keySet().toArray(), "en"])
+    if config.language not in languages:
         raise ConfigError(
             f"Lucene has no analyzer of the language {config.language!r}",
             "retrieve.lucene.language",
-            f"use one of {', '.join(known)}",
+            f"use one of {', '.join(languages)}",
         )
     return analyzers.getLanguageSpecificAnalyzer(config.language)
 
@@ -241,7 +242,8 @@ def _mapper() -> Any:
 def _analysed(analyzer: Any, mapper: Any, text: str) -> list[str]:
     """Return the words of a text, in order, with repetitions."""
     analysed = java("io.anserini.analysis.AnalyzerUtils").analyze(analyzer, text)
-    return json.loads(mapper.writeValueAsString(analysed))
+    words: list[str] = json.loads(mapper.writeValueAsString(analysed))
+    return words
 
 
 def _parser() -> Any:

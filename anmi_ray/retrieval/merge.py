@@ -82,9 +82,9 @@ def merge_bucket(
     compared_Q = compared(queries, qrels, rates_dev)
     chosen = candidates(ranked, compared_Q, config, seed)
     needed = pc.unique(pa.chunked_array([*runs["doc_id"].chunks, *chosen["doc_id"].chunks], type=identity.ID))
-    wanted = _wanted(hits["doc_id"], shard_H, count, needed)
+    doc_ids = _wanted(hits["doc_id"], shard_H, count, needed)
     answered = {name: len(np.unique(ranked.query[rank_N > 0])) for name, rank_N in ranked.rank.items()}
-    return Merged(runs, chosen, wanted, _rejects(hits, queries, qrels, compared_Q, chosen), answered)
+    return Merged(runs, chosen, doc_ids, _rejects(hits, queries, qrels, compared_Q, chosen), answered)
 
 
 def compared(queries: pa.Table, qrels: pa.Table, rates_dev: bool) -> NDArray[np.bool_]:
@@ -106,8 +106,8 @@ def gather(shards: Iterable[pa.Table], queries: pa.Table, config: RetrieveConfig
     kept = [pa.schema([*HITS.schema, SHARD]).empty_table()]
     limit = _MANY
     count = 0
-    for number, found in enumerate(shards):
-        kept.append(found.append_column(SHARD, pa.array(np.full(found.num_rows, number, dtype=np.int32))))
+    for number, hits in enumerate(shards):
+        kept.append(hits.append_column(SHARD, pa.array(np.full(hits.num_rows, number, dtype=np.int32))))
         if sum(table.num_rows for table in kept) > limit:
             kept = [surviving(pa.concat_tables(kept), queries, config, seed)]
             limit = max(_MANY, 2 * kept[0].num_rows)
@@ -176,10 +176,10 @@ def rank_retrievers(hits: pa.Table, queries: pa.Table, retrievers: Sequence[str]
     scores = {}
     for name in retrievers:
         column = hits[f"{name}_score"]
-        found = pc.is_valid(column).to_numpy(zero_copy_only=False)
+        has_score = pc.is_valid(column).to_numpy(zero_copy_only=False)
         scores[name] = pc.fill_null(column, 0.0).to_numpy()
-        rank = np.zeros(len(found), dtype=np.int64)
-        rank[found] = ranks(row_N[found], scores[name][found], doc_N16[found])
+        rank = np.zeros(len(has_score), dtype=np.int64)
+        rank[has_score] = ranks(row_N[has_score], scores[name][has_score], doc_N16[has_score])
         rank_N[name] = np.where(rank <= depth, rank, 0)
     return Places(row_N, doc_N16, rank_N, scores)
 
@@ -191,7 +191,7 @@ def fuse(
     rule = config.fusion
     weight_R = np.array([rule.weights.get(name, 1.0) for name in config.retrievers])
     if rule.rule == "rrf":
-        return rrf(rank_RN, rule.k, weight_R)
+        return rrf(rank_RN, weight_R=weight_R)
     return weighted_scores(query_N, rank_RN, score_RN, weight_R)
 
 
@@ -216,9 +216,9 @@ def _rejects(
     relevant = qrels.filter(pc.greater_equal(qrels["grade"], 1))
     row = pc.index_in(relevant["query_id"], value_set=ids)
     mine = pc.fill_null(pc.take(pa.array(compared_Q), row), False)
-    wanted = relevant.filter(mine).select(["query_id", "doc_id"])
-    held = hits.filter(hits["is_positive"]).select(["query_id", "doc_id"])
-    lost = wanted.join(held, ["query_id", "doc_id"], join_type="left anti")
+    positives = relevant.filter(mine).select(["query_id", "doc_id"])
+    in_hits = hits.filter(hits["is_positive"]).select(["query_id", "doc_id"])
+    lost = positives.join(in_hits, ["query_id", "doc_id"], join_type="left anti")
     name_of = dict(zip(ids.to_pylist(), names, strict=True))
     for query, doc in zip(lost["query_id"].to_pylist(), lost["doc_id"].to_pylist(), strict=True):
         rows.append((f"qrels {name_of[query]}", doc.hex(), "positive not in the corpus", ""))

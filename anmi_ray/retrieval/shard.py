@@ -66,7 +66,7 @@ class ShardRetrievers:
         encoder: DocumentEncoder,
         threads: int = 1,
         shelf: Shelf | None = None,
-        known: Mapping[str, Statistics] | None = None,
+        statistics_of: Mapping[str, Statistics] | None = None,
     ) -> None:
         texts = full_texts(documents)
         self._config = config
@@ -80,9 +80,9 @@ class ShardRetrievers:
         self.vectors: NDArray[np.float32] | None = None
         if "bm25" in config.retrievers:
             counts = _counts(texts, config.bm25, shelf)
-            self._bm25 = bm25.Bm25Index(counts, config.bm25, (known or {}).get("bm25"))
+            self._bm25 = bm25.Bm25Index(counts, config.bm25, (statistics_of or {}).get("bm25"))
         if "lucene" in config.retrievers:
-            opened = _lucene_index(texts, config.lucene, shelf, (known or {}).get("lucene"))
+            opened = _lucene_index(texts, config.lucene, shelf, (statistics_of or {}).get("lucene"))
             self._lucene = self._open.enter_context(closing(opened))
         if "dense" in config.retrievers:
             prompt = config.dense.document_prompt
@@ -131,8 +131,8 @@ class ShardRetrievers:
 
     def hits(self, queries: pa.Table, query_Qd: NDArray[np.float32], names: Collection[str]) -> pa.Table:
         """Return the result of `best` for `queries` (query_id, text) as HITS: none positive or random, similarity 0."""
-        found = self.best(queries["text"].to_pylist(), query_Qd, names, self._config.depth)
-        by_retriever = {name: _pairs(hits, len(self.doc_N16)) for name, hits in found}
+        best = self.best(queries["text"].to_pylist(), query_Qd, names, self._config.depth)
+        by_retriever = {name: _pairs(hits, len(self.doc_N16)) for name, hits in best}
         pairs = np.unique(np.concatenate([pairs for pairs, _ in by_retriever.values()]))
         none = np.zeros(len(pairs), dtype=bool)
         return _hits(queries, self.doc_N16, pairs, by_retriever, np.zeros(len(pairs)), none, none)
@@ -155,11 +155,11 @@ class ShardIndex(ShardRetrievers):
         encoder: DocumentEncoder,
         threads: int = 1,
         shelf: Shelf | None = None,
-        known: Mapping[str, Statistics] | None = None,
+        statistics_of: Mapping[str, Statistics] | None = None,
     ) -> None:
         self._documents = documents.sort_by("doc_id")
         self._encoder = encoder
-        super().__init__(self._documents, config, encoder, threads, shelf, known)
+        super().__init__(self._documents, config, encoder, threads, shelf, statistics_of)
 
     def search(
         self, queries: pa.Table, qrels: pa.Table, query_Qd: NDArray[np.float32], seed: int, own: pa.Table | None = None
@@ -171,12 +171,12 @@ class ShardIndex(ShardRetrievers):
         """
         left_out = np.zeros(0, dtype=np.int64) if own is None else self._flat(queries, own)
         depth = self._config.depth + bool(len(left_out))
-        found = self.best(queries["text"].to_pylist(), query_Qd, self._config.retrievers, depth)
-        by_retriever = {name: _pairs(hits, len(self.doc_N16), left_out) for name, hits in found}
+        best = self.best(queries["text"].to_pylist(), query_Qd, self._config.retrievers, depth)
+        by_retriever = {name: _pairs(hits, len(self.doc_N16), left_out) for name, hits in best}
         positive = self._positives(queries, qrels)
-        known = np.unique(np.concatenate([positive, *(pairs for pairs, _ in by_retriever.values())]))
-        random = self._random(queries, np.union1d(known, left_out), np.union1d(positive, left_out), seed)
-        pairs = np.unique(np.concatenate([known, random]))
+        chosen = np.unique(np.concatenate([positive, *(pairs for pairs, _ in by_retriever.values())]))
+        random = self._random(queries, np.union1d(chosen, left_out), np.union1d(positive, left_out), seed)
+        pairs = np.unique(np.concatenate([chosen, random]))
         similarity = self._similarity(query_Qd, *np.divmod(pairs, max(1, len(self.doc_N16))))
         marks = np.isin(pairs, positive), np.isin(pairs, random)
         return _hits(queries, self.doc_N16, pairs, by_retriever, similarity, *marks)
@@ -208,7 +208,7 @@ class ShardIndex(ShardRetrievers):
         return np.unique(row_R * len(self.doc_N16) + column_R)
 
     def _random(
-        self, queries: pa.Table, known: NDArray[np.int64], excluded: NDArray[np.int64], seed: int
+        self, queries: pa.Table, chosen: NDArray[np.int64], excluded: NDArray[np.int64], seed: int
     ) -> NDArray[np.int64]:
         """Return the pairs that may become random negatives after merging, as flat indices.
 
@@ -228,7 +228,7 @@ class ShardIndex(ShardRetrievers):
             rows = train[start : start + size]
             hash_BN = pair_hash(query_Q16[rows][:, None], self.doc_N16[None, :], seed)
             free_BN = hash_BN.copy()
-            taken = known[slice(*np.searchsorted(known, [rows[0] * documents, (rows[-1] + 1) * documents]))]
+            taken = chosen[slice(*np.searchsorted(chosen, [rows[0] * documents, (rows[-1] + 1) * documents]))]
             row, column = np.divmod(taken, documents)
             at = np.searchsorted(rows, row)
             train_row = rows[at] == row
@@ -243,12 +243,12 @@ class ShardIndex(ShardRetrievers):
 def asked_words(queries: pa.Table, config: RetrieveConfig) -> dict[str, set[str]]:
     """Return the words of a Query table, by retriever that counts words."""
     texts = queries["text"].to_pylist()
-    found = dict[str, set[str]]()
+    words = dict[str, set[str]]()
     if "bm25" in config.retrievers:
-        found["bm25"] = bm25.words(texts, config.bm25)
+        words["bm25"] = bm25.words(texts, config.bm25)
     if "lucene" in config.retrievers:
-        found["lucene"] = lucene.words(texts, config.lucene)
-    return found
+        words["lucene"] = lucene.words(texts, config.lucene)
+    return words
 
 
 def statistics(
@@ -256,13 +256,13 @@ def statistics(
 ) -> dict[str, Statistics]:
     """Return a shard's own statistics of `words` (bm25: all words if not given), by retriever that counts words."""
     texts = full_texts(documents.sort_by("doc_id"))
-    found = dict[str, Statistics]()
+    by_retriever = dict[str, Statistics]()
     if "bm25" in config.retrievers:
-        found["bm25"] = _counts(texts, config.bm25, shelf).statistics(words.get("bm25"))
+        by_retriever["bm25"] = _counts(texts, config.bm25, shelf).statistics(words.get("bm25"))
     if "lucene" in config.retrievers:
         with closing(_lucene_index(texts, config.lucene, shelf)) as index:
-            found["lucene"] = index.statistics(words["lucene"])
-    return found
+            by_retriever["lucene"] = index.statistics(words["lucene"])
+    return by_retriever
 
 
 def _counts(texts: Sequence[str], config: Bm25Config, shelf: Shelf) -> bm25.Counts:

@@ -41,8 +41,8 @@ class Statistics:
 
     def idf(self, words: Sequence[str]) -> NDArray[np.float64]:
         """Return ln(1 + (N − n + ½)/(n + ½)) of each word, as in Lucene; unknown words count as occurring once."""
-        held = np.array([max(1, self.document_frequency.get(word, 0)) for word in words], dtype=np.float64)
-        return np.log1p((np.maximum(self.documents, held) - held + 0.5) / (held + 0.5))
+        frequency = np.array([max(1, self.document_frequency.get(word, 0)) for word in words], dtype=np.float64)
+        return np.log1p((np.maximum(self.documents, frequency) - frequency + 0.5) / (frequency + 0.5))
 
     @staticmethod
     def merged(parts: Iterable[Statistics]) -> Statistics:
@@ -56,10 +56,10 @@ class Statistics:
         return Statistics(documents, length, frequency)
 
 
-def counted(found: Mapping[str, Statistics], words: Mapping[str, Sequence[str]]) -> pa.Table:
+def counted(statistics: Mapping[str, Statistics], words: Mapping[str, Sequence[str]]) -> pa.Table:
     """Return the Statistics of each retriever as COUNTED, for its `words` in their order."""
-    frequency = [[one.document_frequency.get(word, 0) for word in words[name]] for name, one in found.items()]
-    return _table(list(found), [(one.documents, one.length) for one in found.values()], frequency)
+    frequency = [[one.document_frequency.get(word, 0) for word in words[name]] for name, one in statistics.items()]
+    return _table(list(statistics), [(one.documents, one.length) for one in statistics.values()], frequency)
 
 
 def summed(parts: Iterable[pa.Table], words: Mapping[str, Sequence[str]]) -> pa.Table:

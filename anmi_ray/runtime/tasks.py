@@ -48,7 +48,7 @@ class Progress(Protocol):
 class Context:
     """The context of a stage, in addition to its inputs and settings; it stays on the driver.
 
-    second: tells whether another active run under the root started earlier.
+    later: whether another active run under the root started earlier.
     """
 
     store: Store
@@ -59,7 +59,7 @@ class Context:
     notice: Callable[[str], None] = lambda _: None
     measured: Callable[[int, float, float, str | None], None] = lambda *_: None
     counted: Callable[[list[Flow]], None] = lambda _: None
-    second: Callable[[], bool] = lambda: False
+    later: bool = False
 
     @property
     def cpus_per_core(self) -> float:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import Any
 
@@ -130,7 +129,6 @@ def application(settings: ServiceSettings, run: str | None) -> Application:
     may not hold two models, old ones stop first. If a new one fails to start, the old ones stay.
     """
     settings = settings.model_copy(update={"threads": settings.threads_each})
-    version = f"{time.time():.3f}"
     scorer = ScoringReplica.options(
         **_count(settings),
         ray_actor_options={"num_cpus": settings.threads_each, "num_gpus": settings.gpus},
@@ -142,7 +140,7 @@ def application(settings: ServiceSettings, run: str | None) -> Application:
         graceful_shutdown_timeout_s=settings.timeout_s,
         graceful_shutdown_wait_loop_s=0.2,
     )
-    scoring = scorer.bind(settings, version)
+    scoring = scorer.bind(settings)
     if run is None:
         return front.bind(settings, scoring)
     searcher = SearchReplica.options(**alone).bind(run, settings.root, settings.threads_each)

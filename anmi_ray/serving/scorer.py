@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.api import reranking
-from anmi_ray.api.runs import Run
 from anmi_ray.evaluation.relevance import RelevanceCurve
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.serving.settings import ServiceSettings
@@ -25,18 +24,14 @@ Task = Literal["score", "query", "document"]
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A loaded model. Two that are equal give the same scores.
+    """A loaded model.
 
     `name`: its name in answers.
     `curve`: P(relevant) of its scores, if calibrated.
-    `fingerprint`: of a run's model, else empty.
-    `version`: of the deployment that loaded it.
     """
 
     name: str = ""
     curve: RelevanceCurve | None = None
-    fingerprint: str = ""
-    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,24 +50,21 @@ class Computed:
     max_tokens: int = 0
 
 
-def model_info(settings: ServiceSettings, version: str = "") -> ModelInfo:
+def model_info(settings: ServiceSettings) -> ModelInfo:
     """Describe the model that the settings name.
 
-    Raises ConfigError if it is missing, DamagedError if a run's model was changed, DataError if a folder has no model
-    or its relevance.json is damaged.
+    Raises ConfigError if it is missing, DataError if a folder has no model or its relevance.json is damaged.
     """
     name, _ = reranking.model_of(settings.model, settings.root)
     calibrated = reranking.calibration_of(settings.model, settings.root)
-    is_run = reranking.names_run(settings.model)
-    fingerprint = Run(settings.model, settings.root).artifact("train", "model").fingerprint if is_run else ""
-    return ModelInfo(settings.name or name, calibrated and calibrated.curve, fingerprint, version)
+    return ModelInfo(settings.name or name, calibrated and calibrated.curve)
 
 
 class ModelScorer:
     """A model in memory. Computes one batch at a time: torch's threads belong to the process."""
 
-    def __init__(self, settings: ServiceSettings, version: str = "") -> None:
-        self.model = model_info(settings, version)
+    def __init__(self, settings: ServiceSettings) -> None:
+        self.model = model_info(settings)
         _, place = reranking.model_of(settings.model, settings.root)
         self._model: Any = reranking.load(place, settings.threads_each, settings.device, settings.precision)
         self._thread = ThreadPoolExecutor(1)

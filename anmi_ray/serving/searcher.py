@@ -45,8 +45,8 @@ _DOES = {
     FUSED: "the trained model's scores and the first stage's, by the run's weights",
 }
 
-Score = Callable[[str, list[str]], Awaitable[tuple[NDArray[np.float64], str]]]
-"""Scores float64[N] of texts for a query, and the fingerprint of the model that gave them."""
+Score = Callable[[str, list[str]], Awaitable[NDArray[np.float64]]]
+"""Scores float64[N] of texts for a query."""
 
 
 class RunSearcher:
@@ -65,7 +65,6 @@ class RunSearcher:
         self._first = FirstStage(ingest, config, threads, student)
         self._thread = ThreadPoolExecutor(1)
         self._fusion = _fusion(run, {*config.retrievers, HYBRID})
-        self._fingerprint = run.artifact("train", "model").fingerprint
         self._depth = config.depth
         self._candidates = min(int(run.record["config"].get("rerank", {}).get("depth", config.depth)), config.depth)
         names = [*config.retrievers, HYBRID, *([STUDENT] if student else []), RERANKED]
@@ -120,11 +119,9 @@ class RunSearcher:
         if not pool:
             return
         texts = await asyncio.get_running_loop().run_in_executor(self._thread, self._first.texts, pool)
-        score_N, fingerprint = await score(query, [document_text(*texts[one][1:]) for one in pool])
+        score_N = await score(query, [document_text(*texts[one][1:]) for one in pool])
         _add(places, pool, RERANKED, score_N)
         if fuses and self._fusion is not None:
-            if fingerprint != self._fingerprint:  # the weights were fitted to the scores of another model
-                raise RefusalError(503, "the model is being replaced: send it again", 5)
             given = {name: _scores_of(name, pool, places) for name in self._fusion.partners}
             _add(places, pool, FUSED, reranking.fused(self._fusion, score_N, given))
 

@@ -204,11 +204,11 @@ class RerankService:
             raise RefusalError(422, "query: is empty")
         self._check_texts([query], "query")
 
-    async def scores(self, query: str, texts: Sequence[str]) -> tuple[NDArray[np.float64], str]:
-        """Scores float64[N] of texts, truncated to the limit of clients, and the fingerprint of the model."""
+    async def scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Scores float64[N] of texts, truncated to the limit of clients."""
         found = await self._scored(query, [text[: self._settings.max_characters] for text in texts])
         assert found.values is not None
-        return found.values.astype(np.float64), found.model.fingerprint
+        return found.values.astype(np.float64)
 
     def _check_texts(self, texts: Sequence[str], place: str) -> None:
         most, longest = self._settings.max_documents, self._settings.max_characters

@@ -27,7 +27,7 @@ class ServiceSettings(Settings):
         ge=0,
         description="threads of each; 0: this machine's cores, divided; default in a Serve config file: 1",
     )
-    gpus: Gpus = Field(default=0.0, le=1, description="share of a GPU for each; 0: CPU")
+    gpus: Gpus = Field(default=0.0, description="share of a GPU for each; 0: CPU")
     precision: Precision = Field(
         default="float32", description="arithmetic of the model; auto: bfloat16 where it is computed natively"
     )

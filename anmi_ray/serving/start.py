@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from anmi_ray.core import environment
 from anmi_ray.core.errors import AnmiError, ConfigError, LostError, first_line, from_os_error
@@ -25,10 +24,9 @@ _REMEDY = "run the same command again; Ray Serve's logs are in logs/serve of Ray
 def serve(settings: ServiceSettings, host: str, port: int, say: Callable[[str], None]) -> None:
     """Serve a model until Ctrl-C or SIGTERM, then answer pending requests and return. `port` 0: any free port.
 
-    SIGHUP reloads the model while requests continue. `say` gets the address once requests are answered, and a message
-    per reload. A second Ctrl-C ends at once (KeyboardInterrupt). Raises ConfigError if Ray Serve is not installed, the
-    port is taken, the key's variable is not set, or GPUs are missing; the errors of `rerank` without a model; LostError
-    if Ray or the service does not start or is lost.
+    `say` gets the address once requests are answered. A second Ctrl-C ends at once (KeyboardInterrupt). Raises
+    ConfigError if Ray Serve is not installed, the port is taken, the key's variable is not set, or GPUs are missing;
+    the errors of `rerank` without a model; LostError if Ray or the service does not start or is lost.
     """
     need_serve()
     settings.key()
@@ -91,7 +89,7 @@ def _held(host: str, port: int) -> Iterator[int]:
 
 
 def _resolved(settings: ServiceSettings) -> ServiceSettings:
-    """The settings with absolute paths, for processes in other folders; links are resolved once for all of them."""
+    """The settings with absolute paths, for processes in other folders."""
     model = os.path.realpath(settings.model) if os.path.isdir(settings.model) else settings.model
     root = settings.root if "://" in settings.root else os.path.abspath(settings.root)
     return settings.model_copy(update={"model": model, "root": root, "threads": settings.threads_each})
@@ -124,42 +122,27 @@ def _run(settings: ServiceSettings, host: str, port: int, say: Callable[[str], N
 
     from anmi_ray.config.execution import ExecutionConfig
     from anmi_ray.runtime.tasks import ray_session
+    from anmi_ray.serving.app import application
 
     run = _run_of(settings)
     name = _check_model(_resolved(settings))
     logging.getLogger(ray.serve.__name__).setLevel(logging.ERROR)
-    # twice the CPUs: a new model is loaded next to the old one
-    with ray_session(ExecutionConfig(logical_cpus=max(1, 2 * settings.threads_each * settings.most))):
+    with ray_session(ExecutionConfig(logical_cpus=settings.threads_each * settings.most)):
         try:
             logs = {"enable_access_log": False, "log_level": "WARNING"}
             ray.serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=logs)
-            handle = _deploy(_resolved(settings), run)
+            handle = ray.serve.run(application(_resolved(settings), run), name=_APP, route_prefix="/", blocking=False)
             _say_notes(run, say)
         except (RayError, RuntimeError, TimeoutError) as error:
             raise LostError(f"the service did not start: {first_line(error)}", "this machine", _REMEDY) from None
         shown = f"[{host}]" if ":" in host else host
         try:
-            with _hang_ups() as hang_ups:
-                say(f"serving {name} at http://{shown}:{port}; Ctrl-C ends it")
-                if run is not None:
-                    say(f"search its documents at http://{shown}:{port}/")
-                while True:
-                    _watch(hang_ups)
-                    _update(settings, run, say)
+            say(f"serving {name} at http://{shown}:{port}; Ctrl-C ends it")
+            if run is not None:
+                say(f"search its documents at http://{shown}:{port}/")
+            _watch()
         except KeyboardInterrupt:
             _drain(handle, settings.timeout_s)
-
-
-def _deploy(settings: ServiceSettings, run: str | None) -> Any:
-    """Deploy the application, or replace it, and wait until it answers; return its handle.
-
-    Raises RuntimeError or a RayError if it does not start.
-    """
-    from ray import serve
-
-    from anmi_ray.serving.app import application
-
-    return serve.run(application(settings, run), name=_APP, route_prefix="/", blocking=False)
 
 
 def _say_notes(run: str | None, say: Callable[[str], None]) -> None:
@@ -175,54 +158,19 @@ def _say_notes(run: str | None, say: Callable[[str], None]) -> None:
         say(note)
 
 
-@contextmanager
-def _hang_ups() -> Iterator[list[int]]:
-    """A list that a SIGHUP adds to while inside."""
-    hang_ups: list[int] = []
-    before = signal.signal(signal.SIGHUP, lambda number, _: hang_ups.append(number))
-    try:
-        yield hang_ups
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def _update(settings: ServiceSettings, run: str | None, say: Callable[[str], None]) -> None:
-    """Deploy the current model; if it does not load, the old one continues."""
-    from ray.exceptions import RayError
-
-    try:
-        resolved = _resolved(settings)
-        name = _check_model(resolved)
-        _deploy(resolved, run)
-    except (AnmiError, RayError, RuntimeError, TimeoutError) as error:
-        reason = error if isinstance(error, AnmiError) else first_line(error)
-        say(f"not reloaded, the former model continues: {reason}")
-        return
-    say(f"{name} is reloaded")
-    try:
-        _say_notes(run, say)
-    except (AnmiError, RayError) as error:
-        say(f"the documents of {run} cannot be searched: {error}")
-
-
-def _watch(hang_ups: list[int]) -> None:
-    """Wait for a SIGHUP and remove it from the list. Raises LostError if the service is gone."""
+def _watch() -> NoReturn:
+    """Wait for Ctrl-C. Raises LostError if the service is gone."""
     from ray import serve
     from ray.exceptions import RayError
 
-    look = time.monotonic() + _LOOK_S
-    while not hang_ups:
-        time.sleep(_POLL_S)
-        if time.monotonic() < look:
-            continue
-        look = time.monotonic() + _LOOK_S
+    while True:
+        time.sleep(_LOOK_S)
         try:
             status = serve.status().applications[_APP].status
         except (RayError, KeyError, RuntimeError) as error:
             status = type(error).__name__
-        if status not in ("RUNNING", "DEPLOYING", "UNHEALTHY", "DEPLOY_FAILED"):  # the last after a failed update
+        if status not in ("RUNNING", "DEPLOYING", "UNHEALTHY"):
             raise LostError(f"the service was lost ({status})", "this machine", "start it again")
-    hang_ups.clear()
 
 
 def _drain(handle: Any, timeout_s: float) -> None:

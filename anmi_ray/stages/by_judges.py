@@ -97,9 +97,7 @@ def measure(
         doubts.append("judges confirm no document of a test query" if pooled else "no test query was asked about")
         return judged.ByJudges(**facts, fault="; ".join(doubts)), METRIC.empty()
     metrics = without_failed(measures.evaluate(runs, gains, (said.measure,), systems), runs, peers)
-    rows = significance.compare(
-        metrics, baseline, systems, said.measure, rounds=config.rounds, seed=seed, partial=peers
-    )
+    rows = significance.compare(metrics, baseline, systems, said.measure, seed=seed, partial=peers)
     shares = judged.judged_share(runs, answered, kept, measures.depth_of(said.measure))
     rates = judged.win_rates(metrics, said.measure, systems)
     if not pc.any(pc.less_equal(answered["answer"], judged.YES)).as_py():

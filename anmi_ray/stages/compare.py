@@ -1,6 +1,6 @@
 """compare: candidates -> which pairs of documents to ask about, a sparse graph per query, or a file's pairs.
 
-In an adaptive design this is the first round; `stages/rounds.py` has the others.
+For an adaptive design, this is the first round; `stages/rounds.py` has the others.
 """
 
 from __future__ import annotations

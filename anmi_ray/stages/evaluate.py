@@ -108,7 +108,7 @@ def _evaluate(
     systems = [name for name in dict.fromkeys(order) if name in present]
     comparable = systems or pc.unique(dev_runs["system"]).to_pylist() or ["hybrid"]  # without a test query: dev's
     first = _headline(dev_runs, choice, sweeps, config, [name for name in comparable if name not in peers])
-    compare = partial(significance.compare, metrics, rounds=config.rounds, seed=seed)
+    compare = partial(significance.compare, metrics, seed=seed)
     of = config.measures if measured else ()
     shares = _labelled_shares(runs, qrels, config) if measured else {}
     compared = [judged.with_shares(compare(first.baseline, systems, measure, partial=peers), shares) for measure in of]

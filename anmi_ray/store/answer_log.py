@@ -1,10 +1,9 @@
-"""Answers: what was bought from judges, in immutable segments that every run under one root shares.
+"""Answers bought from judges, in immutable segments that all runs under one root share.
 
-`answers/<judge_id>/<bucket>/<time>-<uuid>.parquet`: a judge_id hashes all that can change an answer, a bucket is that
-of the query's text, so equal questions of any run meet in one place, and a bucket is listed by itself. Segments are
-published whole and never changed; without locks, so two concurrent runs may buy one answer twice, within
-seconds of each other. The earliest final answer counts; a transient failure counts only where there is nothing else,
-and is asked again.
+`answers/<judge_id>/<bucket>/<time>-<uuid>.parquet`: the judge_id hashes everything that can change an answer, the
+bucket depends on the query's text, so equal questions of all runs are in one bucket. Segments are
+published whole and never changed. Without locks, two concurrent runs may buy an answer twice, within seconds of each
+other. The earliest final answer counts; a transient failure counts only without one, and is asked again.
 Letters: N answers.
 """
 

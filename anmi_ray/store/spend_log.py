@@ -1,9 +1,8 @@
-"""What runs spent on judges, one file a session, so that a budget holds over kills and resumptions.
+"""Spend of runs on judges, one file per session, so that a budget holds over kills and resumptions.
 
-`spend/<campaign>/<session>.json`: a campaign is a panel asked about the same comparisons, whatever its budget, and what
-it is asked in later rounds; a session is one process that asked. Only the session itself writes its file, again and
-again; the last one counts, and what it held back for questions under way counts as spent once nobody is there to settle
-it.
+`spend/<campaign>/<session>.json`: a campaign is a panel asked about the same comparisons, with any budget and in any
+round; a session is one process that asks. Only the session writes its file, repeatedly; the last version counts. Once
+the process has died, its reservations for questions in flight count as spent.
 """
 
 from __future__ import annotations

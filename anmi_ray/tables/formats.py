@@ -11,19 +11,21 @@ import json
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from anmi_ray.core.errors import ConfigError, DataError, from_file_error
-from anmi_ray.tables import csv_rows, parquet_rows, streams
+from anmi_ray.tables import delimited, parquet_rows, streams
 from anmi_ray.tables.rows import Rows, refused_lines
-from anmi_ray.tables.streams import COMPRESSIONS, STANDARD
+from anmi_ray.tables.streams import COMPRESSIONS, STANDARD, LineError
 
 KNOWN = ".csv, .tsv, .jsonl (each also .gz or .zst) or .parquet"
 _ARRAY = ".json"  # read like .jsonl, not written
@@ -41,7 +43,7 @@ def format_of(path: Path, reading: bool = False) -> tuple[str, str | None]:
     if reading and kind == [_ARRAY]:
         return ".jsonl", compression
     if not kind or kind[0] not in _FORMATS or (compression and kind[0] == ".parquet"):
-        raise ConfigError("its format cannot be told from its name", str(path), f"name it {KNOWN}")
+        raise ConfigError("its name does not show its format", str(path), f"name it {KNOWN}")
     return kind[0], compression
 
 
@@ -87,25 +89,22 @@ def read_batches(
 
     texts, numbers: columns of ids or words, and of numbers.
     defaults: value of a key that a JSON object lacks and others have; null if not given.
-    free: one of `texts` that holds free text: its cells may be long and, in CSV, run over several lines; in other
-    columns a quote that closes in another line counts as left open.
-    In CSV a record counts as one line even if a quoted cell runs over several; elements of a JSON array count as lines;
-    records without content are skipped. There is at least one batch. Raises DataError or StoreError.
+    free: one of `texts` that holds free text: in CSV its cells may run over several lines; in other columns a quote
+    that closes in another line counts as left open.
+    A row of CSV is at its first line; elements of a JSON array count as lines; records without content are skipped.
+    There is at least one batch. Raises DataError or StoreError.
     """
-    if path == STANDARD:
-        with streams.spooled() as file:
-            for rows in read_batches(file, texts, numbers, defaults, free):
-                yield rows.at(str(file), streams.INPUT)
-        return
-    kind, compression = format_of(path, reading=True)
-    with _reading(path, compression):
-        if kind == ".parquet":
-            batches = _parquet_batches(path, (*texts, *numbers))
-        elif kind in _SEPARATORS:
-            batches = csv_rows.batches(path, compression, _SEPARATORS[kind], (*texts, *numbers), free)
-        else:
-            batches = _jsonl_batches(path, compression, texts, numbers, defaults or {})
-        yield from (rows.without_long([name for name in texts if name != free]) for rows in batches)
+    with streams.spooled() if path == STANDARD else nullcontext(path) as file:
+        place = streams.INPUT if path == STANDARD else str(path)
+        kind, compression = format_of(file, reading=True)
+        with _reading(file, compression, place):
+            if kind == ".parquet":
+                batches = _parquet_batches(file, place, (*texts, *numbers))
+            elif kind in _SEPARATORS:
+                batches = _csv_batches(file, place, compression, _SEPARATORS[kind], (*texts, *numbers), free)
+            else:
+                batches = _json_batches(file, place, compression, texts, numbers, defaults or {})
+            yield from batches
 
 
 def text_lines(path: Path) -> Iterator[str]:
@@ -143,20 +142,21 @@ def content_hash(path: Path) -> str:
 
 
 @contextmanager
-def _reading(path: Path, compression: str | None) -> Iterator[None]:
-    """Convert errors of the file itself."""
+def _reading(path: Path, compression: str | None, place: str = "") -> Iterator[None]:
+    """Convert errors of the file itself; `place`: its name in messages, if not the path."""
+    place = place or str(path)
     if path.is_dir():
-        raise DataError("is a folder, not a file", str(path), "give the file's path")
+        raise DataError("is a folder, not a file", place, "give the file's path")
     try:
         yield
     except pa.ArrowException as error:
         remedy = "correct the file, or name it by its format"
-        raise DataError(f"is not a Parquet file: {error}", str(path), remedy) from None
+        raise DataError(f"is not a Parquet file: {error}", place, remedy) from None
     except OSError as error:
         if compression and error.errno is None:  # what a decompressor says
             remedy = f"correct the file, or name it without {path.suffix}"
-            raise DataError(f"cannot be unpacked: {error}", str(path), remedy) from None
-        raise from_file_error(error, str(path)) from None
+            raise DataError(f"cannot be unpacked: {error}", place, remedy) from None
+        raise from_file_error(error, place) from None
 
 
 @contextmanager
@@ -214,92 +214,152 @@ def _write_csv(table: pa.Table, sink: pa.NativeFile, kind: str) -> None:
     pacsv.write_csv(table, sink, pacsv.WriteOptions(quoting_style="needed", delimiter=_SEPARATORS[kind]))
 
 
-def _parquet_batches(path: Path, columns: Sequence[str]) -> Iterator[Rows]:
-    with parquet_rows.opened(path, str(path)) as file:
+def _parquet_batches(path: Path, place: str, columns: Sequence[str]) -> Iterator[Rows]:
+    with parquet_rows.opened(path, place) as file:
         found = tuple(file.schema_arrow.names)
         wanted = [name for name in found if name in columns]
         start = 0
         for batch in parquet_rows.batches(file, wanted, _BATCH):
             numbers = np.arange(start + 1, start + batch.num_rows + 1)
-            yield Rows(pa.table(batch), str(path), " row ", numbers, found=found)
+            yield Rows(pa.table(batch), place, " row ", numbers, found=found)
             start += batch.num_rows
         if not start:
             none = pq.read_schema(path).empty_table().select(wanted)
-            yield Rows(none, str(path), numbers=np.zeros(0, np.int64), found=found)
+            yield Rows(none, place, numbers=np.zeros(0, np.int64), found=found)
 
 
-def _jsonl_batches(
-    path: Path, compression: str | None, texts: Sequence[str], numeric: Sequence[str], defaults: Mapping[str, str]
+def _csv_batches(
+    path: Path, place: str, compression: str | None, usual: str, columns: Sequence[str], free: str | None
+) -> Iterator[Rows]:
+    """Yield the rows of csv or tsv, as texts, without those that are empty."""
+    read = 0  # lines below the header
+    with _unpacked(path, compression) as file:
+        streams.check_head(file.peek(64), place)
+        for names, table in delimited.plain_tables(file, usual, columns):
+            full = np.any([pc.not_equal(column, "").to_numpy() for column in table.columns], axis=0)
+            numbers = np.arange(read + 2, read + 2 + table.num_rows)[full]
+            yield Rows(table.filter(pa.array(full)), place, ":", numbers, found=tuple(names))
+            read += table.num_rows
+    with _unpacked(path, compression) as file:
+        others = (line for number, line in streams.bounded_lines(file) if not 1 < number < read + 2)
+        rows = delimited.rows(others, usual, place, skipped=read)
+        _, header = next(rows, (0, []))
+        found = () if isinstance(header, LineError) else tuple(header)
+        wanted = [name for name in dict.fromkeys(found) if name in columns]
+        if not wanted or any(found.count(name) > 1 for name in wanted):
+            yield Rows(pa.table({}), place, found=found)  # refused where the columns are checked
+            return
+        at = [found.index(name) for name in wanted]
+
+        def records() -> Iterator[tuple[int, list[str] | LineError]]:
+            for number, cells in rows:
+                if isinstance(cells, LineError):
+                    if cells.sample:  # of the encoding, with that of the next rows
+                        more = islice((other.sample for _, other in rows if isinstance(other, LineError)), 100)
+                        remedy = streams.recoding(b"\n".join([cells.sample, *more]))
+                        raise DataError("is not UTF-8", f"{place}:{number}", remedy)
+                    yield number, cells
+                elif any(kept := [cells[i] for i in at]):
+                    yield number, kept
+
+        for batch in _batched(records(), wanted, place, found):
+            _check_quotes(batch, free)
+            yield batch
+
+
+def _check_quotes(rows: Rows, free: str | None) -> None:
+    """Raise DataError if a quote was left open, so that a cell contains rows.
+
+    An id, a word or a number never has a line break. Free text may, but not a line that looks like a row.
+    """
+    cell = r'[^\s",;|][^",;|\r\n]*'
+    row = rf"[\r\n](({cell})?[,;|\t]){{{len(rows.columns) - 1}}}({cell})?([\r\n]|$)"
+    for name in rows.table.column_names:
+        folded = pc.match_substring_regex(rows.table[name], row if name == free else "\n")
+        if (first := pc.index(folded, True).as_py()) >= 0:
+            place = rows.places(np.array([first]))[0].as_py()
+            raise DataError("a quote that opens in this line closes in another one", place, "correct the quotes")
+
+
+def _json_batches(
+    path: Path,
+    place: str,
+    compression: str | None,
+    texts: Sequence[str],
+    numeric: Sequence[str],
+    defaults: Mapping[str, str],
 ) -> Iterator[Rows]:
     """Yield objects, one per line, with values as text, so that all formats are checked alike."""
-    columns = (*texts, *numeric)
-    known = _keys(path, compression, columns)
-    for block in _line_blocks(path, compression):
-        cells: dict[str, list[str | None]] = {name: [] for name in columns}
-        numbers: list[int] = []
-        broken: list[tuple[int, str]] = []
-        found: dict[str, None] = dict.fromkeys(known)
-        for number, line in block:
-            if isinstance(line, int):
-                broken.append((number, f"{streams.TOO_LARGE}: {line:,} bytes"))
-                continue
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise ValueError("expected an object of columns and values")
-                values = [_cell(name, row.get(name, defaults.get(name)), name in numeric) for name in columns]
-            except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
-                broken.append((number, str(error)))
-                continue
-            found.update(dict.fromkeys(row))
-            numbers.append(number)
-            for name, value in zip(columns, values, strict=True):
-                cells[name].append(value)
-        table = pa.table({name: pa.array(cells[name], pa.string()) for name in columns if name in found})
-        yield Rows(table, str(path), ":", np.array(numbers, np.int64), refused_lines(path, broken), tuple(found))
+
+    def records() -> Iterator[tuple[int, bytes | LineError]]:
+        with _unpacked(path, compression) as file:
+            streams.check_head(file.peek(64), place)
+            for number, line in streams.json_records(file, place):
+                if isinstance(line, LineError) or line.strip():
+                    yield number, line
+
+    found = _keys(records(), (*texts, *numeric))
+    wanted = [name for name in (*texts, *numeric) if name in found]
+
+    def cells(line: bytes) -> list[str | None]:
+        row = streams.json_object(line)
+        return [_cell(name, row.get(name, defaults.get(name)), name in numeric) for name in wanted]
+
+    yield from _batched(streams.parsed(records(), cells), wanted, place, found)
 
 
-def _keys(path: Path, compression: str | None, columns: Sequence[str]) -> list[str]:
-    """Return the columns that are keys of some object: the others lack a value, in any batch."""
+def _keys(records: Iterable[tuple[int, bytes | LineError]], columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys of the first object, and those of `columns` that any other has."""
+    found: dict[str, None] = {}
     absent = {name: f'"{name}"'.encode() for name in columns}
-    for block in _line_blocks(path, compression):
-        for _, line in block:
-            if isinstance(line, bytes) and (named := [name for name, quoted in absent.items() if quoted in line]):
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError):
-                    continue
-                keys = set(named) & row.keys() if isinstance(row, dict) else set[str]()
-                absent = {name: quoted for name, quoted in absent.items() if name not in keys}
-    return [name for name in columns if name not in absent]
+    for line in (line for _, line in records if isinstance(line, bytes)):
+        if not found or any(quoted in line for quoted in absent.values()):
+            with suppress(LineError):
+                found |= dict.fromkeys(streams.json_object(line))
+            absent = {name: quoted for name, quoted in absent.items() if name not in found}
+            if not absent:
+                break
+    return tuple(found)
 
 
-def _line_blocks(path: Path, compression: str | None) -> Iterator[list[tuple[int, bytes | int]]]:
-    """Yield blocks of (number, line), with the size instead of a line that is too large; at least one block."""
-    block: list[tuple[int, bytes | int]] = []
+def _batched(
+    records: Iterable[tuple[int, Sequence[str | None] | LineError]],
+    columns: Sequence[str],
+    place: str,
+    found: tuple[str, ...],
+) -> Iterator[Rows]:
+    """Yield records, given their lines and values of `columns`, as tables of bounded size; at least one."""
+    kept: list[Sequence[str | None]] = []
+    numbers: list[int] = []
+    broken: list[tuple[int, LineError]] = []
     size = 0
-    with _unpacked(path, compression) as file:
-        streams.check_head(file.peek(64), str(path))
-        for number, line in streams.json_records(file, str(path)):
-            block.append((number, line))
-            size += len(line) if isinstance(line, bytes) else 0
-            if size >= streams.BLOCK:
-                yield block
-                block, size = [], 0
-    yield block
+
+    def table() -> Rows:
+        cells = list(zip(*kept, strict=True)) or [()] * len(columns)
+        texts = pa.table({name: pa.array(values, pa.string()) for name, values in zip(columns, cells, strict=True)})
+        return Rows(texts, place, ":", np.array(numbers, np.int64), refused_lines(place, broken), found)
+
+    for number, row in records:
+        if isinstance(row, LineError):
+            broken.append((number, row))
+        else:
+            numbers.append(number)
+            kept.append(row)
+            size += sum(len(cell) for cell in row if cell)
+        if size >= streams.BLOCK or len(numbers) + len(broken) >= _BATCH:
+            yield table()
+            kept, numbers, broken, size = [], [], [], 0
+    yield table()
 
 
 def _cell(name: str, value: Any, numeric: bool) -> str | None:
-    """Return a value of a JSON object as text. Raises ValueError if the column cannot hold it."""
+    """Return a value of a JSON object as text. Raises LineError if the column cannot hold it."""
     if isinstance(value, str):
-        value.encode()  # UnicodeEncodeError is a ValueError: half a surrogate pair
-        return value
+        return value if value.isascii() else streams.valid(value)
     if value is None:
         return None
     if isinstance(value, bool) and (numeric or name == "order"):
         return json.dumps(value)  # refused by the column's own check, which says what to write
     if isinstance(value, bool) or not isinstance(value, int | float if numeric else int):
-        raise ValueError(f"{name} is {json.dumps(value)[:40]}; expected {'a number' if numeric else 'text'}")
+        raise LineError(f"{name}: expected {'a number' if numeric else 'text'}", detail=json.dumps(value)[:40])
     return repr(value)

@@ -17,7 +17,7 @@ Letter: N usable rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,18 +130,19 @@ def read_preferences(
     columns: other names of columns, by ours.
     Raises DataError if the file cannot be read, or a column is missing or of an unsuitable type.
     """
-    return _joined(read_preference_batches(path, reading, one_query, columns))
+    return check_preferences(Rows.joined(_batches(path, reading, columns or {})), reading, one_query)
 
 
-def read_preference_batches(
-    path: Path, reading: Reading, one_query: bool = False, columns: Mapping[str, str] | None = None
-) -> Iterator[PreferenceRows]:
+def read_preference_batches(path: Path, reading: Reading) -> Iterator[PreferenceRows]:
     """`read_preferences`, some hundred thousand rows at a time; at least one batch."""
-    named = columns or {}
+    return (check_preferences(rows, reading) for rows in _batches(path, reading, {}))
+
+
+def _batches(path: Path, reading: Reading, named: Mapping[str, str]) -> Iterator[Rows]:
     texts, numbers = ([named.get(name, name) for name in names] for names in (reading.texts, reading.numbers))
     defaults = {named.get(name, name): value for name, value in _DEFAULTS.items()}
     batches = formats.read_batches(path, texts, numbers, defaults, free=named.get("error", "error"))
-    return (check_preferences(rows.renamed(named), reading, one_query) for rows in batches)
+    return (rows.renamed(named) for rows in batches)
 
 
 def check_preferences(source: Any, reading: Reading, one_query: bool = False) -> PreferenceRows:
@@ -154,10 +155,11 @@ def check_preferences(source: Any, reading: Reading, one_query: bool = False) ->
     rows.need(needed, reading.columns, remedy)
     there = set(rows.table.column_names).intersection(reading.columns)
     count = rows.table.num_rows
-    query = _constant(ONE_QUERY, count) if one_query else rows.text("query_id")
+    query = pa.repeat(ONE_QUERY, count) if one_query else rows.text("query_id")
     a = rows.text("doc_a")
     b = rows.text("doc_b")
-    error = _error(rows) if "error" in there else pa.nulls(count, pa.string())
+    error = rows.text("error") if "error" in there else pa.nulls(count, pa.string())
+    error = pc.utf8_slice_codeunits(pc.replace_substring_regex(error, r"\s+", " "), 0, _ERROR)
     failed = error.is_valid().to_numpy(zero_copy_only=False)
     shown, order_checks = _shown(rows) if "order" in there else (np.ones(count, np.int8), {})
     round_, round_checks = _round(rows) if "round" in there else (np.zeros(count, np.int64), {})
@@ -170,7 +172,7 @@ def check_preferences(source: Any, reading: Reading, one_query: bool = False) ->
     checks |= preference_checks | games_checks | length_checks
     code = verdict(checks)
     good = np.flatnonzero(code == 0)
-    judge = pc.fill_null(rows.text("judge"), "") if "judge" in there else _constant("", count)
+    judge = pc.fill_null(rows.text("judge"), "") if "judge" in there else pa.repeat("", count)
     query_good, a_good, b_good, judge, error = (column.take(pa.array(good)) for column in (query, a, b, judge, error))
     return PreferenceRows(
         place=rows.place,
@@ -192,40 +194,12 @@ def check_preferences(source: Any, reading: Reading, one_query: bool = False) ->
     )
 
 
-def _joined(batches: Iterable[PreferenceRows]) -> PreferenceRows:
-    parts = list(batches)
-    first = parts[0]
-    columns = {}
-    for name, value in vars(first).items():
-        if isinstance(value, pa.Array):
-            columns[name] = pa.concat_arrays([getattr(part, name) for part in parts])
-        elif isinstance(value, np.ndarray):
-            columns[name] = np.concatenate([getattr(part, name) for part in parts])
-    return PreferenceRows(
-        place=first.place,
-        rows=sum(part.rows for part in parts),
-        stripped=sum(part.stripped for part in parts),
-        rejects=pa.concat_tables([part.rejects for part in parts]),
-        joint=first.joint,
-        **columns,
-    )
-
-
-def _constant(value: str, count: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, pa.string()), count)
-
-
 def _pair_checks(query: pa.Array, a: pa.Array, b: pa.Array) -> Checks:
     return {
         "query_id missing": query.is_null().to_numpy(zero_copy_only=False),
         "document missing": pc.or_(a.is_null(), b.is_null()).to_numpy(zero_copy_only=False),
         "document compared with itself": pc.fill_null(pc.equal(a, b), False).to_numpy(zero_copy_only=False),
     }
-
-
-def _error(rows: Rows) -> pa.Array:
-    """Return errors on one line, cut to _ERROR characters; null if there was none."""
-    return pc.utf8_slice_codeunits(pc.replace_substring_regex(rows.text("error"), r"\s+", " "), 0, _ERROR)
 
 
 def _shown(rows: Rows) -> tuple[NDArray[np.int8], Checks]:

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,9 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import BLANKS
-from anmi_ray.core.records import REJECT
-from anmi_ray.tables.streams import TOO_LARGE
+from anmi_ray.core.records import REJECT, reject_rows
+from anmi_ray.tables.delimited import DELIMITERS, delimiter_of
+from anmi_ray.tables.streams import LineError
 
 # Numbers as Python and Arrow both read them: ASCII digits, a point, no "1_0", "1,5", "0x10".
 _DECIMAL = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
@@ -25,9 +25,7 @@ _REAL = re.compile(_DECIMAL)
 _LARGEST = 10**9  # whole numbers below it fit an int32
 _NUMBER = rf"^({_DECIMAL}|[+-]?(?i:nan|inf|infinity))$"  # in a column; later checks refuse what is not finite
 _DECIMAL_COMMA = r"^[+-]?[0-9]*,[0-9]+$"
-DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 _BLANKS = " \t\n\r\f\v"  # around a number
-MAX_TEXT = 1 << 12  # bytes of an id or a word
 _SHOWN = 3  # places, and reasons, named in a message
 _VALUE = 40  # characters of a refused value in a message
 _COLUMNS = 200  # characters of a table's columns that a message names
@@ -60,16 +58,6 @@ def whole_of(text: str) -> int | None:
 def is_text(kind: pa.DataType) -> bool:
     """Return whether a column of this type holds texts."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
-
-def delimiter_of(line: str, usual: str) -> str:
-    """Return what separates cells: `usual`, unless exactly one of DELIMITERS occurs in a file's first line.
-
-    >>> delimiter_of("id;text", ","), delimiter_of("id;a,text", ","), delimiter_of("a;b|c", ",")
-    (';', ',', ',')
-    """
-    there = [mark for mark in DELIMITERS if mark in line]
-    return there[0] if len(there) == 1 else usual
 
 
 def misread(line: str, usual: str) -> str:
@@ -119,34 +107,6 @@ class Rows:
             numbers=np.concatenate(numbers) if numbers else None,
             refused=pa.concat_tables([part.refused for part in batches]),
         )
-
-    def without_long(self, texts: Sequence[str]) -> Rows:
-        """Refuse rows in which a cell of these columns is too long for an id or a word."""
-        long = np.zeros(self.table.num_rows, dtype=bool)
-        for name, column in zip(self.table.column_names, self.table.columns, strict=True):  # names may repeat
-            if name in texts and is_text(column.type):
-                length = pc.fill_null(pc.binary_length(column), 0)
-                long |= length.to_numpy() > MAX_TEXT
-        if not long.any():
-            return self
-        kept = np.flatnonzero(~long)
-        none = [""] * int(long.sum())
-        reason = [f"an id or a word of more than {MAX_TEXT:,} bytes"] * len(none)
-        places = self.places(np.flatnonzero(long))
-        refused = REJECT.table({"place": places, "key": none, "reason": reason, "detail": none})
-        return replace(
-            self,
-            table=self.table.take(kept),
-            numbers=kept + 1 if self.numbers is None else self.numbers[kept],
-            refused=pa.concat_tables([self.refused, refused]),
-            found=tuple(self.columns),
-        )
-
-    def at(self, path: str, place: str) -> Rows:
-        """Return the same rows with `place` instead of the path that was read."""
-        where = pc.replace_substring(self.refused["place"], path, place)
-        columns = {name: self.refused[name] for name in self.refused.column_names}
-        return replace(self, place=place, refused=REJECT.table({**columns, "place": where}))
 
     def renamed(self, columns: Mapping[str, str]) -> Rows:
         """Rename columns to ours, given theirs by our name; a column that already has such a name is dropped.
@@ -230,11 +190,11 @@ class Rows:
         valid = pc.and_(pc.invert(empty), pc.fill_null(pc.match_substring_regex(text, _NUMBER), False))
         value = pc.if_else(valid, text, pa.scalar(None, pa.string())).cast(pa.float64())
         garbled = pc.and_(pc.invert(empty), pc.invert(valid))
-        comma = pc.and_(garbled, pc.fill_null(pc.match_substring_regex(text, _DECIMAL_COMMA), False)).to_numpy()
-        boolean = pc.fill_null(pc.match_substring_regex(text, "^(?i:true|false)$"), False).to_numpy()
-        wrong = {"missing": empty.to_numpy(), "with a decimal comma (write a point)": comma}
-        wrong["true or false (write 1 or 0)"] = boolean
-        return pc.fill_null(value, float("nan")).to_numpy(), wrong | {"not a number": garbled.to_numpy()}
+        comma = pc.and_(garbled, pc.fill_null(pc.match_substring_regex(text, _DECIMAL_COMMA), False))
+        boolean = pc.fill_null(pc.match_substring_regex(text, "^(?i:true|false)$"), False)
+        wrong = {"missing": empty, "with a decimal comma (write a point)": comma}
+        wrong |= {"true or false (write 1 or 0)": boolean, "not a number": garbled}
+        return pc.fill_null(value, float("nan")).to_numpy(), {why: rows.to_numpy() for why, rows in wrong.items()}
 
     def rejects(
         self, checks: Mapping[str, Flags], code: Longs, key: tuple[pa.Array, pa.Array, pa.Array], named: Sequence[str]
@@ -271,11 +231,8 @@ def rows_of(source: Any) -> Rows:
 
 def verdict(checks: Mapping[str, Flags]) -> Longs:
     """Return the number, from 1, of the first check that refuses each row; 0 for usable rows."""
-    flags = list(checks.values())
-    code = np.zeros(len(flags[0]), np.int64)
-    for number, bad in reversed(list(enumerate(flags, 1))):
-        code[bad] = number
-    return code
+    flags = np.stack(list(checks.values()))
+    return np.where(flags.any(axis=0), flags.argmax(axis=0) + 1, 0)
 
 
 @dataclass(frozen=True)
@@ -329,14 +286,6 @@ class Refusals:
         return lines
 
 
-def refused_lines(path: Path, broken: Iterable[tuple[int, str]]) -> pa.Table:
-    """Return Reject rows of lines that could not be read, given (number, what is wrong)."""
-    rows = list(broken)
-    return REJECT.table(
-        {
-            "place": [f"{path}:{number}" for number, _ in rows],
-            "key": [""] * len(rows),
-            "reason": [f"line {TOO_LARGE}" if why.startswith(TOO_LARGE) else "broken line" for _, why in rows],
-            "detail": [why for _, why in rows],
-        }
-    )
+def refused_lines(place: str, errors: Iterable[tuple[int, LineError]]) -> pa.Table:
+    """Return Reject rows of records that could not be read, given their numbers."""
+    return reject_rows((f"{place}:{number}", error.key, error.reason, error.detail) for number, error in errors)

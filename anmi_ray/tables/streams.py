@@ -1,4 +1,7 @@
-"""Read bytes from files and standard input (`-`): bounded lines, JSON records, checked encodings."""
+"""Read bytes from files and standard input (`-`): bounded lines, JSON records, checked encodings.
+
+A record that cannot be used is a LineError in its place, with the reason.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,15 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 
-from anmi_ray.core.errors import AnmiError, DataError
+from anmi_ray.core.errors import DataError
 
 STANDARD = Path("-")
 INPUT = "standard input"  # its place in a message
@@ -27,29 +30,88 @@ _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 MAX_LINE = 16 << 20  # bytes of a line or other record; longer ones are refused
 TOO_LARGE = f"larger than {MAX_LINE >> 20} MiB"
+NOT_UTF8 = "not UTF-8"
 BLOCK = 1 << 23  # bytes of text read at once
 _PIECE = 1 << 20  # bytes of a JSON array read at once
 _SPACE = re.compile(r"[ \t\r\n]*")
-_SEPARATOR = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=(.)"?\r?\n?', re.IGNORECASE)
 # Encodings to guess among; for Latin letters only the most common one, since others differ in too few bytes.
 _ENCODINGS = ["gb18030", "big5", "cp932", "euc_jp", "cp949", "cp1251", "koi8_r", "cp1253", "cp1255", "cp1256", "cp1252"]
+Place = TypeVar("Place", int, str)  # of a record: its number, or with its file's name
+Raw = TypeVar("Raw")
+Row = TypeVar("Row")
+
+
+class LineError(Exception):
+    """Why one record cannot be used; readers turn it into a reject.
+
+    sample: bytes of a record that is not UTF-8, for guessing its encoding.
+    malformed: whether the reject counts towards max_reject_fraction.
+    """
+
+    def __init__(
+        self, reason: str, key: str = "", detail: str = "", sample: bytes = b"", malformed: bool = True
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.key = key
+        self.detail = detail
+        self.sample = sample
+        self.malformed = malformed
+
+
+def parsed(
+    records: Iterable[tuple[Place, Raw | LineError]], parse: Callable[[Raw], Row]
+) -> Iterator[tuple[Place, Row | LineError]]:
+    """Yield (place, `parse(record)`), or (place, error) for a record that cannot be used."""
+    for place, record in records:
+        if isinstance(record, LineError):
+            yield place, record
+            continue
+        try:
+            yield place, parse(record)
+        except LineError as error:
+            yield place, error
+
+
+def decode(line: bytes) -> str:
+    """Decode UTF-8. Raises LineError."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise LineError(NOT_UTF8, detail=f"byte {error.start}", sample=line) from None
+
+
+def valid(text: str, key: str = "") -> str:
+    """Return the text. LineError if JSON spelled half of a surrogate pair, which no UTF-8 column can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise LineError("not valid Unicode", key) from None
+    return text
+
+
+def json_object(line: bytes) -> dict[str, Any]:
+    """Parse a line as a JSON object. Raises LineError."""
+    try:
+        value = json.loads(decode(line))
+    except (ValueError, RecursionError) as error:
+        raise LineError("broken JSON", detail=str(error)) from None
+    if not isinstance(value, dict):
+        raise LineError("broken JSON", detail="not an object")
+    return value
 
 
 @contextmanager
 def spooled() -> Iterator[Path]:
     """Copy standard input to a file whose suffix follows from its first bytes.
 
-    Parquet begins with PAR1, JSON with { or [; anything else is CSV. Errors name standard input.
+    Parquet begins with PAR1, JSON with { or [; anything else is CSV.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "input"
         with file.open("wb") as sink:
             shutil.copyfileobj(sys.stdin.buffer, sink)
-        try:
-            file = file.rename(f"{file}{_suffix(file)}")
-            yield file
-        except AnmiError as error:
-            raise type(error)(error.message, (error.place or INPUT).replace(str(file), INPUT), error.remedy) from None
+        yield file.rename(f"{file}{_suffix(file)}")
 
 
 def _suffix(file: Path) -> str:
@@ -67,8 +129,8 @@ def _suffix(file: Path) -> str:
     return (".jsonl" if text.startswith((b"{", b"[")) else ".csv") + packed
 
 
-def bounded_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | int]]:
-    """Yield (number, line); for lines larger than MAX_LINE their size instead of their bytes."""
+def bounded_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | LineError]]:
+    """Yield (number, line); an error for a line larger than MAX_LINE, which is never in memory."""
     for number in count(1):
         line = file.readline(MAX_LINE)
         size = len(line)
@@ -80,10 +142,10 @@ def bounded_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | int]]:
         while line and not line.endswith(b"\n"):
             line = file.readline(BLOCK)
             size += len(line)
-        yield number, size
+        yield number, LineError(TOO_LARGE, detail=f"{size:,} bytes")
 
 
-def json_records(file: io.BufferedReader[Any], place: str) -> Iterator[tuple[int, bytes | int]]:
+def json_records(file: io.BufferedReader[Any], place: str) -> Iterator[tuple[int, bytes | LineError]]:
     """Yield (number, JSON) of every line, as `bounded_lines`, or of every element of a file that is one array."""
     head = file.peek(64).removeprefix(codecs.BOM_UTF8).lstrip()
     return _elements(file, place) if head.startswith(b"[") else bounded_lines(file)
@@ -134,16 +196,6 @@ def _elements(file: BinaryIO, place: str) -> Iterator[tuple[int, bytes]]:
     raise DataError(f"element {number + 1} of its JSON array cannot be read: {fault}", place, remedy)
 
 
-def separator_of(line: bytes) -> str:
-    r"""Return the separator that a first line `sep=;` (Excel's) declares; "" for any other line.
-
-    >>> separator_of(b"sep=;\r\n"), separator_of(b"id;text\n")
-    (';', '')
-    """
-    found = _SEPARATOR.fullmatch(line)
-    return found[1].decode("latin-1") if found else ""
-
-
 def guessed_encoding(sample: bytes) -> str:
     """Guess the encoding of text that is not UTF-8; "" if none fits."""
     import charset_normalizer
@@ -175,14 +227,13 @@ def check_head(head: bytes, place: str, remedy: str = "convert it: iconv -f UTF-
 def decoded_lines(file: BinaryIO, place: str) -> Iterator[str]:
     """Yield the lines of UTF-8 text, without byte-order mark. Raises DataError if one is invalid or too long."""
     for number, line in bounded_lines(file):
-        if isinstance(line, int):
-            raise DataError(
-                f"{TOO_LARGE}: {line:,} bytes", f"{place}:{number}", "shorten the line, or name another file"
-            )
-        if number == 1:
-            check_head(line, place)
-            line = line.removeprefix(codecs.BOM_UTF8)
         try:
-            yield line.decode().removesuffix("\n")
-        except UnicodeDecodeError:
-            raise DataError("not UTF-8 text", f"{place}:{number}", recoding(line)) from None
+            if isinstance(line, LineError):
+                raise line
+            if number == 1:
+                check_head(line, place)
+                line = line.removeprefix(codecs.BOM_UTF8)
+            yield decode(line).removesuffix("\n")
+        except LineError as error:
+            remedy = recoding(error.sample) if error.sample else "shorten the line, or name another file"
+            raise DataError(f"{error.reason}: {error.detail}", f"{place}:{number}", remedy) from None

@@ -118,9 +118,10 @@ def _ordered(lines: Iterable[str], place: str, ties: Ties, say: Callable[[str], 
     """Return the lines of a run file by system and query, each ranking in order."""
     found: dict[tuple[str, str, str], _Line] = {}
     trimmed = 0
-    for at, (number, line, fields) in enumerate(_fields(lines)):
+    for number, line in enumerate(lines, 1):
         here = f"{place}:{number}"
-        if not at and is_header(fields, _RUN_HEADER):
+        fields = FIELD.findall(line)
+        if not fields or (not found and is_header(fields, _RUN_HEADER)):
             continue
         if len(fields) != 6:
             raise DataError(
@@ -131,10 +132,17 @@ def _ordered(lines: Iterable[str], place: str, ties: Ties, say: Callable[[str], 
         written = fields[0], fields[2], fields[5]
         query, doc, tag = names = tuple(map(normalize_id, written))
         trimmed += names != written
-        rank, score = fields[3:5]
         if not all(names):
             raise DataError("an id or the tag is blank", here, "write each line as: qid Q0 docid rank score tag")
-        line = _Line(tag, query, doc, _integer(rank, "rank", here), _number(score, "score", here), number)
+        rank, score = whole_of(fields[3]), real_of(fields[4])
+        if rank is None:
+            message = f"rank {fields[3][:_SHOWN]!r} is not a whole number"
+            raise DataError(message, here, "write the rank as a whole number of at most nine digits")
+        if score is None:
+            point = ", with a point for its comma" if "," in fields[4] else ""
+            message = f"score {fields[4][:_SHOWN]!r} is not a finite number"
+            raise DataError(message, here, f"write the score as a decimal number{point}")
+        line = _Line(tag, query, doc, rank, score, number)
         first = found.setdefault((tag, query, doc), line)
         if first is not line:
             message = f"document {doc!r} is repeated for query {query!r} and tag {tag!r}: first in line {first.number}"
@@ -164,20 +172,19 @@ def _say_contradictions(ordered: list[_Line], place: str, say: Callable[[str], N
 def named(run: pa.Table, queries: pa.Table, documents: pa.Table) -> pa.Table:
     """Return a run with external ids, in the order of `format_run`. Errors as there."""
     for place, key, table in ((0, "query_id", queries), (1, "doc_id", documents)):
-        run = run.set_column(place, key, _named(run[key], table, key))
+        found = pc.index_in(run[key], value_set=table[key].combine_chunks())
+        if found.null_count:
+            missing = run[key].filter(pc.is_null(found))[0].as_py().hex()
+            raise DataError(f"{key} {missing} has no external id", "TREC run", "give the collection that was searched")
+        run = run.set_column(place, key, table["external_id"].take(found))
     return run.sort_by([("system", "ascending"), ("query_id", "ascending"), ("rank", "ascending")])
 
 
-def read_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] | None = None) -> pa.Table:
-    """Return the Run table of a TREC run file; .gz and .zst are unpacked, `-` is standard input.
+def read_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] | None = None) -> NamedRun:
+    """Return the run of a TREC run file; .gz and .zst are unpacked, `-` is standard input.
 
     Raises StoreError if it cannot be read, DataError if it is malformed.
     """
-    return read_named_run(path, ties, say).table
-
-
-def read_named_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] | None = None) -> NamedRun:
-    """Read a run as `read_run`, with the ids as they are written in the file."""
     return parse_run(formats.text_lines(Path(path)), place_of(path), ties, say)
 
 
@@ -190,37 +197,3 @@ def is_header(cells: Sequence[str], names: Sequence[Collection[str]]) -> bool:
 def place_of(path: str | Path) -> str:
     """Return the name of a file or of standard input for messages."""
     return streams.INPUT if Path(path) == streams.STANDARD else str(path)
-
-
-def _fields(lines: Iterable[str]) -> Iterable[tuple[int, str, list[str]]]:
-    """Return (line number from 1, line, fields) of lines that are not blank."""
-    return ((number, line, fields) for number, line in enumerate(lines, 1) if (fields := FIELD.findall(line)))
-
-
-def _named(ids: pa.ChunkedArray, table: pa.Table, key: str) -> pa.ChunkedArray:
-    found = pc.index_in(ids, value_set=table[key].combine_chunks())
-    if found.null_count:
-        missing = ids.filter(pc.is_null(found))[0].as_py().hex()
-        raise DataError(f"{key} {missing} has no external id", "TREC run", "give the collection that was searched")
-    return table["external_id"].take(found)
-
-
-def _number(text: str, what: str, place: str) -> float:
-    value = real_of(text)
-    if value is None:
-        remedy = f"write the {what} as a decimal number{_point(text)}"
-        raise DataError(f"{what} {text[:_SHOWN]!r} is not a finite number", place, remedy)
-    return value
-
-
-def _integer(text: str, what: str, place: str) -> int:
-    value = whole_of(text)
-    if value is None:
-        remedy = f"write the {what} as a whole number of at most nine digits"
-        raise DataError(f"{what} {text[:_SHOWN]!r} is not a whole number", place, remedy)
-    return value
-
-
-def _point(text: str) -> str:
-    """Return an additional remedy for numbers with a decimal comma."""
-    return ", with a point for its comma" if real_of(text.replace(",", ".", 1)) is not None else ""

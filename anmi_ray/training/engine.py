@@ -31,6 +31,7 @@ from anmi_ray.training.module import Inputs, Learner, copied, parameter_groups
 
 Objective = Callable[..., Tensor]  # (outputs of the module, such as score[N] and predicted[N]) -> scalar loss
 _STATE = "state.pt"
+_CLIP = 1.0  # largest norm of the gradient
 
 
 class Engine(ABC):
@@ -124,8 +125,7 @@ class TorchEngine(Engine):
         return self.forward(batches)
 
     def step(self, factor: float) -> float:
-        parameters = [parameter for group in self.groups for parameter in group["params"]]
-        norm = nn.utils.clip_grad_norm_(parameters, self.config.clip or torch.inf)
+        norm = nn.utils.clip_grad_norm_([one for group in self.groups for one in group["params"]], _CLIP)
         self._set_rates(self.optimizer, factor)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -174,7 +174,7 @@ class DeepSpeedEngine(Engine):
 
     def _clip(self, *_: Any) -> None:
         parameters = [parameter for group in self.groups for parameter in group["params"]]
-        self._norm = float(nn.utils.clip_grad_norm_(parameters, self.config.clip or torch.inf))
+        self._norm = float(nn.utils.clip_grad_norm_(parameters, _CLIP))
 
     def accumulate(self, batches: Inputs, objective: Objective, last: bool) -> None:
         loss = objective(*self.engine(batches)) * self.world
@@ -231,7 +231,7 @@ def deepspeed_json(config: LearnConfig, offload: Offload = "none") -> dict[str, 
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
-        "gradient_clipping": config.clip if config.zero_stage else 0.0,
+        "gradient_clipping": _CLIP if config.zero_stage else 0.0,
         "zero_optimization": zero,
         # torch's Adam: DeepSpeed's own compiles C++ when first used
         "optimizer": {"type": "AdamW", "params": adam},

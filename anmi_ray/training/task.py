@@ -1,4 +1,4 @@
-"""What the training loop trains: the interface, and the reranker's task. Legend: N pairs of query and document."""
+"""The task of the training loop: the interface, and the reranker's task. Legend: N pairs of query and document."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import put, validate
-from anmi_ray.config.tune import CampaignConfig, Loaded
+from anmi_ray.config.tune import CampaignConfig
 from anmi_ray.core.errors import ConfigError, StoreError, from_os_error
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.pipeline.resolve import Resolved, resolve
@@ -95,10 +95,8 @@ class Campaign:
         return [derived_seed("repeat", self.config.seed, k) % 2**31 for k in range(self.config.repeats)]
 
 
-def open_campaign(loaded: Loaded) -> Campaign:
-    """The campaign of a file, with its experiment validated. Raises ConfigError."""
-    config = loaded.config
-    place = loaded.place
+def open_campaign(config: CampaignConfig, place: str = "the campaign") -> Campaign:
+    """The campaign of a file, with its experiment validated; `place` names it in errors. Raises ConfigError."""
     folder = os.getcwd()
     base = validate(config.experiment, f"{place}, experiment", folder)
     if not base.train.dev_points:

@@ -29,7 +29,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.config.judge import EncoderJudgeConfig
-from anmi_ray.core import environment
 from anmi_ray.core.identity import comparison_id, rng, text_hash
 from anmi_ray.core.records import COMPARISON, QUERY, TEXT_OF
 from anmi_ray.judging.kinds import distilled
@@ -112,16 +111,15 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     asked = parser.parse_args()
     count, passes, device = asked.questions, asked.passes, asked.device
-    threads = environment.cores()
+    threads = 1  # of an actor that asks
     torch.set_num_threads(threads)
     of = questions(count)
     with tempfile.TemporaryDirectory() as scratch:
         folder = write_judge(Path(scratch))
 
         def engine(dtype: str) -> EncoderEngine:
-            given = {"kind": "encoder", "model": str(folder), "form": "pairwise", "dtype": dtype, "threads": threads}
-            given["gpus"] = float(device == "cuda")
-            return EncoderEngine(EncoderJudgeConfig.model_validate(given))
+            given = {"kind": "encoder", "model": str(folder), "form": "pairwise", "dtype": dtype}
+            return EncoderEngine(EncoderJudgeConfig.model_validate({**given, "gpus": float(device == "cuda")}))
 
         engines = {f"anmi_ray, {dtype}": engine(dtype) for dtype in ("float32", "bfloat16")}
         judge = next(iter(engines.values())).form

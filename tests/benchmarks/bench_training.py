@@ -67,7 +67,7 @@ def mined(root: str, lists: int, negatives: int = DOCUMENTS - 1, candidates: int
         "corpus": {"max_train_queries": lists, "max_dev_queries": 0, "max_test_queries": 200},
         "retrieve": {"candidates": candidates, "random_negatives": 2},
         "mine": {"allow": [], "weigh": "equal", "sample": "uniform", "negatives": negatives, "random_negatives": 0,
-                 "rated_extra": 0, "min_rated_negatives": negatives},
+                 "rated_extra": 0},
         "execution": {"root": root, "buckets": 1},
     }  # fmt: skip
     config: Experiment = validate(settings, "bench_training")

@@ -166,7 +166,7 @@ def test_a_key_of_the_environment_is_sent_and_stands_nowhere(
     (here / "mine" / "corpus.jsonl").write_text("".join(rows), encoding="utf-8")
     endpoint = chat.config(max_tokens=300, key_env="MARKED").model_dump(exclude_defaults=True)
     judge = {"kind": "api", "name": "llm", "endpoint": {**endpoint, "max_tokens": 2}, "prompt": {"template": "letters"}}
-    writer = {"kind": "api", "endpoint": endpoint, "document_tokens": 256}
+    writer = {"kind": "api", "endpoint": endpoint}
     write_config(
         here / "c.yaml",
         here / "mine",

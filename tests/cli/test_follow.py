@@ -152,6 +152,7 @@ def test_only_what_is_new_is_printed() -> None:
     assert len(again) == len(first)
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_is_followed_to_its_end(small_collection: Path, tmp_path: Path) -> None:
     config, root = write_config(tmp_path / "small.yaml", small_collection), tmp_path / "root"
     unknown = anmi("show", "small", "--follow", "--root", root)

@@ -144,7 +144,7 @@ def test_leanings_are_fitted_whatever_the_orders_are_called(tmp_path: Path, orde
     ("arguments", "says"),
     [
         (["--out", "o.xlsx"], "name it .csv, .tsv, .jsonl (each also .gz or .zst) or .parquet"),
-        (["--out", "o.parquet.gz"], "its format cannot be told"),
+        (["--out", "o.parquet.gz"], "its name does not show its format"),
         (["--out", "nowhere/o.csv"], "mkdir -p"),
         (["--out", "preferences.csv"], "would overwrite it; it is read"),
         (["--out", "o.csv", "--fits", "o.csv"], "it is written by --out"),
@@ -170,8 +170,8 @@ def test_mistakes_on_the_command_line(
     ("name", "content", "says"),
     [
         ("absent.csv", None, "absent.csv: no such file or folder"),
-        ("p.txt", HEAD + GOOD, "p.txt: its format cannot be told from its name"),
-        ("p", HEAD + GOOD, "its format cannot be told"),
+        ("p.txt", HEAD + GOOD, "p.txt: its name does not show its format"),
+        ("p", HEAD + GOOD, "its name does not show its format"),
         ("p.csv", GOOD, "its columns are 'q1', 'a', 'b', '1'"),
         ("p.csv", "", "p.csv: is empty"),
         ("p.csv", (HEAD + GOOD).replace("query_id", "qid"), "--all-one-query"),
@@ -182,7 +182,7 @@ def test_mistakes_on_the_command_line(
         (
             "p.csv",
             HEAD + GOOD + "q1,a\n",
-            "1 of 7 rows cannot be used (14.3%, allowed 10.0%): 1 broken line (p.csv:8: 2 cells",
+            "1 of 7 rows cannot be used (14.3%, allowed 10.0%): 1 not as many columns as the header (p.csv:8: 2 c",
         ),
     ],
 )

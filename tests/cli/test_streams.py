@@ -96,7 +96,7 @@ def test_columns_may_be_called_otherwise(suffix: str) -> None:
         ("f.csv", content(".csv.gz"), [], "f.csv: is compressed, and its name does not say so"),
         ("f.jsonl", content(".jsonl.gz"), [], "f.jsonl: is compressed"),
         ("f.csv", content(".csv").decode().encode("utf-16"), [], "f.csv: is UTF-16"),
-        ("f.csv", b"\x7fELF\r\x00\r\x01", [], "f.csv: has no column"),
+        ("f.csv", b"\x7fELF\r\x00\r\x01", [], "f.csv:1: its header is invalid: broken CSV: new-line"),
         ("f.jsonl", b'{"query_id": \n', [], "f.jsonl:1: no line can be read; of the first: Expecting value"),
         ("-", b"", [], "standard input: is empty"),
         ("-", b"query_id,doc_a\n", [], "standard input: has no column doc_b, preference"),

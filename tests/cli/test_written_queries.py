@@ -55,7 +55,7 @@ def config(tmp_path: Path, small_collection: Path, chat: Chat, monkeypatch: pyte
     (tmp_path / "mine" / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
     (tmp_path / "own.txt").write_text("zip two lists\n" + json.dumps({"query": "parse iso dates"}) + "\n")
     endpoint = chat.config(max_tokens=300, concurrency=4, input_price=1.0, output_price=2.0)
-    writer = {"kind": "api", "endpoint": endpoint.model_dump(exclude_defaults=True), "document_tokens": 256}
+    writer = {"kind": "api", "endpoint": endpoint.model_dump(exclude_defaults=True)}
     write_config(
         tmp_path / "c.yaml",
         tmp_path / "mine",

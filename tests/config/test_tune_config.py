@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.tune import CampaignConfig, Choice, Integer, Loaded, LogUniform, Uniform, label, load
+from anmi_ray.config.tune import CampaignConfig, Choice, Integer, LogUniform, Uniform, label, load
 from anmi_ray.core.errors import ConfigError, refuse
 from anmi_ray.stages import train
 from tests.shipped import CAMPAIGNS
@@ -37,7 +37,7 @@ def write(folder: Path, **more: Any) -> Path:
     return path
 
 
-def read(folder: Path, *overrides: str, **more: Any) -> Loaded:
+def read(folder: Path, *overrides: str, **more: Any) -> CampaignConfig:
     return load(write(folder, **more), overrides)
 
 
@@ -65,7 +65,7 @@ def read(folder: Path, *overrides: str, **more: Any) -> Loaded:
         ({"train.learning_rate": {"kind": "loguniform", "low": 0, "high": 1}}, "greater than 0"),
         ({"train.epochs": {"kind": "integer", "low": 0, "high": 9, "log": True}}, "at least 1"),
         ({"mine.rule": {"kind": "choice", "values": ["table2"]}}, "at least 2"),
-        ({"mine.rule": {"kind": "choice", "values": ["table2", "table2"]}}, "stands twice"),
+        ({"mine.rule": {"kind": "choice", "values": ["table2", "table2"]}}, "twice"),
         ({"rule": {"kind": "options", "options": {"a": {}, "b": {"mine.rul": 1}}}}, "did you mean mine.rule"),
         ({}, "at least 1"),
     ],
@@ -86,7 +86,7 @@ def test_an_experiment_that_is_none(tmp_path: Path, experiment: Any) -> None:
 
 def test_the_experiment_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text("train: {epochs: 2}\nmine: {negatives: 3}", encoding="utf-8")
-    found = read(tmp_path, experiment=str(tmp_path / "other.yaml"), settings={"train.epochs": 0.5}).config
+    found = read(tmp_path, experiment=str(tmp_path / "other.yaml"), settings={"train.epochs": 0.5})
     assert found.experiment == {"name": "other", "train": {"epochs": 0.5}, "mine": {"negatives": 3}}
     assert found.name == "camp"
 
@@ -94,7 +94,7 @@ def test_the_experiment_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
 def test_an_override_is_of_the_campaign_or_of_its_experiment(tmp_path: Path) -> None:
     overrides = ("trials=3", "seed=4", "experiment.seed=5", "train.max_steps=6", "execution.root=there")
     space = "space.train.loss.temperature={kind: uniform, low: 0.1, high: 1}"
-    found = read(tmp_path, *overrides, space, "settings.mine.negatives=2").config
+    found = read(tmp_path, *overrides, space, "mine.negatives=2")
     assert (found.trials, found.seed) == (3, 4)
     experiment = {"name": "camp", "seed": 5, "train": {"max_steps": 6}, "execution": {"root": "there"}}
     assert found.experiment == {**experiment, "mine": {"negatives": 2}}
@@ -102,14 +102,14 @@ def test_an_override_is_of_the_campaign_or_of_its_experiment(tmp_path: Path) -> 
     assert set(found.space) == {*SPACE, "train.loss.temperature"}
 
 
-@pytest.mark.parametrize("override", ["settings={train.max_steps: 7}", "settings={}", "settings"])
-def test_settings_as_a_whole_are_refused(tmp_path: Path, override: str) -> None:
-    with pytest.raises(ConfigError, match=r"cannot be given as a whole\n.*settings\.train\.max_steps=7"):
+@pytest.mark.parametrize("override", ["settings={train.max_steps: 7}", "settings.train.max_steps=7", "settings"])
+def test_settings_of_the_file_are_not_overridden(tmp_path: Path, override: str) -> None:
+    with pytest.raises(ConfigError, match=r"settings cannot be given\b.*\n.* train\.max_steps=7"):
         read(tmp_path, override, settings={"train.max_steps": 3})
 
 
 def test_an_option_has_parameters_of_its_own(tmp_path: Path) -> None:
-    config = read(tmp_path).config
+    config = read(tmp_path)
     answers = {"train.learning_rate": 1e-4, "train.lists_per_step": 3, "rule=simans: mine.sample.b": 2.0}
     params, settings = config.drawn(lambda name, _: {**answers, "rule": "simans"}[name])
     assert params == {**answers, "rule": "simans"}
@@ -118,11 +118,10 @@ def test_an_option_has_parameters_of_its_own(tmp_path: Path) -> None:
     assert "rule=simans: mine.sample.b" not in params
     assert settings["mine.rule"] == "table2"
     assert "mine.sample.b" not in settings
-    assert list(config.dimensions()) == [*SPACE, "rule=simans: mine.sample.b"]
 
 
 def test_every_end_and_every_value_is_a_corner(tmp_path: Path) -> None:
-    corners = list(read(tmp_path).config.corners())
+    corners = list(read(tmp_path).corners())
     for point in ({"train.lists_per_step": 2}, {"train.lists_per_step": 8}, {"rule": "simans"}, {"rule": "table2"}):
         assert point in corners
     assert {"rule": "simans", "rule=simans: mine.sample.b": 6.0} in corners
@@ -131,7 +130,7 @@ def test_every_end_and_every_value_is_a_corner(tmp_path: Path) -> None:
 @given(st.lists(st.one_of(st.integers(), st.booleans(), st.none(), st.text(max_size=4)), min_size=2, max_size=6))
 def test_values_of_a_choice_keep_their_type(values: list[Any]) -> None:
     if len({label(value) for value in values}) < len(values):
-        with pytest.raises(ValueError, match="stands twice"):
+        with pytest.raises(ValueError, match="twice"):
             Choice(kind="choice", values=tuple(values))
         return
     domain = Choice(kind="choice", values=tuple(values))
@@ -147,7 +146,7 @@ def test_how_much_is_tried_does_not_make_another_campaign() -> None:
 @pytest.mark.parametrize("path", CAMPAIGNS, ids=lambda path: path.stem)
 def test_shipped_campaigns_are_valid(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)  # where the experiment's path begins
-    config = load(path, [f"execution.root={tmp_path}"]).config
+    config = load(path, [f"execution.root={tmp_path}"])
     assert config.name == path.stem
     refuse(train.STAGE.check(train.STAGE, Experiment.model_validate(config.experiment)))
     assert config.trials >= 16
@@ -155,6 +154,6 @@ def test_shipped_campaigns_are_valid(path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_kinds_of_numbers(tmp_path: Path) -> None:
-    space = read(tmp_path).config.space
+    space = read(tmp_path).space
     assert isinstance(space["train.learning_rate"], LogUniform)
     assert isinstance(space["train.lists_per_step"], Integer)

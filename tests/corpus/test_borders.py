@@ -132,7 +132,7 @@ def test_bytes_that_an_encoding_cannot_hold_are_a_reject_with_their_line(tmp_pat
     assert found.documents["text"].to_pylist() == ["日本語", "日本"]
     refused = [row for row in found.rejects.to_pylist() if "own.csv" in row["place"]]
     assert [(row["place"], row["reason"]) for row in refused] == [
-        ("documents own.csv row 2", "not shift_jis, see corpus.encoding")
+        ("documents own.csv:3", "not shift_jis, see corpus.encoding")
     ]
 
 

@@ -164,6 +164,7 @@ def test_other_sizes_are_refused(size: Any) -> None:
         CorpusConfig(unlabelled_dev=size)
 
 
+@pytest.mark.slow
 @given(mixed(), st.sampled_from(WRITERS), subsets, st.sampled_from([0.0, 0.4]))
 def test_hidden_labels_are_as_good_as_deleted(
     collection: Collection, write: Write, labels: tuple[str, ...], dev: float
@@ -192,6 +193,7 @@ def test_hidden_labels_are_as_good_as_deleted(
         assert tables(read(settings, labels=labels, dev_fraction=dev)) == tables(hidden)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [("test",), ("dev", "test"), ()])
 def test_hidden_labels_of_pydocs(monkeypatch: pytest.MonkeyPatch, labels: tuple[str, ...]) -> None:
     some = pydocs.source_files(())[100:160]

@@ -45,6 +45,7 @@ def normal(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
+@pytest.mark.slow
 def test_size_and_splits(stdlib: Collection) -> None:
     assert 4_000 < stdlib.documents.num_rows < 8_000
     assert 1_700 < stdlib.queries.num_rows < 3_500
@@ -53,6 +54,7 @@ def test_size_and_splits(stdlib: Collection) -> None:
     assert splits.count("test") / len(splits) == pytest.approx(0.12, abs=0.03)
 
 
+@pytest.mark.slow
 def test_another_seed_splits_the_same_queries_another_way(stdlib: Collection) -> None:
     def split(collection: Collection) -> dict[bytes, str]:
         rows = collection.queries

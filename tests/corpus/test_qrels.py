@@ -9,7 +9,8 @@ import pytest
 
 from anmi_ray.core.errors import DataError, StoreError
 from anmi_ray.corpus import lookup
-from anmi_ray.corpus.parsing import LineError, judged_lines
+from anmi_ray.corpus.parsing import judged_lines
+from anmi_ray.tables.streams import LineError
 from tests.corpus.layouts import SMALL, read, write_beir, write_jsonl, write_lines, write_trec
 
 ROWS = [("q0", "d1", 2), ("q1", "d2", 0), ("q2", "d3", 1)]

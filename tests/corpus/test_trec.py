@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.corpus import sgml
-from anmi_ray.corpus.parsing import LineError
+from anmi_ray.tables.streams import LineError
 from tests.corpus.layouts import (
     SMALL,
     Collection,
@@ -41,6 +41,7 @@ def documents_of(content: bytes, **settings: Any) -> list[tuple[str, str, str]]:
     return [(row["external_id"], row["title"], row["text"]) for row in found.documents.to_pylist()]
 
 
+@pytest.mark.slow
 @given(collections())
 def test_one_collection_is_the_same_in_every_layout(collection: Collection) -> None:
     with tempfile.TemporaryDirectory() as folder:

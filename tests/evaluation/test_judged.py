@@ -162,9 +162,11 @@ def test_few_labelled_queries_do_not_choose_beside_many_that_judges_rated(
 
 
 def test_kappa_is_the_published_one_and_statsmodels() -> None:
-    assert float(judged.kappa_of(np.array([20.0, 5.0, 10.0, 15.0]))) == pytest.approx(0.4)  # a textbook's example
+    yes = np.repeat([True, True, False, False], [20, 5, 10, 15]), np.repeat([True, False, True, False], [20, 5, 10, 15])
+    assert judged.kappa(*yes) == pytest.approx(0.4)  # a textbook's example
     random = np.random.default_rng(0)
     for _ in range(20):
-        cells = random.integers(1, 40, 4).astype(float)
+        cells = random.integers(1, 40, 4)
         theirs: Any = cohens_kappa(cells.reshape(2, 2))
-        assert float(judged.kappa_of(cells)) == pytest.approx(theirs.kappa)
+        answers = (np.repeat(rater, cells) for rater in ([True, True, False, False], [True, False, True, False]))
+        assert judged.kappa(*answers) == pytest.approx(theirs.kappa)

@@ -146,6 +146,7 @@ def test_the_debiased_error_is_unbiased_and_the_plain_one_is_not() -> None:
         assert np.mean(plain) > off**2 + 10 * error
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_error_covers() -> None:
     """Off by 0.08 everywhere: about 95 in 100 intervals hold it; of calibrated models nearly all reach 0."""
     random, held, zero = rng("covers"), 0, 0

@@ -36,7 +36,7 @@ def test_round_trip(tmp_path: Path):
     text = trec.format_run(run, QUERIES, DOCUMENTS)
     assert text.splitlines()[0] == "q1 Q0 d1 1 0.30000000000000004 reranked+hybrid"
     (tmp_path / "run.trec").write_text(text, encoding="utf-8")
-    back = RUN.check(trec.read_run(tmp_path / "run.trec"), "test")
+    back = RUN.check(trec.read_run(tmp_path / "run.trec").table, "test")
     assert key(back).to_pylist() == key(run).to_pylist()
     shuffled = run.take(pa.array([4, 2, 0, 3, 1]))
     assert trec.format_run(shuffled, QUERIES, DOCUMENTS) == text

@@ -139,6 +139,7 @@ def test_a_word_instead_of_a_key_leaves_answers_alone() -> None:
     assert Key(None).headers == {}
 
 
+@pytest.mark.slow
 def test_the_key_shows_itself_nowhere(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers echo it in errors and answers; results, logs, errors with their causes, and reprs are searched."""
     monkeypatch.setenv("CANARY_KEY", CANARY)

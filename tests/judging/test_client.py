@@ -171,6 +171,7 @@ def test_a_server_that_goes_away_is_tried_again_and_named() -> None:
     assert spend.requests <= 2
 
 
+@pytest.mark.slow
 def test_retry_after_is_waited_for_and_capped(chat: Chat) -> None:
     for text, least in (("script 429:1 ok", 1.0), ("script date:3 ok", 1.9), ("script 500:1 ok", 1.0)):
         chat.setup()
@@ -194,6 +195,7 @@ def test_an_overload_pauses_the_whole_client(chat: Chat) -> None:
     assert len(log) == 62
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [1, 5])
 def test_in_flight_never_exceeds_the_bound(chat: Chat, bound: int) -> None:
     chat.setup(latency_s=0.01, faults={"429": 0.05, "500": 0.1, "invalid": 0.1})

@@ -176,7 +176,7 @@ def test_the_identity_covers_the_file_and_not_how_it_is_named(folders: dict[Targ
     shutil.copytree(folders["ternary"], folder)
     before = kinds.of(config(folder)).identity
     assert before == kinds.of(config(folders["ternary"])).identity
-    said = {"first_label": "first", "second_label": "second", "tie_label": "tie", "max_tokens": 48, "text": "{query}"}
+    said = {"first_label": "first", "second_label": "second", "tie_label": "tie", "max_tokens": 48}
     assert kinds.of(config(folder, **said)).identity == before
     assert kinds.of(config(folder, dtype="bfloat16")).identity != before
     for form in (DistilledForm("ternary", max_tokens=32), DistilledForm("ternary", max_tokens=48, calibration=CURVE)):
@@ -190,8 +190,6 @@ def test_the_identity_covers_the_file_and_not_how_it_is_named(folders: dict[Targ
         ("ternary", {"first_label": "second", "second_label": "first"}, "`first_label` is 'second'.*says 'first'"),
         ("binary", {"first_label": "first", "second_label": "second", "tie_label": "tie"}, "`tie_label` .*says None"),
         ("two-head", {"first_label": "mean", "second_label": "decided"}, "`first_label` is 'mean'"),
-        ("ternary", {"text_pair": "{second} {sep} {first}"}, "`text_pair` is "),
-        ("ternary", {"text": "{query} {first}", "text_pair": "{second}"}, "`text` is "),
         ("ternary", {"max_tokens": 64}, "`max_tokens` is 64, and its judge.json says 48"),
         ("ternary", {"form": "pointwise"}, "judge.json"),
     ],

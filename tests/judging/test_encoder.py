@@ -175,18 +175,12 @@ def test_a_reranker_says_of_one_document_the_sigmoid_of_its_score(folders: dict[
     assert np.std(p) > 0.01
 
 
-@pytest.mark.parametrize(
-    ("text", "pair"), [("{query}", "{first} {sep} {second}"), ("{query} word3 {first} word4 {second}", None)]
-)
 @pytest.mark.parametrize("name", ["pair", "two"])
-def test_a_pairwise_preference_is_read_from_the_labels(
-    folders: dict[str, Path], text: str, pair: str | None, name: str
-) -> None:
+def test_a_pairwise_preference_is_read_from_the_labels(folders: dict[str, Path], name: str) -> None:
     of, folder = questions(longest=20), folders[name]
     labels = {} if name == "pair" else {"tie_label": None}
-    _, table = asked(settings("pairwise", folder, text=text, text_pair=pair, **labels), of)
-    filled = [[t.format(query=q, first=a, second=b, sep="[SEP]") for q, a, b in shown(of)] for t in (text, pair or "")]
-    logits = direct(folder, filled[0], filled[1] if pair else None)
+    _, table = asked(settings("pairwise", folder, **labels), of)
+    logits = direct(folder, [q for q, _, _ in shown(of)], [f"{a} [SEP] {b}" for _, a, b in shown(of)])
     share = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     wanted = share[:, 0] + share[:, 2] / 2 if name == "pair" else share[:, 1]
     np.testing.assert_allclose(of_answers(table, None)[0], wanted, atol=1e-5)
@@ -197,7 +191,7 @@ def test_a_pairwise_preference_is_read_from_the_labels(
 def test_answers_do_not_depend_on_slices_or_batches(folders: dict[str, Path], kind: str) -> None:
     of, folder = questions(documents=10), folders["reranker" if kind == "pointwise" else "pair"]
     _, whole = asked(settings(kind, folder), of)
-    handed, parts = asked(settings(kind, folder, batch_tokens=16), of, 7, 1, 60, 0, 11)
+    handed, parts = asked(settings(kind, folder), of, 7, 1, 60, 0, 11)
     assert len(handed) > 4
     np.testing.assert_allclose(of_answers(parts, None)[0], of_answers(whole, None)[0], atol=1e-5)
 
@@ -213,7 +207,7 @@ def test_a_reranker_scores_every_document_of_a_query_once(
         return score(self, queries, query_N, *rest)
 
     monkeypatch.setattr(CrossEncoder, "score_tokens", counting)
-    handed, _ = asked(settings("pointwise", folders["reranker"]), of, 300, 20, 500)
+    handed, _ = asked(settings("pointwise", folders["reranker"]), of, 30 * 29)  # slices are whole queries
     assert sum(scored) == 2 * 30
     assert len(handed) >= len(of.ids) // AT_ONCE
     assert max(table.num_rows for table in handed) <= AT_ONCE
@@ -293,7 +287,7 @@ def test_identity_is_what_can_change_an_answer(folders: dict[str, Path], tmp_pat
     shutil.copytree(folders["reranker"], moved)
     config = settings("pointwise", folders["reranker"])
     before = kinds.of(config).identity
-    same = {"name": "other", "model": str(moved), "batch_tokens": 999, "threads": 2, "gpus": 0.5}
+    same = {"name": "other", "model": str(moved), "gpus": 0.5}
     assert kinds.of(config.model_copy(update=same)).identity == before
     for change in ({"slope": 2.0}, {"max_tokens": 32}, {"dtype": "bfloat16"}, {"trust_remote_code": True}):
         assert kinds.of(config.model_copy(update=change)).identity != before
@@ -302,7 +296,6 @@ def test_identity_is_what_can_change_an_answer(folders: dict[str, Path], tmp_pat
         kinds.of(pairwise).identity
         != kinds.of(settings("pairwise", folders["pair"], first_label="TIE", tie_label="FIRST")).identity
     )
-    assert kinds.of(pairwise).identity != kinds.of(settings("pairwise", folders["pair"], text="word1 {query}")).identity
     (moved / "config.json").write_text((moved / "config.json").read_text() + " ")
     assert kinds.of(config.model_copy(update=same)).identity != before
 
@@ -315,7 +308,6 @@ def test_identity_is_what_can_change_an_answer(folders: dict[str, Path], tmp_pat
         ("reranker", "pairwise", {}, "has no label FIRST, SECOND, TIE; its labels are score"),
         ("pair", "pairwise", {"tie_label": None}, r"has 3 labels .*, and the settings leave out TIE"),
         ("pair", "pairwise", {"tie_label": "DRAW"}, "has no label DRAW; its labels are FIRST, SECOND, TIE"),
-        ("pair", "pairwise", {"max_tokens": 16, "text": "{query}" + " word1" * 12}, "alone take 16 of"),
         ("reranker", "pointwise", {"max_tokens": 65}, "is 65, and the model has 64 positions"),
         ("nowhere/at/all", "pointwise", {}, "no such folder, and not a Hugging Face id"),
         ("no-org/no-such-model", "pointwise", {}, "not in the local cache"),
@@ -374,12 +366,6 @@ def test_our_own_rerankers_judge(folders: dict[str, Path], tmp_path: Path) -> No
         ({"form": "pairwise", "first_label": "A", "second_label": "A"}, "must differ"),
         ({"form": "pairwise", "first_label": "A", "second_label": "B", "slope": 2}, "belongs to form: pointwise"),
         ({"tie_label": "T"}, "belongs to form: pairwise"),
-        (
-            {"form": "pairwise", "first_label": "A", "second_label": "B", "text_pair": "{first}"},
-            "must show {second} once",
-        ),
-        ({"form": "pairwise", "first_label": "A", "second_label": "B", "text": "{query.x}"}, "is not one of"),
-        ({"form": "pairwise", "first_label": "A", "second_label": "B", "text": "{query"}, "brace"),
         ({"max_tokens": 4}, "greater than or equal to 16"),
     ],
 )

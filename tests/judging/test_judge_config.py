@@ -35,9 +35,9 @@ def test_realistic_is_not_thurstone() -> None:
 
 def test_fields_override_the_preset() -> None:
     config = JudgeConfig.model_validate(
-        {"preset": "correlated", "truth": {"positive_bonus": 1.0}, "shared_noise": {"document_sd": 0.2}}
+        {"preset": "correlated", "truth": {"relevance_sd": 1.0}, "shared_noise": {"document_sd": 0.2}}
     )
-    assert config.truth.positive_bonus == 1.0
+    assert config.truth.relevance_sd == 1.0
     assert config.truth.similarity_slope == JudgeConfig().truth.similarity_slope
     assert config.shared_noise.document_sd == 0.2
     assert config.shared_noise.pair_sd == pytest.approx(0.5**0.5)

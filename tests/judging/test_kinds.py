@@ -26,7 +26,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "encoder": {"model": "reranker", "max_tokens": 64, "gpus": 0.5},
     "vllm": {"name": "local", "model": "org/model", "execution": {"engines": [2, 4], "tensor_parallel": 2}},
     "imported": {"path": "preferences.csv"},
-    "distilled": {"threads": 3},
+    "distilled": {},
 }
 LETTERS = {"template": "letters", "readout": "logprob"}
 
@@ -130,5 +130,5 @@ def test_models_on_the_cluster_say_what_they_read() -> None:
 def test_a_distilled_judge_is_an_encoder_judge_once_its_model_is_there() -> None:
     made = {"kind": "encoder", "model": "/folder", "form": "pointwise", "slope": 2.0}
     settings = judge("distilled").resolved(made)
-    assert (settings.kind, settings.name, settings.slope, settings.threads) == ("encoder", "distilled", 2.0, 3)
+    assert (settings.kind, settings.name, settings.slope) == ("encoder", "distilled", 2.0)
     assert judge("similarity").resolved(made) == judge("similarity").config

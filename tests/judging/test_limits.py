@@ -229,6 +229,7 @@ def test_a_window_is_never_overfull_and_loses_no_place(bound: int, steps: list[s
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_rates_are_kept_as_the_server_counts(chat: Chat) -> None:
     rate = 1200  # a minute: bursts of 20, then 20 a second
     got: list[Result] = []
@@ -245,6 +246,7 @@ def test_rates_are_kept_as_the_server_counts(chat: Chat) -> None:
     assert times[-1] - times[0] >= 0.5 * (80 - 20) / (rate / 60)
 
 
+@pytest.mark.slow
 def test_token_rates_are_kept_as_the_server_counts(chat: Chat) -> None:
     got: list[Result] = []
 

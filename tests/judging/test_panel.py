@@ -107,7 +107,7 @@ def test_thurstone_wins_as_often_as_the_model_says(make_world: World) -> None:
 
 def test_truth_is_bonus_slope_and_hidden_noise(make_world: World) -> None:
     candidates, _ = make_world(200, 20)
-    config = JudgeConfig.model_validate({"truth": {"positive_bonus": 3, "similarity_slope": 0.5, "relevance_sd": 0.25}})
+    config = JudgeConfig.model_validate({"truth": {"similarity_slope": 0.5, "relevance_sd": 0.25}})
     table = TRUTH.check(truth(candidates, config, 0), "test")
     assert table.num_rows == candidates.num_rows
     row = find_rows(table, {"query_id": candidates["query_id"], "doc_id": candidates["doc_id"]})
@@ -115,7 +115,7 @@ def test_truth_is_bonus_slope_and_hidden_noise(make_world: World) -> None:
     similarity = candidates["similarity"].to_numpy().reshape(200, 20)
     z = (similarity - similarity.mean(axis=1, keepdims=True)) / similarity.std(axis=1, keepdims=True)
     hidden = latent - 0.5 * z
-    hidden[:, 0] -= 3.0
+    hidden[:, 0] -= 2.0
     assert abs(hidden.mean()) < 0.02
     assert hidden.std() == pytest.approx(0.25, rel=0.05)
     assert abs(np.corrcoef(hidden.ravel(), z.ravel())[0, 1]) < 0.06
@@ -194,8 +194,8 @@ def test_similarity_judge_uses_no_labels(make_world: World) -> None:
 
 def test_constant_similarity_says_nothing(make_world: World) -> None:
     candidates, comparisons = make_world(2, 6, similarity=0.3)
-    config = JudgeConfig.model_validate({"truth": {"positive_bonus": 0, "relevance_sd": 0}})
-    assert truth(candidates, config, 0)["latent"].to_pylist() == [0.0] * 12
+    config = JudgeConfig.model_validate({"truth": {"relevance_sd": 0}})
+    assert set(truth(candidates, config, 0)["latent"].to_pylist()) == {0.0, 2.0}
     p_a = judge(comparisons, candidates, JudgeConfig(preset="similarity"), 0)["p_a"].to_numpy()
     assert (p_a == 0.5).all()
 

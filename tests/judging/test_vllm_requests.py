@@ -205,7 +205,7 @@ def test_the_engine_is_there_and_knows_its_arguments(model: Path, monkeypatch: p
         ({"temperature": 0.5}, "leave out temperature"),
         ({"engine_kwargs": {"reasoning_parser": "qwen3"}}, "prompt.readout: sign"),
         ({"prompt": {"tokenizer": "other"}}, "own tokenizer"),
-        ({"execution": {"engines": [3, 2]}}, "not below the first"),
+        ({"execution": {"engines": [3, 2]}}, "must not be above"),
         ({"execution": {"device": "cpu", "tensor_parallel": 2}}, "no GPUs"),
     ],
 )

@@ -105,20 +105,6 @@ def test_other_positives_are_never_negatives_but_may_be_rated_extras() -> None:
         assert sorted(example["doc_ids"]) == sorted(doc_id(0, d) for d in range(5))
 
 
-def test_minimum_gap_over_positives() -> None:
-    tables = make_tables([Query([500.0, 150.0, 100.0, -200.0], positives=(0, 1))])
-    own, _ = run(tables, TABLE)
-    least, _ = run(tables, TABLE.model_copy(update={"gap": "minimum"}))
-
-    def of(examples: list[dict[str, Any]]) -> dict[str, Any]:
-        return next(example for example in examples if example["doc_ids"][0] == doc_id(0, 0))
-
-    assert dict(zip(of(own)["doc_ids"], of(own)["weights"], strict=True))[doc_id(0, 2)] == 0.7
-    assert doc_id(0, 2) not in of(least)["doc_ids"]  # 50 points from the second positive: danger
-    assert of(least)["gaps"][1] == 700.0  # the gap shown is the anchor's own
-    assert of(least)["categories"][1] == "goldilocks"  # the band is that of the least gap, 350
-
-
 def test_random_negatives_are_unrated() -> None:
     tables = make_tables([Query([300.0, 0.0, -300.0], positives=(0, 1), randoms=6)])
     config = MineConfig(rule="table2", random_negatives=3, rated_extra=0)
@@ -249,12 +235,12 @@ def test_every_rated_query_is_used_or_refused() -> None:
     ]
 
 
-def test_randoms_alone_make_an_example_unless_rated_negatives_are_required() -> None:
+def test_randoms_alone_make_an_example() -> None:
     tables = make_tables([Query([0.0, 300.0, 250.0], randoms=4)])
     (example,), refused = run(tables, MineConfig(rule="table2", rated_extra=0))
     assert example["categories"] == ["anchor", "random", "random"]
     assert refused.num_rows == 0
-    examples, refused = run(tables, MineConfig(rule="table2", min_rated_negatives=1))
+    examples, refused = run(tables, MineConfig(rule="table2", random_negatives=0))
     assert not examples
     assert refused["reason"].to_pylist() == ["no negative left"]
 
@@ -290,17 +276,16 @@ queries = st.lists(
     queries,
     st.sampled_from(["posterior", "table2"]),
     st.sampled_from(["top", "weighted"]),
-    st.sampled_from(["anchor", "minimum"]),
 )
 @settings(max_examples=25, deadline=None)
-def test_examples_hold_together(rows: list[Any], rule: Any, sampling: Any, gap: Any) -> None:
+def test_examples_hold_together(rows: list[Any], rule: Any, sampling: Any) -> None:
     tables = make_tables(
         [
             Query(ratings, positives=tuple(range(min(positives, len(ratings)))), randoms=randoms, gap_se=gap_se)
             for ratings, positives, randoms, gap_se in rows
         ]
     )
-    config = MineConfig(rule=rule, sample=sampling, gap=gap, negatives=3, random_negatives=2, rated_extra=2)
+    config = MineConfig(rule=rule, sample=sampling, negatives=3, random_negatives=2, rated_extra=2)
     examples, refused = run(tables, config, seed=5)
     assert len({example["query_id"].hex() for example in examples} | set(refused["key"].to_pylist())) == len(rows)
     for example in examples:
@@ -316,7 +301,7 @@ def test_examples_hold_together(rows: list[Any], rule: Any, sampling: Any, gap: 
         assert names.count("random") <= 2
         for i, name in enumerate(names):
             assert (example["ratings"][i] is None) == (name == "random") == (example["gaps"][i] is None)
-            assert name != "danger" or weights[i] == 0 or config.gap == "minimum" or rule == "posterior"
+            assert name != "danger" or weights[i] == 0 or rule == "posterior"
     assert run(tables.shuffled(1), config, seed=5)[0] == examples
 
 
@@ -363,7 +348,7 @@ def test_of_weights_in_bits_the_largest_of_an_example_is_full(rule: str) -> None
     tables = make_tables(specs)
     args = (tables.ratings, tables.gaps, tables.candidates)
     config = MineConfig(rule=rule)
-    mixture = Mixture("gaussian", 600, 0.0, 1.0, "icl", (Component(1.0, 750.0, 120.0),), (), ())
+    mixture = Mixture("gaussian", 600, 0.0, 1.0, (Component(1.0, 750.0, 120.0),), (), ())
     beside = RuleInputs(mixture=mixture)
     bucket, anchors, _, pool = pooled(*args, config, beside)
     bits = weights_of(pool.negatives, Common(config, 0, mixture)).weight

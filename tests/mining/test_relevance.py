@@ -119,6 +119,7 @@ def test_who_copies_the_first_stage_is_not_praised_for_it() -> None:
     assert gain(both, another) < gain(both, copy)
 
 
+@pytest.mark.slow
 def test_direct_answers_tell_more_where_they_err_otherwise_than_the_ratings() -> None:
     right: dict[str, float] = {}
     for kind in ("none", "alike", "apart"):
@@ -140,6 +141,7 @@ def test_the_posterior_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     assert min(np.diff(values)) > -1e-9
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_the_order_and_the_numbers_of_queries_do_not_matter(seed: int) -> None:

@@ -91,12 +91,10 @@ def test_borderline_documents_are_asked_about_by_hand() -> None:
     assert [row["comparison_id"] for row in rows] == ids
 
 
-def test_with_the_least_gap_a_document_is_judged_against_every_positive() -> None:
+def test_a_document_is_judged_against_the_positives_near_it() -> None:
     tables = make_tables([Query([600.0, 300.0, 200.0, 500.0], positives=(0, 1))])
     own = find(tables, compared([]))
     assert named(own.wanted) == {frozenset((1, 2)), frozenset((0, 3))}
-    least = find(tables, compared([]), CONFIG.model_copy(update={"gap": "minimum"}))
-    assert named(least.wanted) == {frozenset((0, 2)), frozenset((1, 2))}  # d3 is 200 above the second
 
 
 def test_documents_are_validated_against_confirmed_anchors() -> None:
@@ -127,9 +125,9 @@ queries = st.lists(
 )
 
 
-@given(queries, st.sampled_from(["anchor", "minimum"]), st.integers(0, 3))
+@given(queries, st.integers(0, 3))
 @settings(max_examples=40, deadline=None)
-def test_borderline_pairs_are_those_of_the_definition(rows: list[Any], gap: Any, shuffle: int) -> None:
+def test_borderline_pairs_are_those_of_the_definition(rows: list[Any], shuffle: int) -> None:
     specs = [Query(ratings, tuple(range(min(positives, len(ratings))))) for ratings, positives, _ in rows]
     pairs = [
         (q, i, j)
@@ -137,21 +135,20 @@ def test_borderline_pairs_are_those_of_the_definition(rows: list[Any], gap: Any,
         for i, j in {tuple(sorted(pair)) for pair in chosen}
         if j < len(ratings)
     ]
-    tables, config = make_tables(specs), CONFIG.model_copy(update={"gap": gap})
+    tables = make_tables(specs)
     comparisons = compared(pairs)
-    found = find(tables, comparisons, config)
+    found = find(tables, comparisons)
     for q, one in enumerate(specs):
         known = {frozenset((i, j)) for p, i, j in pairs if p == q}
         expected = set()
         for d in set(range(len(one.ratings))) - set(one.positives):
             gaps = {a: one.ratings[a] - one.ratings[d] for a in one.positives}
-            ruled = dict.fromkeys(gaps, min(gaps.values(), default=0.0)) if gap == "minimum" else gaps
-            expected |= {frozenset((a, d)) for a, value in ruled.items() if 80 <= value <= 150}
+            expected |= {frozenset((a, d)) for a, value in gaps.items() if 80 <= value <= 150}
         assert named(found.wanted, q) == expected - known
         assert named(found.known, q) == expected & known
     rng = np.random.default_rng(shuffle)
     mixed = comparisons.take(pa.array(rng.permutation(comparisons.num_rows), pa.int64()))
-    assert find(tables.shuffled(shuffle), mixed, config).wanted.equals(found.wanted)
+    assert find(tables.shuffled(shuffle), mixed).wanted.equals(found.wanted)
 
 
 def test_the_verdicts_of_the_report() -> None:
@@ -176,14 +173,6 @@ def test_a_verdict_holds_where_the_gap_has_moved_to() -> None:
     assert weights(tables, judged(answers))[doc_id(0, 0)] == {  # without a round the gap alone says
         doc_id(0, 2): 1.0, doc_id(0, 3): 0.3, doc_id(0, 4): 1.0,
     }  # fmt: skip
-
-
-def test_with_the_least_gap_the_verdict_is_of_the_own_anchor() -> None:
-    tables = make_tables([Query([600.0, 300.0, 200.0, -500.0], positives=(0, 1))])
-    config = CONFIG.model_copy(update={"gap": "minimum"})
-    found = weights(tables, judged({(0, 2): 0.9, (1, 2): 0.2}), config)
-    assert found[doc_id(0, 0)][doc_id(0, 2)] == 1.0
-    assert doc_id(0, 2) not in found[doc_id(0, 1)]
 
 
 @pytest.mark.parametrize("flip", [False, True])
@@ -217,8 +206,8 @@ def test_what_decides_who_is_asked() -> None:
     """Weights and draws do not: with others the same questions stand."""
     band = {"rule": "validate", "low": 60.0}
     plain = MineConfig.model_validate({"allow": [band]})
-    assert plain.asking == MineConfig.model_validate({"allow": [{**band, "weight": 0.1}], "negatives": 3}).asking
-    for other in ({"gap": "minimum"}, {"anchors": "confirmed"}, {"allow": [{**band, "high": 160.0}]}):
+    assert plain.asking == MineConfig.model_validate({"allow": [band], "negatives": 3}).asking
+    for other in ({"anchors": "confirmed"}, {"allow": [{**band, "high": 160.0}]}):
         assert MineConfig.model_validate({"allow": [band], **other}).asking != plain.asking
     with pytest.raises(AssertionError, match="validates nothing"):
         _ = MineConfig().asking

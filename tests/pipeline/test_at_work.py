@@ -10,6 +10,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from anmi_ray.pipeline import progress
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Store
@@ -41,6 +43,7 @@ def test_another_process_at_work_is_named_until_it_is_gone(tmp_path: Path) -> No
     assert list(progress.at_work(store)) == []
 
 
+@pytest.mark.slow
 def test_waiting_ends_with_the_others_and_names_each_once(tmp_path: Path) -> None:
     store, said = Store(str(tmp_path)), list[str]()
     with subprocess.Popen([sys.executable, "-c", _AT_WORK, str(tmp_path)], stdout=subprocess.PIPE, text=True) as first:

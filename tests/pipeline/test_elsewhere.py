@@ -70,7 +70,7 @@ def settings_over(trained: Experiment, name: str) -> dict[str, Any]:
         "name": name,
         "trained_by": trained.name,
         "corpus": {"reader": "beir", "path": topics, "labels": ["test"], "max_dev_queries": 0, "dev_fraction": 0.0},
-        "evaluate": {"rounds": 1000, "fusion": False},
+        "evaluate": {"fusion": False},
     }
 
 

@@ -70,7 +70,6 @@ def refused(root: Path, *overrides: str, rule: str | None = None, name: str = "s
         (None, ("mine.rule=postrior",), "did you mean posterior?"),
         (None, (), "nothing would change"),
         (None, ("execution.local_cpus=2",), "nothing would change"),
-        ("table2", ("mine.negatives=2", "mine.min_rated_negatives=3"), "min_rated_negatives is 3"),
         ("table2", ("mine.weigh.penalty=1",), "unknown setting"),
         ("table2", ("mine.negativs=8",), "did you mean mine.negatives?"),
         ("table2", ("retrieve.depth=50",), "the run's ratings stay as they are"),

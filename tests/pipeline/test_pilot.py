@@ -97,7 +97,7 @@ def test_dollars_that_the_server_does_not_count_cannot_be_told(
     chat.setup(faults={"uncounted": 1.0})
     found = piloted(made, priced(chat), pilot={"max_dollars": 1e6})
     [gate] = [gate for gate in found.verdicts[0].gates if gate.name == WHOLE]
-    assert (gate.value, gate.outcome) == (None, "cannot tell")
+    assert (gate.value, gate.outcome) == (None, "inconclusive")
 
 
 def test_a_budget_counts_the_pilot(ray_local: None, made: dict[str, Artifact], port: int) -> None:
@@ -118,7 +118,7 @@ def test_the_verdict_is_the_exit_code(prepared: Path, small_collection: Path, tm
     for code, decision, more in (
         (0, "go", ["--pilot", "0"]),
         (3, "no-go", ["--pilot", "1200", "judge.judges.0.noise_sd=20"]),
-        (4, "cannot tell", ["--pilot", "10"]),
+        (4, "inconclusive", ["--pilot", "10"]),
     ):
         done = anmi(*command, *more)
         assert done.returncode == code, done.stdout + done.stderr

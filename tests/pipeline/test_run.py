@@ -50,12 +50,10 @@ def changed(config: Path, before: tuple[str, ...], after: tuple[str, ...]) -> se
         ("seed=0", "mine.rule=table2", "mine"),
         ("seed=0", "train.learning_rate=0.00003", "train"),
         ("seed=0", "rerank.depth=7", "rerank"),
-        ("seed=0", "evaluate.rounds=500", "evaluate"),
+        ("seed=0", "evaluate.baseline=bm25", "evaluate"),
         (VALIDATED, "mine.weigh=posterior", "mine"),
         (VALIDATED, "mine.negatives=3", "mine"),
-        (VALIDATED, "mine.allow=[{rule: validate, weight: 0.2}]", "mine"),
         (VALIDATED, "mine.allow=[{rule: validate, high: 160}]", "borderline"),
-        (VALIDATED, "mine.gap=minimum", "borderline"),
         (VALIDATED, "rate.model=bradley-terry", "rate"),
         (VALIDATED, "judge.preset=thurstone", "judge"),
         (VALIDATED, "compare.degree=6", "compare"),
@@ -84,8 +82,7 @@ def test_a_changed_setting_redoes_its_stage_and_what_rests_on_it(
         "execution.threads=1",
         "execution.buckets=16",
         "corpus.max_reject_fraction=0.01",
-        "judge.judges.0.threads=2",
-        "judge.judges.0.batch_tokens=99",
+        "judge.judges.0.gpus=0.5",
     ],
 )
 def test_how_a_run_is_carried_out_changes_no_fingerprint(config: Path, override: str) -> None:
@@ -197,7 +194,7 @@ def test_a_judges_prompt_is_part_of_it_and_its_limits_are_not(config: Path, tmp_
 
 
 def test_without_validation_the_stages_are_the_main_path(config: Path) -> None:
-    for override in ("mine.rule=table2", "mine.rule=simans", "mine.gap=minimum"):
+    for override in ("mine.rule=table2", "mine.rule=simans"):
         found = stages_of(load(config, [override]))
         assert found[:-1] == stages_of(Experiment())[:-1]
         assert found[-1].inputs == NAMES[:-1]

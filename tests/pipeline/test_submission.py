@@ -60,7 +60,7 @@ def test_the_job_reads_what_was_resolved_here(
 
 
 def campaign(*overrides: str) -> Submission:
-    made, config, _ = campaign_for_cluster(tune.load(ROOT / "jobs/configs/tune-quickstart.yaml", overrides))
+    made, config, _ = campaign_for_cluster(tune.load(ROOT / "jobs/configs/tune-quickstart.yaml", overrides), "here")
     return Submission("tune", made, campaign=config)
 
 
@@ -71,20 +71,20 @@ def test_the_job_reads_the_campaign_that_was_resolved_here(
     overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    submission, plain = campaign(*overrides), tune.load("jobs/configs/tune-quickstart.yaml", overrides).config
+    submission, plain = campaign(*overrides), tune.load("jobs/configs/tune-quickstart.yaml", overrides)
     submission.write(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {DRIVER, CONFIGS["tune"]}
     monkeypatch.chdir(tmp_path)
     there = tune.load(CONFIGS["tune"])
-    assert there.config == submission.campaign
+    assert there == submission.campaign
     # but for how and where it is carried out, it is the campaign of the file
-    assert result_settings(there.config) == result_settings(plain)
-    assert (there.config.name, there.config.trials) == (plain.name, plain.trials)
-    base = load.validate(there.config.experiment, "there")
+    assert result_settings(there) == result_settings(plain)
+    assert (there.name, there.trials) == (plain.name, plain.trials)
+    base = load.validate(there.experiment, "there")
     assert base == submission.experiment
     assert result_settings(base) == result_settings(load.validate(plain.experiment, "here"))
     assert (base.execution.address, Path(base.execution.root).is_absolute()) == ("auto", True)
-    again, config, said = campaign_for_cluster(there)
+    again, config, said = campaign_for_cluster(there, "there")
     assert said == []
     assert Submission("tune", again, campaign=config).fingerprint == submission.fingerprint
 
@@ -108,7 +108,7 @@ def test_a_relative_place_in_a_space_is_refused(tmp_path: Path, monkeypatch: pyt
         "experiment: {name: small}\nspace: {train.model: {kind: choice, values: [start, org/model]}}\n"
     )
     with pytest.raises(ConfigError, match="start is a relative place") as caught:
-        campaign_for_cluster(tune.load("small.yaml"))
+        campaign_for_cluster(tune.load("small.yaml"), "small.yaml")
     assert str(tmp_path / "start") in str(caught.value.remedy)
 
 
@@ -160,7 +160,7 @@ def test_a_group_that_is_called_as_a_place_is_none(tmp_path: Path, monkeypatch: 
     (tmp_path / "small.yaml").write_text(
         yaml.safe_dump({"experiment": given, "space": {"train.max_steps": {"kind": "choice", "values": [1, 2]}}})
     )
-    assert campaign_for_cluster(tune.load("small.yaml"))[0].queries == made.queries
+    assert campaign_for_cluster(tune.load("small.yaml"), "small.yaml")[0].queries == made.queries
 
 
 def test_every_place_among_the_settings_is_known() -> None:

@@ -85,10 +85,10 @@ def test_kinds_take_turns_and_nobody_is_lost(offered: list[tuple[str, int]], num
     candidates = [candidate("slow leaks", kind, str(source)) for kind, source in offered]
     taken, left = choose.balanced(candidates, number)
     assert len(taken) + len(left) == len(candidates)
-    assert {*taken, *(one.candidate for one in left)} == set(candidates)
+    assert {*taken, *left} == set(candidates)
     assert len(taken) <= number
     assert max(Counter(one.doc_id for one in taken).values(), default=0) <= choose.PER_DOCUMENT
-    spare = {one.candidate.kind for one in left if one.reason == choose.SPARE}
+    spare = {one.kind for one, reason in left.items() if reason == choose.SPARE}
     if spare:  # no kind has two more than one of which there is still some
         of_kind = Counter(one.kind for one in taken)
         assert len(taken) == number

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from anmi_ray.core import identity
 from anmi_ray.core.records import METRIC
@@ -13,7 +14,7 @@ from anmi_ray.evaluation import significance
 from anmi_ray.evaluation.fusion import WeightSweep, simplex
 from anmi_ray.evaluation.headline import Headline
 from anmi_ray.reports.audits import audited
-from anmi_ray.reports.data import GapSample, Json, ReportData, TruthSample
+from anmi_ray.reports.data import Json, ReportData
 from anmi_ray.store import Flow
 from tests.evaluation.scored_pairs import relevance
 
@@ -63,15 +64,24 @@ def metrics(queries: int = 276) -> pa.Table:
     return METRIC.table(rows)
 
 
-def truth(queries: int = 40, documents: int = 30) -> TruthSample:
+def truth(queries: int = 40, documents: int = 30) -> Json:
     """Ratings that shrink and blur the truth."""
     random = identity.rng("synthetic-truth")
     latent = random.normal(0, 277.0, queries * documents)
     rating = 0.85 * latent + random.normal(0, 105.0, len(latent))
-    return TruthSample(np.repeat(np.arange(queries), documents), latent, rating)
+    return {"query": np.repeat(np.arange(queries), documents), "truth_elo": latent, "rating_elo": rating}
 
 
-def gaps() -> GapSample:
+def gaps_of(
+    gaps: Mapping[str, NDArray[np.float64]],
+    bands: Sequence[Json] = (),
+    spread_elo: float | None = None,
+    chosen: Mapping[str, NDArray[np.float64]] | None = None,
+) -> Json:
+    return {"gaps": gaps, "bands": bands, "spread_elo": spread_elo, "chosen": chosen or {}}
+
+
+def gaps() -> Json:
     """Gaps from an anchor near the top, in five categories with a little overlap."""
     random = identity.rng("synthetic-gaps")
     values = random.normal(390.0, 260.0, 9_000)
@@ -82,7 +92,7 @@ def gaps() -> GapSample:
     )
     by_category = {band["name"]: names == i for i, band in enumerate(BANDS)}
     chosen = {name: values[rows & taken] for name, rows in by_category.items()}
-    return GapSample({name: values[rows] for name, rows in by_category.items()}, BANDS, 268.4, chosen)
+    return gaps_of({name: values[rows] for name, rows in by_category.items()}, BANDS, 268.4, chosen)
 
 
 def _bands(progress: float) -> list[float]:

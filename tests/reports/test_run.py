@@ -25,7 +25,7 @@ from anmi_ray.evaluation.significance import Estimate, by_system
 from anmi_ray.rating import fit_globals, rate
 from anmi_ray.reports import audits, page, run
 from anmi_ray.reports import data as report
-from anmi_ray.reports.data import GapSample, ReportData, TruthSample
+from anmi_ray.reports.data import ReportData
 from tests.rating.tournaments import tournament
 
 from . import synthetic
@@ -184,7 +184,7 @@ def test_hostile_texts_stay_texts(data: ReportData):
         example={**data.example, "query": HOSTILE, "documents": [document]},
         queries=(synthetic.ranked(HOSTILE, 0.1, 0.9, [hit], [hit]),),
         judges=[{**judge, "judge": HOSTILE} for judge in data.judges],
-        gaps=GapSample({HOSTILE: np.array([1.0, 300.0])}, [synthetic.band(HOSTILE, None, None, 1.0)]),
+        gaps=synthetic.gaps_of({HOSTILE: np.array([1.0, 300.0])}, [synthetic.band(HOSTILE, None, None, 1.0)]),
         environment={HOSTILE: HOSTILE},
         notes=(HOSTILE,),
     )
@@ -252,8 +252,8 @@ def test_empty_and_degenerate_parts(data: ReportData):
         collection={**data.collection, "labelled": {**data.collection["queries"], "test": 0}, "left_out": 7},
         metrics=METRIC.empty(),
         comparisons=(),
-        truth=TruthSample(nothing.astype(np.int64), nothing, nothing),
-        gaps=GapSample({"danger": nothing}, ()),
+        truth={"query": nothing.astype(np.int64), "truth_elo": nothing, "rating_elo": nothing},
+        gaps=synthetic.gaps_of({"danger": nothing}, ()),
         training=({"step": 1.0, "loss": 0.5},),
         queries=(synthetic.ranked("q", 0.5, 0.5, [], []),),
         example={**data.example, "documents": []} if data.example else None,
@@ -266,8 +266,8 @@ def test_empty_and_degenerate_parts(data: ReportData):
     )
     flat = replace(
         data,
-        truth=TruthSample(np.zeros(3, np.int64), np.ones(3), np.zeros(3)),
-        gaps=GapSample({"easy": np.array([700.0])}, synthetic.BANDS),
+        truth={"query": np.zeros(3, np.int64), "truth_elo": np.ones(3), "rating_elo": np.zeros(3)},
+        gaps=synthetic.gaps_of({"easy": np.array([700.0])}, synthetic.BANDS),
     )
     check_safe(run.to_html(flat))
 
@@ -360,9 +360,11 @@ def test_large_numbers_are_short(value: float, said: str):
 
 
 def test_agreement_by_hand():
-    sample = TruthSample(
-        np.array([0, 0, 0, 1, 1, 1]), np.array([1.0, 2, 3, 1, 2, 3]), np.array([11.0, 12, 13, 3, 2, 4])
-    )
+    sample = {
+        "query": np.array([0, 0, 0, 1, 1, 1]),
+        "truth_elo": np.array([1.0, 2, 3, 1, 2, 3]),
+        "rating_elo": np.array([11.0, 12, 13, 3, 2, 4]),
+    }
     found = report.agreement(sample)
     assert found
     assert found["kendall_tau"] == pytest.approx((1 + 1 / 3) / 2)

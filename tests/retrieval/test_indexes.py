@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.retrieve import Bm25Config, DenseConfig, HnswIndex, IvfPqIndex, RetrieveConfig
 from anmi_ray.core import identity
-from anmi_ray.core.errors import ConfigError, DataError
+from anmi_ray.core.errors import DataError
 from anmi_ray.retrieval import bm25, dense, vectors
 from anmi_ray.retrieval.shard import ShardIndex, query_vectors
 from anmi_ray.store.index_cache import scratch
 from tests.retrieval.searched import search_shard, search_vectors
 from tests.retrieval.test_merge import WordEncoder, documents, qrels, queries
 
-IVFPQ = IvfPqIndex(kind="ivfpq", probes=4, code_bytes=8)
+IVFPQ = IvfPqIndex(kind="ivfpq", probes=4)
 HNSW = HnswIndex(kind="hnsw")
 
 
@@ -49,6 +49,7 @@ def recall(found: NDArray[np.int64], exact: NDArray[np.int64]) -> float:
     return float(np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(found, exact, strict=True)]))
 
 
+@pytest.mark.slow
 def test_all_lists_and_all_documents_rescored_is_the_flat_search(
     many: NDArray[np.float32], ivfpq: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_graph_finds_nearly_all(tmp_path: Path) -> None:
         assert score[row].tolist() == wanted.tolist() == sorted(wanted, reverse=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [IVFPQ, HNSW])
 def test_two_builds_are_the_same_file(
     config: IvfPqIndex | HnswIndex, many: NDArray[np.float32], tmp_path: Path
@@ -104,11 +106,6 @@ def test_fewer_documents_than_wanted(tmp_path: Path) -> None:
     assert (np.sort(index[:, :5], axis=1) == np.arange(5)).all()
     assert (index[:, 5:] == -1).all()
     assert not score[:, 5:].any()
-
-
-def test_codes_that_do_not_divide_a_vector(many: NDArray[np.float32], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"(?s)5 bytes do not divide.*1, 2, 4, 8, 16, 32"):
-        dense.build(tmp_path / "x", many, IVFPQ.model_copy(update={"code_bytes": 5}), seed=0)
 
 
 def test_damaged_and_foreign_indexes(many: NDArray[np.float32], ivfpq: Path, tmp_path: Path) -> None:

@@ -149,6 +149,7 @@ def test_the_others_runs_are_as_without_it(merged: Merged) -> None:
         )
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.lists(st.integers(0, 2), min_size=80, max_size=80), st.integers(1, 8), st.integers(0, 10**6))
 def test_any_sharding_and_bucketing_gives_the_same_bytes(shards: list[int], cut: int, seed: int) -> None:

@@ -105,6 +105,7 @@ def test_ties_go_to_the_smaller_index_and_the_cut_is_exact(texts: list[str], dep
     assert cut[1].tolist() == expected[1].tolist()
 
 
+@pytest.mark.slow
 def test_documents_keep_their_places_through_flushes_and_merges(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"word{place} same" for place in range(500)]
     monkeypatch.setattr(lucene, "_BUFFER_MB", 0.02)  # a segment for every few documents

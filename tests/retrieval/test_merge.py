@@ -99,7 +99,7 @@ def hits_of(
         vectors = query_vectors(asked, config, encoder, shelf)
     found = []
     for part in parts:
-        with closing(ShardIndex(part, config, encoder, known=known)) as index:
+        with closing(ShardIndex(part, config, encoder, statistics_of=known)) as index:
             found.append(index.search(asked, qrels(), vectors, 5, own))
     return found
 

@@ -63,7 +63,7 @@ def write_run(folder: Path) -> None:
         train={"student": "bi-encoder", "model": model, "lists_per_step": 8, "max_steps": 2, "max_tokens": 48,
                "dev_points": [1.0]},
         rerank={"depth": RERANKED, "precision": "float32", "start": False},
-        evaluate={"rounds": 100, "partners": ["hybrid"]},
+        evaluate={"partners": ["hybrid"]},
         execution={**ALONE, "buckets": 1},
     )  # fmt: skip
     run(load(config, [f"execution.root={folder / 'root'}"]), last="evaluate")

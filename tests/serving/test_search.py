@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -251,19 +250,6 @@ def test_searches_beyond_those_that_may_wait_are_refused_at_once() -> None:
     with pytest.raises(RefusalError) as refused:
         asyncio.run(app._call(SimpleNamespace(remote=full)))  # pyright: ignore[reportPrivateUsage]
     assert [refused.value.status, refused.value.retry_after_s] == [429, 1]
-
-
-@pytest.mark.slow
-def test_the_fusion_refuses_the_scores_of_another_model(searched: Run, service: Service) -> None:
-    """Its weights were fitted to those of the run's model."""
-    settings = validated({"model": searched.name, "root": searched.root, "threads": 1})
-    scorer = ModelScorer(settings)
-    scorer.model = replace(scorer.model, fingerprint="another")
-    with closing(RunSearcher(searched.name, searched.root, 1)) as searcher:
-        systems = ("student", "reranked+hybrid", "reranked", "hybrid")
-        found = [search(served(searcher, scorer, settings), query="word3 word9", system=one) for one in systems]
-    assert [one.status_code for one in found] == [200, 503, 200, 200]
-    assert found[1].headers["Retry-After"] == "5"
 
 
 @given(query=st.text() | st.just("\ud800"), system=st.sampled_from(["bm25", "reranked"]) | st.text(max_size=9))

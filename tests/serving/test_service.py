@@ -377,17 +377,17 @@ def test_a_text_that_cannot_be_read_fails_its_own_request_alone() -> None:
 
 
 def test_a_request_whose_parts_met_different_models_is_computed_by_one() -> None:
-    versions = iter("aabcd")
+    names = iter("aabcd")
     sizes: list[int] = []
 
     async def compute(task: Task, queries: list[str], texts: list[str]) -> Computed:
         sizes.append(len(texts))
         one_N = np.ones(len(texts), np.int64)
-        return Computed(one_N.astype(np.float32), one_N, ModelInfo(version=next(versions)))
+        return Computed(one_N.astype(np.float32), one_N, ModelInfo(next(names)))
 
     async def ask() -> list[str]:
         batches = queue_of(compute)
-        return [(await batches.computed("score", "q", ["a"] * 20)).model.version for _ in range(2)]
+        return [(await batches.computed("score", "q", ["a"] * 20)).model.name for _ in range(2)]
 
     assert asyncio.run(ask()) == ["a", "d"]
     assert sizes == [10, 10, 10, 10, 20]

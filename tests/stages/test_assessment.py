@@ -26,7 +26,7 @@ from tests.small import start_from
 from tests.stages.test_validation import Done, World
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("trained_in_one_task")]
-TRUTH = {"positive_bonus": 4.0, "similarity_slope": 0.0, "relevance_sd": 0.0}
+TRUTH = {"similarity_slope": 0.0, "relevance_sd": 0.0}
 ORACLE = {"kind": "simulated", "name": "oracle", "noise_sd": 0.01}
 KNOWS = {"judges": [ORACLE], "truth": TRUTH, "shared_noise": {"document_sd": 0.0, "pair_sd": 0.0}}
 GUESSES = {"judges": [{"kind": "null", "name": "dice"}]}

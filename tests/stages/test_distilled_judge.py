@@ -57,13 +57,11 @@ def readable(sources: dict[str, Artifact]) -> dict[str, Artifact]:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_distilled_judge_is_an_encoder_judge_of_the_model_that_was_made(tmp_path: Path, form: str) -> None:
     artifact = made(tmp_path, form)
-    judges = [{"kind": "similarity"}, {"kind": "distilled", "name": "small", "threads": 2, "batch_tokens": 64}]
+    judges = [{"kind": "similarity"}, {"kind": "distilled", "name": "small"}]
     config = JudgeConfig.model_validate({"judges": judges, "retry_passes": 3})
     bound = panel.bound(config, artifact)
     folder = str(tmp_path / artifact.path / "model")
-    encoder = EncoderJudgeConfig.model_validate(
-        {"kind": "encoder", "name": "small", "model": folder, "threads": 2, "batch_tokens": 64, **FORMS[form]}
-    )
+    encoder = EncoderJudgeConfig.model_validate({"kind": "encoder", "name": "small", "model": folder, **FORMS[form]})
     assert bound.judges == (SimilarityJudgeConfig(kind="similarity"), encoder)
     assert bound.retry_passes == 3
     assert panel.bound(config, None) is config

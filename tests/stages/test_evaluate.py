@@ -112,7 +112,7 @@ class World:
 
     def measured(self, **settings: object) -> tuple[Headline, Artifact]:
         """What evaluate makes of it, and the headline."""
-        config = EvaluateConfig.model_validate({"rounds": 200, **settings})
+        config = EvaluateConfig.model_validate(settings)
         self.times += 1
         artifact = Artifact(self.store, "evaluate", f"f-{self.times}")
         facts = evaluate._evaluate(  # pyright: ignore[reportPrivateUsage]
@@ -358,6 +358,6 @@ def test_even_weights_are_said(
     monkeypatch.setattr(evaluate, "run_task", lambda _, work, *given: work(*given))  # in this process, without Ray
     context = Context(world.store, ExecutionConfig(root=str(tmp_path)), 1, 0, lambda *_, **__: None, notices.append)
     inputs = {"rerank": world.rerank, "retrieve": world.retrieve, "ingest": world.ingest}
-    evaluate.run(artifact, inputs, EvaluateConfig(fusion=fusion, rounds=200), context)
+    evaluate.run(artifact, inputs, EvaluateConfig(fusion=fusion), context)
     said = [text for text in notices if "no dev query has a relevant document: reranked+hybrid takes even" in text]
     assert len(said) == count

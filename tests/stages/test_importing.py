@@ -27,7 +27,7 @@ from anmi_ray.pipeline.run import run
 from anmi_ray.planning.plan import costs, plan
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Artifact, Flow, Store
-from anmi_ray.tables import csv_rows
+from anmi_ray.tables import streams
 from tests.small import start_from, write_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -267,7 +267,7 @@ def test_repeats_in_different_batches_are_found(world: World, monkeypatch: pytes
 
     rows = world.preferences(queries=6)
     path = world.write("apart.csv", [*rows, *rows[:40]])
-    monkeypatch.setattr(csv_rows, "BLOCK", 500)
+    monkeypatch.setattr(streams, "BLOCK", 500)
     artifact = Artifact(world.store, "import", "apart")
     ingest = Artifact(world.store, "ingest", resolve(world.settings())["ingest"].fingerprint)
     read = importing._spread(artifact, path, ingest, BUCKETS)
@@ -370,7 +370,7 @@ def test_a_file_of_which_nothing_can_be_used_is_an_error(
     [
         ("nothing.csv", "", "is empty"),
         ("other.csv", "a,b\n1,2\n", "has no column query_id, doc_a, doc_b, preference"),
-        ("what.txt", "x", "its format cannot be told"),
+        ("what.txt", "x", "its name does not show its format"),
         ("broken.parquet", "x", "is not a Parquet file"),
         ("nowhere.csv", None, "no such file"),
     ],

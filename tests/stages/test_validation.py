@@ -229,12 +229,6 @@ def test_a_second_run_computes_nothing_and_lost_buckets_come_back_the_same(world
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
-def test_a_verdicts_weight_redoes_mining_alone(world: World, done: Done) -> None:
-    other = world.carry_out("mine.rule=validated", "mine.allow=[{rule: validate, high: 450, reject_below: 0.7}]")
-    assert other.told.computed == ["mine"]
-    assert other.verdicts()["validate"]["rejected"] > done.verdicts()["validate"]["rejected"]
-
-
 def panel(chat: Chat, **more: Any) -> str:
     endpoint = chat.config(input_price=1.0, output_price=1.0, max_tokens=2).model_dump(exclude_defaults=True)
     judge = {"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": {"template": "letters"}}

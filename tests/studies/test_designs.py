@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from jobs.studies.both_orders import world
 from jobs.studies.designs import MEASURES, Design, measured
 
 
+@pytest.mark.slow
 def test_a_quarter_of_the_calls_finds_the_top() -> None:
     of = world(20, 100)
     rows = Design("uniform", 8, both=True), Design("uniform", 4), Design("top", 4)

@@ -52,6 +52,7 @@ def tracks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_pair_that_was_asked_about_twice_is_one(tracks: Path) -> None:
     rows = study.gpt4o(str(tracks))
     found = study.preferences_of("dl2019", tracks / "dl2019", str(tracks))

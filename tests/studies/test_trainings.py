@@ -117,6 +117,7 @@ def test_what_the_command_line_leaves() -> None:
         study.prepare(shipped, arguments(data=[], collections="scifact"))
 
 
+@pytest.mark.slow
 def test_known_differences_are_called_what_they_are() -> None:
     some = "posterior,posterior-05,table2,rank-window"
     plan = study.prepare(read_settings(study.Plan, SHIPPED), arguments(variants=some))

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.core.errors import DataError
-from anmi_ray.corpus.parsing import LineError, judged_lines, judged_of
+from anmi_ray.corpus.parsing import judged_lines, judged_of
 from anmi_ray.tables import trec
 from anmi_ray.tables.rows import Rows, real_of, whole_of
+from anmi_ray.tables.streams import LineError
 
 WRITTEN = st.one_of(
     st.text("0123456789+-.eE_, \t\x1d\xa0\x00٣x", max_size=8),

@@ -80,6 +80,7 @@ def count(data: TrainingSet, texts: Any, row: int) -> int:  # noqa: F811
     return int(data.pairs.lengths(texts)[row])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [{"in_batch": False}, LENT, {"in_batch": True, "temperature": 0.5}])
 def test_a_step_is_that_of_encoding_every_pair_by_itself(
     base: Path,  # noqa: F811

@@ -142,6 +142,7 @@ LEARNED = {
 UNCERTAIN = LEARNED | {"balance": {"rule": "uncertainty"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "settings"),
     [

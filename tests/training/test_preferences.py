@@ -151,6 +151,7 @@ def test_the_gradient_is_probability_less_label(target: Target) -> None:
     assert torch.allclose(found, given_ - soft_labels(score, target), atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "steps"), [("binary", 100), ("ternary", 250), ("two-head", 250)])
 def test_learns_which_document_is_better(base: Path, target: Target, steps: int) -> None:
     """Of pairs that it has seen: so small a model of random weights is too little for a rule about two documents."""
@@ -192,6 +193,7 @@ def test_a_model_that_says_the_same_of_every_pair_stops(
         train_task(task, config, execution)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["pointwise", "bi-encoder"])
 def test_learns_from_documents_read_alone(base: Path, form: str) -> None:
     trained = run(base, changed(form=form, target="binary", max_steps=120))

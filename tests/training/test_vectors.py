@@ -171,6 +171,7 @@ def naive_loss(
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [{}, LENT, {"in_batch": True, "temperature": 0.5}])
 def test_a_step_is_that_of_encoding_every_pair_by_itself(base: Path, data: TrainingSet, loss: dict[str, Any]) -> None:
     config = settings(loss=loss)
@@ -282,6 +283,7 @@ def plain(base: Path, data: TrainingSet) -> Trained:
     return run(base, data, settings(loss=LENT, max_steps=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_deepspeed_has_the_curve_of_plain_torch(base: Path, data: TrainingSet, plain: Trained, stage: int) -> None:
     deep = run(base, data, settings(loss=LENT, max_steps=3, engine="deepspeed", zero_stage=stage), SMALL)
@@ -314,11 +316,13 @@ def check_resumes(run: Callable[..., Trained], folder: Path) -> None:
         assert torch.equal(value, resumed.model.network.state_dict()[name]), name
 
 
+@pytest.mark.slow
 def test_resumes_step_for_step(base: Path, data: TrainingSet, tmp_path: Path) -> None:
     config = settings(dropout=0.1, loss=LENT | {"learn_temperature": True}, balance={"rule": "gradnorm"})
     check_resumes(partial(run, base, data, config), tmp_path)
 
 
+@pytest.mark.slow
 def test_learns_the_planted_signal_and_the_result_scores_as_measured(base: Path) -> None:
     problem = planted()
     model = BiEncoder.load(str(base), max_tokens=32)

@@ -21,7 +21,7 @@ SPACE: dict[str, Any] = {
                 "mine.weigh.penalty": {"kind": "uniform", "low": 0.0, "high": 2.0},
             },
             # valid, and no query has so many negatives: such a trial fails when it has mined
-            "scarce": {"mine.negatives": 900, "mine.min_rated_negatives": 900},
+            "scarce": {"mine.allow": [{"rule": "rank-window", "first": 900}], "mine.random_negatives": 0},
         },
     },
 }

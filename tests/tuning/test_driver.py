@@ -192,7 +192,9 @@ def test_a_campaign_of_which_all_fail_says_so(done: Done, small_collection: Path
     root = done.campaign.base.execution.root  # where all that trials share is there
     path = write_campaign(tmp_path, small_collection, space=space, trials=2)
     campaign = open_campaign(
-        load(path, [f"execution.root={root}", "mine.min_rated_negatives=900", "mine.negatives=900"])
+        load(
+            path, [f"execution.root={root}", "mine.allow=[{rule: rank-window, first: 900}]", "mine.random_negatives=0"]
+        )
     )
     with pytest.raises(
         ConfigError, match=r"none of 2 trials has trained a model, 2 failed; trial 0: .*no example was mined"

@@ -64,7 +64,7 @@ class Queries:
             units = (part, whole) if name in drawn or pairs is None else pairs
             if ends is not None and _all_alike(*units):
                 ends = _unseen(value, int(np.count_nonzero(units[1])))
-            found[name] = Share(value, None if ends is None else list(ends), total)
+            found[name] = Share(value, None if ends is None else np.clip(ends, 0.0, 1.0).tolist(), total)
         return found
 
     def _drawn(self, figures: list[tuple[Reals, Reals]]) -> list[tuple[float, float]]:
@@ -100,7 +100,7 @@ def linearised(part: Reals, whole: Reals) -> tuple[float, float] | None:
     value = float(part.sum() / whole.sum())
     spread = np.sqrt(len(part) / (len(part) - 1) * np.square(part - value * whole).sum())
     slack = Z95 * float(spread / whole.sum())
-    return max(value - slack, 0.0), min(value + slack, 1.0)
+    return value - slack, value + slack
 
 
 def _all_alike(part: Reals, whole: Reals) -> bool:

@@ -294,7 +294,7 @@ class Client(Generic[Config, Answer]):
         else:
             detail = f": {trouble.detail}" if trouble.detail else ""
             what = f"the server refuses the questions ({trouble.reason}{detail})"
-            remedy = f"check {self.config.optional}"
+            remedy = "check model, extra and the settings that are sent as fields: null (or 0) leaves one out"
         raise JudgeError(what, connections.place(self.config), remedy)
 
     def _count_odd(self, reason: str, detail: str, at_once: bool = False) -> None:

@@ -17,7 +17,7 @@ import pydantic
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from anmi_ray.config.distill import LABELS, DistillConfig, Target
-from anmi_ray.config.encoder_judge import EncoderJudgeConfig, check_texts
+from anmi_ray.config.encoder_judge import TEXT, TEXT_PAIR, EncoderJudgeConfig, check_texts
 from anmi_ray.config.judge import DistilledJudgeConfig
 from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import ConfigError
@@ -49,7 +49,7 @@ class DistilledJudge(Judge):
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class DistilledForm:
-    """What a distilled model reads and what its logits mean.
+    """The inputs of a distilled model, and the meaning of its logits.
 
     text, text_pair: its texts, composed of {query}, {first}, {second} and {sep} (see EncoderJudgeConfig), truncated
     together to `max_tokens`.
@@ -58,8 +58,8 @@ class DistilledForm:
 
     format: Literal[1] = field(default=1, kw_only=True)
     target: Target
-    text: str = "{query}"
-    text_pair: str | None = "{first} {sep} {second}"
+    text: str = TEXT
+    text_pair: str | None = TEXT_PAIR
     max_tokens: int = Field(default=192, ge=16)
     calibration: Isotonic | None = None
 

@@ -21,7 +21,7 @@ from scipy.special import log_softmax
 
 from anmi_ray.config.base import whole
 from anmi_ray.config.distill import DistillConfig
-from anmi_ray.config.encoder_judge import NO_LABELS, EncoderJudgeConfig
+from anmi_ray.config.encoder_judge import NO_LABELS, TEXT, TEXT_PAIR, EncoderJudgeConfig
 from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.scale import log_sigmoid
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 AHEAD = 1024  # documents scored at once: enough to fill batches with documents of similar length
 TOKENS = 512  # assumed maximum if neither settings nor folder define it
 NOT_FINITE = "the model's score is not finite"
-_OF_THE_FOLDER = ("text", "text_pair", "first_label", "second_label", "tie_label", "max_tokens")  # of distilled judges
+_OF_THE_FOLDER = ("first_label", "second_label", "tie_label", "max_tokens")  # of distilled judges
 Logs = dict[str, Reals]  # log_first, log_second and, of models with ties, log_tie: float64[N], NaN where not finite
 Answered = Iterator[tuple[Rows, Logs]]
 
@@ -68,6 +68,7 @@ class EncoderJudge(TextJudge):
         shown = whole(self.config)
         unsaid = ("name", "model", *(_OF_THE_FOLDER if form else ()))
         content: dict[str, object] = {name: shown[name] for name in shown if name not in unsaid}
+        content |= {} if form else {"text": TEXT, "text_pair": TEXT_PAIR}
         return content | {"weights": model.revision if model.is_local else f"{model.path_or_id}@{model.revision}"}
 
     def engine(self, lease: Leases | None = None, answered: bool = False) -> EncoderEngine:
@@ -113,7 +114,7 @@ def form_of(config: EncoderJudgeConfig) -> DistilledForm | None:
         return None
     labels = dict(zip(("first_label", "second_label", "tie_label"), form.labels, strict=False))
     held = {"first_label": None, "second_label": None, "tie_label": None}
-    held |= {"text": form.text, "text_pair": form.text_pair, "max_tokens": form.max_tokens}
+    held |= {"max_tokens": form.max_tokens}
     held |= {} if form.target == "two-head" else labels
     for name in _OF_THE_FOLDER:
         given = getattr(config, name)
@@ -148,11 +149,7 @@ class EncoderEngine:
 
 
 class Texts:
-    """Texts of questions as models read them, and scores that are reused between slices of one query.
-
-    known: sorted keys int64[K] (query row · documents + document row) and scores float64[K]; scores of queries before
-    those of the last slice are dropped.
-    """
+    """Texts of questions as models read them."""
 
     def __init__(self, questions: TextQuestions) -> None:
         from anmi_ray.models.pairs import document_text
@@ -160,7 +157,6 @@ class Texts:
         self.questions = questions
         self.documents = questions.texts.num_rows
         self._joined = document_text
-        self.known: tuple[Rows, Reals] = np.zeros(0, np.int64), np.zeros(0)
 
     def query(self, row: int) -> str:
         """Return a query's text."""
@@ -185,23 +181,6 @@ class Texts:
             found[np.isin(rows, bare)] = kind
         return found
 
-    def remember(self, keys: Rows, scores: Reals) -> None:
-        """Store the scores of a slice's distinct, sorted keys int64[N]."""
-        old, held = self.known
-        kept = (old >= keys[0] // self.documents * self.documents) & ~np.isin(old, keys) if len(keys) else old < 0
-        keys = np.concatenate([keys, old[kept]])
-        scores = np.concatenate([scores, held[kept]])
-        order = np.argsort(keys)
-        self.known = keys[order], scores[order]
-
-    def recall(self, keys: Rows) -> Reals:
-        """Return the stored scores float64[N], NaN if absent."""
-        known, scores = self.known
-        if not len(known):
-            return np.full(len(keys), np.nan)
-        at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-        return np.where(known[at] == keys, scores[at], np.nan)
-
 
 class Pointwise:
     """A reranker: the preference is σ(slope · (score of the first − score of the second)).
@@ -225,15 +204,14 @@ class Pointwise:
             forget()
 
     def answers(self, texts: Texts, which: Rows) -> Answered:
-        """Yield answers in order as their documents are scored; each (query, document) is scored once."""
+        """Yield answers in order as their documents are scored; each (query, document) of a slice is scored once."""
         asked = texts.questions
         sides = np.stack([side[which] for side in (asked.first, asked.second)[: asked.documents]], axis=1)
         keys = asked.query[which, None] * texts.documents + sides
         once, place = np.unique(keys.ravel(), return_index=True)
         row = np.searchsorted(once, keys)
-        scores = texts.recall(once)
-        missing = np.flatnonzero(np.isnan(scores))
-        missing = missing[np.argsort(place[missing], kind="stable")]  # in the order in which they are needed
+        scores = np.full(len(once), np.nan)
+        missing = np.argsort(place, kind="stable")  # in the order in which they are needed
         done = 0
         for start in range(0, max(len(missing), 1), AHEAD):
             now = missing[start : start + AHEAD]
@@ -245,7 +223,6 @@ class Pointwise:
             for part in _parts(np.arange(done, stop)):
                 yield which[part], self._logs(scores[row[part]])
             done = stop
-        texts.remember(once, scores)
 
     def _logs(self, scores: Reals) -> Logs:
         """Return log probabilities for scores float64[N, 2], or [N, 1] for single documents against a score of 0."""
@@ -264,10 +241,10 @@ class Pairwise:
         from anmi_ray.models.classifier import Classifier
 
         self.form = form
-        asked = form or config
-        self.model = Classifier(source(config), asked.max_tokens, config.dtype, _resources(config))
+        self.model = Classifier(source(config), (form or config).max_tokens, config.dtype, _resources(config))
         self.columns = _label_columns(config, self.model.labels) if self.form is None else {}
-        self.truncator = Truncator(self.model, asked.text, asked.text_pair)
+        texts = (TEXT, TEXT_PAIR) if form is None else (form.text, form.text_pair)
+        self.truncator = Truncator(self.model, *texts)
 
     def begin(self) -> None:
         """Do nothing: no state is kept between questions."""
@@ -319,7 +296,7 @@ def _resources(config: EncoderJudgeConfig) -> Resources:
     from anmi_ray.models.reranker import resolve_device
 
     device = resolve_device("cuda" if config.gpus else "cpu", "set gpus: 0")
-    return Resources(device, config.threads, config.batch_tokens)
+    return Resources(device, threads=1)
 
 
 def _parts(rows: Rows) -> Iterator[Rows]:

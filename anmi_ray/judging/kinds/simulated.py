@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.config.judge import SharedNoiseConfig, SimulatedJudgeConfig, TruthConfig
+from anmi_ray.config.judge import POSITIVE_BONUS, SharedNoiseConfig, SimulatedJudgeConfig, TruthConfig
 from anmi_ray.core.identity import uniforms
 from anmi_ray.core.scale import normal_quantile
 from anmi_ray.judging import preferences
@@ -26,7 +26,7 @@ def latent(known: Documents, config: TruthConfig, seed: int) -> Reals:
     z is within the query over its compared documents; a constant similarity gives z = 0.
     """
     hidden = config.relevance_sd * _normals(known.ids, "judge", seed, "relevance")
-    return config.positive_bonus * known.is_positive + config.similarity_slope * _standardise(known) + hidden
+    return POSITIVE_BONUS * known.is_positive + config.similarity_slope * _standardise(known) + hidden
 
 
 def perceived(asked: Questions, truth: TruthConfig, shared: SharedNoiseConfig, seed: int) -> Reals:
@@ -37,7 +37,7 @@ def perceived(asked: Questions, truth: TruthConfig, shared: SharedNoiseConfig, s
     """
     known = asked.documents
     seen = latent(known, truth, seed) + shared.document_sd * _normals(known.ids, "judge", seed, "document")
-    seen = np.append(seen, truth.positive_bonus / 2)  # row -1 is nothing
+    seen = np.append(seen, POSITIVE_BONUS / 2)  # row -1 is nothing
     return seen[asked.a] - seen[asked.b] + shared.pair_sd * _normals(asked.ids, "judge", seed, "pair")
 
 

@@ -7,7 +7,7 @@ answer the query? assess asks the same about the top documents of held-out queri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,27 +21,20 @@ from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
-    """Run one task per bucket, then audit a sample; return flows, counts and spend."""
-    from anmi_ray.stages.judge import panel
+def _body(name: str) -> Callable[..., dict[str, Any]]:
+    """Return a function of `panel`, which is imported when the stage runs."""
 
-    return panel.run(artifact, inputs, config, context)
+    def run(
+        artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context
+    ) -> dict[str, Any]:
+        from anmi_ray.stages.judge import panel
 
+        return getattr(panel, name)(artifact, inputs, config, context)
 
-def confirm(
-    artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context
-) -> dict[str, Any]:
-    """Do the same for single documents."""
-    from anmi_ray.stages.judge import panel
-
-    return panel.confirm(artifact, inputs, config, context)
+    return run
 
 
-def assess(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
-    """Do the same for the top documents of held-out queries."""
-    from anmi_ray.stages.judge import panel
-
-    return panel.assess(artifact, inputs, config, context)
+run, confirm, assess = map(_body, ("run", "confirm", "assess"))
 
 
 def _of(stage: Stage, experiment: Experiment) -> Stage:

@@ -1,4 +1,4 @@
-"""The actor that asks: it holds a judge's engine, asks chunks, and publishes every batch of answers at once."""
+"""The actor that asks a judge: it holds the engine, asks chunks, and publishes each batch of answers immediately."""
 
 from __future__ import annotations
 
@@ -92,7 +92,10 @@ REMEDY = "see what it is asked with anmi judge CONFIG --dry-run; prompt.template
 
 
 class BudgetActor(BudgetSession):
-    """See the module. `clients`: actors that ask; after a restart the record so far is of a session that died."""
+    """The BudgetSession of a judge, in an actor. After a restart, its earlier record is that of a dead session.
+
+    clients: number of actors that ask. missing: number of questions without a final answer.
+    """
 
     def __init__(self, log: SpendLog, config: JudgeConfig, judge: TextJudge, clients: int, missing: int) -> None:
         super().__init__(log, config.budget, judge, kinds.reading(config), REMEDY)
@@ -110,7 +113,7 @@ class BudgetActor(BudgetSession):
 
 
 class _Meters:
-    """What Prometheus sees."""
+    """Prometheus metrics of a judge."""
 
     def __init__(self, judge: str, missing: int) -> None:
         tags = {"tag_keys": ("judge",)}
@@ -127,7 +130,7 @@ class _Meters:
         self._queue.set(missing, tags=self._tags)
 
     def add(self, questions: int, failed: int, spend: Spend) -> None:
-        """Count what was settled."""
+        """Count settled questions and their spend."""
         amounts: list[tuple[Counter, float]] = [
             (self._answers, questions - failed),
             (self._failures, failed),
@@ -145,7 +148,7 @@ class _Meters:
 
 
 def start_budget(log: SpendLog, config: JudgeConfig, judge: TextJudge, clients: int, missing: int) -> Any:
-    """A BudgetActor, named, on this node; it needs no CPU, and comes back when its process dies."""
+    """Start a BudgetActor on this node, without a CPU of its own; Ray restarts it if its process dies."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     actor = ray.remote(BudgetActor).options(
         name=f"anmi-budget-{log.campaign}-{judge.name}-{uuid.uuid4().hex[:8]}",

@@ -86,7 +86,7 @@ def ask(artifact: Artifact, sources: QuestionSources, config: JudgeConfig, conte
     buckets = [bucket for bucket in range(context.buckets) if artifact.seal("judgments", JUDGMENT, bucket) is None]
     counts: dict[str, Any] = {}
     for judge in kinds.reading(config):
-        target = autoscale.target_of(config, judge, context.execution, time.monotonic() - began)
+        target = autoscale.target_of(config, judge, time.monotonic() - began)
         counts[judge.name] = _ask_judge(judge, buckets, spend_log, sources, config, target, context)
     return counts
 
@@ -126,12 +126,12 @@ def _ask_judge(
     clients = min(limits.most, len(plan.chunks))
     # never killed: it ends and sends its metrics when no references are left
     actor = start_budget(spend_log, config, judge, clients, plan.missing)
-    asking = Asking(judge, log, sources, actor, {**logs.context(), "judge": judge.name})
+    asking = Asking(judge, log, sources, actor, context.later, {**logs.context(), "judge": judge.name})
     for _ in range(1 + config.retry_passes):
         failed_before = _report(actor).spent.failed
         began = time.monotonic()
         _ask_pass(plan, asking, target, limits, context)
-        target = target.after(time.monotonic() - began, 0)
+        target = target.after(time.monotonic() - began)
         report: BudgetReport = ray.get(actor.finish.remote())
         if report.problem:
             raise rebuild(report.problem)
@@ -165,10 +165,9 @@ def _plan(buckets: list[int], log: AnswerLog, sources: QuestionSources, context:
 
     If another run started earlier, the order is reversed: the two meet in the middle and buy little twice.
     """
-    backwards = int(context.second())
     found = over_buckets(context, buckets, _missing, log, sources, context.execution.chunk)
     chunks = sorted((chunk for part in found for chunk in part.chunks), key=lambda chunk: not chunk.begun)
-    chunks = [chunk._replace(backwards=backwards) for chunk in (reversed(chunks) if backwards else chunks)]
+    chunks = chunks[::-1] if context.later else chunks
     return _Plan(chunks, *(sum(getattr(part, name) for part in found) for name in ("questions", "missing", "failed")))
 
 
@@ -214,7 +213,7 @@ def _in_waves(
         yield chunks[: wave.chunks], (wave.least, wave.most)
         passed = time.monotonic() - began
         rate = autoscale.achieved(answered() - before, passed, wave, limits)
-        target, chunks = target.after(passed, wave.most), chunks[wave.chunks :]
+        target, chunks = target.after(passed), chunks[wave.chunks :]
 
 
 def _ask_chunks(chunks: list[Chunk], asking: Asking, pool: tuple[int, int], context: Context) -> None:

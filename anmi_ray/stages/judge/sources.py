@@ -69,14 +69,12 @@ class Chunk(NamedTuple):
     """The questions `start` to `stop` of a bucket, whole queries.
 
     begun: 1 if some have answers.
-    backwards: 1 to ask the last queries first.
     """
 
     bucket: int
     start: int
     stop: int
     begun: int = 0
-    backwards: int = 0
 
     @property
     def key(self) -> str:
@@ -94,6 +92,7 @@ class Asking:
     """Everything that a worker needs to ask a judge.
 
     budget: handle of the judge's BudgetActor.
+    backwards: whether to ask the last queries first, since another run that started earlier asks the first ones.
     where: context of log lines.
     """
 
@@ -101,6 +100,7 @@ class Asking:
     log: AnswerLog
     sources: QuestionSources
     budget: Any
+    backwards: bool
     where: Mapping[str, Any]
 
     def slices(
@@ -114,14 +114,14 @@ class Asking:
             costs = [(len(which), float(dollars[which].sum())) for which in group]
             return ray.get(self.budget.admit.remote(chunk.key, costs, patient))
 
-        queries = in_order(questions, rows, lacking.among(rows), bool(chunk.backwards))
+        queries = in_order(questions, rows, lacking.among(rows), self.backwards)
         return slices(queries, size, admit, patience_s, lacking)
 
 
 def in_order(questions: TextQuestions, chunk: Rows, missing: NDArray[np.bool_], backwards: bool = False) -> list[Rows]:
     """Return the missing questions of a chunk by query; partly answered queries come first, before a budget may end.
 
-    backwards: reversed, since another run that started earlier is asking the same questions in order.
+    backwards: reversed.
     """
     query = questions.query[chunk]
     bounds = [0, *(np.flatnonzero(np.diff(query)) + 1).tolist(), len(chunk)]

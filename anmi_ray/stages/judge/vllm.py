@@ -1,10 +1,10 @@
-"""Asking a judge that vLLM runs: chunks of questions become requests, Ray's engines answer them, the log gets answers.
+"""Ask a judge that vLLM runs: chunks of questions become requests to Ray's engines, whose answers go to the log.
 
     chunk -> requests, 256 a block -> engines (an autoscaling pool of actors) -> Answer rows, published block by block
 
-A block is what an engine takes at once, what Ray repeats when an engine dies, and what is published: so a death costs
-the blocks under way, and what was published is not asked again. Blocks keep the order of the questions, so prompts that
-begin alike meet in one engine's cache. Requests that cannot be asked pass the engines by and are published as failures.
+A block is taken by an engine, repeated by Ray if the engine dies, and published as a whole: a death costs the blocks in
+flight, and published answers are not asked again. Blocks keep the order of the questions, so prompts with a common
+beginning share an engine's cache. Requests that cannot be asked skip the engines and are published as failures.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from anmi_ray.store.answer_log import Lacking
 from anmi_ray.store.spend_log import Spend
 
 _LOG = logging.getLogger(__name__)
-_RESTARTS = 20  # deaths of one engine after which the run gives up: more are a fault of the model, not of a machine
+_RESTARTS = 20  # deaths of one engine after which the run stops: the model is at fault, not a machine
 _DATA = "__data"  # the column in which Ray's processor keeps a row
 
 
@@ -84,11 +84,9 @@ def _pipeline(
 
 
 def _processor(judge: VllmModel, pool: tuple[int, int], on: Mapping[str, str]) -> Any:
-    """Ray's processor with the engines alone, on nodes with the labels `on`: requests arrive tokenised, and answers are
-    read here.
+    """Return Ray's processor with engines only, on nodes with the labels `on`: requests are tokenized already.
 
-    Its own steps before and after would take rows one by one, break blocks up, and give rows that failed another
-    schema.
+    Its own steps before and after would process single rows, break up blocks, and give failed rows another schema.
     """
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
@@ -123,9 +121,9 @@ def _processor(judge: VllmModel, pool: tuple[int, int], on: Mapping[str, str]) -
 
 
 def reserved(bundles: list[dict[str, float]], on: dict[str, str]) -> dict[str, Any]:
-    """Options of an engine's actor, with room for its workers beside it, on nodes with the labels `on`.
+    """Return options of an engine's actor that reserve its workers' bundles, too, on nodes with the labels `on`.
 
-    The groups that Ray's processor reserves for engines of several GPUs know no labels, only the actor in them would.
+    Ray's processor would apply the labels to the actor, but not to the placement group of an engine with several GPUs.
     """
     group = ray.util.placement_group(bundles, strategy="PACK", bundle_label_selector=[on] * len(bundles))
     return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)}
@@ -164,7 +162,7 @@ _held: dict[str, Requests] = {}
 
 
 def _requests_of(judge: VllmModel, name: str) -> Requests:
-    """What makes requests, loaded once in a process."""
+    """Return the builder of requests, loaded once per process."""
     if name not in _held:
         _held.clear()
         _held[name] = Requests(judge)
@@ -198,7 +196,7 @@ def _publish(batch: dict[str, Any], model: VllmModel, asking: Asking) -> dict[st
 
 
 def _check_gpus(judge: VllmJudgeConfig, context: Context) -> None:
-    """A Ray on this machine gets no more GPUs by waiting; a cluster may."""
+    """Raise ConfigError if a local Ray has too few GPUs; a cluster may get more."""
     execution = judge.execution
     needed = execution.engines[0] * execution.tensor_parallel if execution.device == "gpu" else 0
     there = int(ray.cluster_resources().get("GPU", 0))
@@ -213,9 +211,9 @@ def _check_gpus(judge: VllmJudgeConfig, context: Context) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What Ray and vLLM tell while a processor is built stays off the screen, and the levels of their loggers as set.
+    """Silence Ray and vLLM while a processor is built, and restore the levels of their loggers.
 
-    Building one calls ray.init again, which sets the level of Ray's logger, and imports vLLM, which sets up its own.
+    Building one calls ray.init again, which sets the level of Ray's logger, and imports vLLM, which configures its own.
     """
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     logger, disabled = logging.getLogger("ray"), logging.root.manager.disable
@@ -230,7 +228,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _off_screen() -> Iterator[None]:
-    """Ray Data's tracebacks go to its own log file only: what they are about is raised here, as one message."""
+    """Send Ray Data's tracebacks to its log file only: their cause is raised as one message."""
     shown = [one for one in logging.getLogger("ray.data").handlers if isinstance(one, logging.StreamHandler)]
     levels = [one.level for one in shown]
     for one in shown:
@@ -253,13 +251,13 @@ def _engine_errors(judge: VllmJudgeConfig) -> Iterator[None]:
         raise JudgeError(
             f"the engine did not start, or kept dying: {_cause(str(error)) or type(error).__name__}",
             f"judge {judge.name}",
-            f"its own words are in the logs of Ray's session ({file}); often it is memory: lower "
+            f"see the logs of Ray's session ({file}); often it is memory: lower "
             "gpu_memory_utilization, engine_kwargs.max_num_seqs or prompt.document_tokens",
         ) from error
 
 
 def _cause(text: str) -> str:
-    """The last error that a traceback names, with the lines that belong to it."""
+    """Return the last error in a traceback, with its lines."""
     found = list(re.finditer(r"^[\w.]*(?:Error|Exception|Death)\b.*$", text, re.MULTILINE))
     lines = text[found[-1].start() :] if found else text
     return re.sub(r" See root cause above\..*", "", " ".join(lines.split()))[:400]  # above is another process's log

@@ -16,28 +16,39 @@ from numpy.typing import NDArray
 from anmi_ray.comparisons.adaptive import TOP
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING, RUN
-from anmi_ray.reports.data import DesignRound, Rounds, uniform_pairs
+from anmi_ray.reports.data import uniform_pairs
 from anmi_ray.stages.rate import prior_elo
 from anmi_ray.stages.rerank.held_out import timing_of
 from anmi_ray.stages.rerank.ranking import SYSTEM
 from anmi_ray.stages.rounds import names
-from anmi_ray.store import Artifact, Store
+from anmi_ray.store import Artifact
 
 _WEIGHTS = ".safetensors"
 
 
-def design_rounds(artifacts: Mapping[str, Artifact], experiment: Experiment, buckets: Iterable[int]) -> Rounds | None:
-    """Return the figures of a complete run; None if the design asks once."""
+def design_rounds(
+    artifacts: Mapping[str, Artifact], experiment: Experiment, buckets: Iterable[int]
+) -> dict[str, Any] | None:
+    """Return the state of an adaptive design after each round of a complete run; None if the design asks once.
+
+    rounds: number, from 1; queries with pairs chosen in this round; mean pairs per query up to this round; mean
+        answers per judge; std_err_elo and top_std_err_elo, the mean standard error of all documents and of each
+        query's best, and prior_elo, the standard deviation of the fit's prior, in Elo points.
+    top: how many documents count as the best of a query.
+    uniform_pairs: pairs per query that a uniform graph would need for the last round's error of the best.
+    """
     if not experiment.in_rounds:
         return None
-    found = tuple(
+    found = [
         _round(number, artifacts[compared], artifacts[judged], artifacts[rated], buckets)
         for number, (compared, judged, rated) in enumerate(names(experiment.compare), start=1)
-    )
-    return Rounds(found, TOP, uniform_pairs(found))
+    ]
+    return {"rounds": found, "top": TOP, "uniform_pairs": uniform_pairs(found)}
 
 
-def _round(number: int, compared: Artifact, judged: Artifact, rated: Artifact, buckets: Iterable[int]) -> DesignRound:
+def _round(
+    number: int, compared: Artifact, judged: Artifact, rated: Artifact, buckets: Iterable[int]
+) -> dict[str, Any]:
     pairs, errors, top_errors = np.zeros((3, 2))  # sum and number of values
     answers: Counter[str] = Counter()
     queries = 0
@@ -55,15 +66,15 @@ def _round(number: int, compared: Artifact, judged: Artifact, rated: Artifact, b
         errors += std_err.sum(), len(std_err)
         top = std_err[_best(ratings)]
         top_errors += top.sum(), len(top)
-    return DesignRound(
-        number=number,
-        queries=queries,
-        pairs=_mean(pairs) or 0.0,
-        answers=answers.total() / len(answers) if answers else 0.0,
-        std_err_elo=_mean(errors),
-        top_std_err_elo=_mean(top_errors),
-        prior_elo=prior_elo(rated),
-    )
+    return {
+        "number": number,
+        "queries": queries,
+        "pairs": _mean(pairs) or 0.0,
+        "answers": answers.total() / len(answers) if answers else 0.0,
+        "std_err_elo": _mean(errors),
+        "top_std_err_elo": _mean(top_errors),
+        "prior_elo": prior_elo(rated),
+    }
 
 
 def _mean(total: NDArray[np.float64]) -> float | None:
@@ -107,17 +118,13 @@ def model_size(artifact: Artifact, folder: str) -> tuple[int | None, int | None]
     None without such files.
     """
     files = [name for name in artifact.read_json(f"{folder}.files.json") or () if name.endswith(_WEIGHTS)]
-    if not files:
-        return None, None
-    found = [_of_file(artifact.store, f"{artifact.path}/{folder}/{name}") for name in files]
-    return sum(parameters for parameters, _ in found), sum(size for _, size in found)
-
-
-def _of_file(store: Store, path: str) -> tuple[int, int]:
-    with store.open_input(path) as stream:
-        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        size = stream.size()
-    return sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__"), size
+    parameters = size = 0
+    for name in files:
+        with artifact.store.open_input(f"{artifact.path}/{folder}/{name}") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+            size += stream.size()
+        parameters += sum(math.prod(one["shape"]) for key, one in header.items() if key != "__metadata__")
+    return (parameters, size) if files else (None, None)
 
 
 def _documents(rerank: Artifact, buckets: Iterable[int], depth: int) -> int:

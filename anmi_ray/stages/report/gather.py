@@ -106,6 +106,8 @@ def write(
 def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> report.ReportData:
     """Everything that the report says, from the artifacts."""
     evaluate = run.artifacts["evaluate"]
+    apart = experiment.train.student != "cross-encoder"
+    environment = {**described, **described["versions"]}
     first = headline_of(evaluate)
     settings = experiment.model_dump(mode="json", exclude={"execution"})
     metrics = evaluate.read_part("metrics", 0, METRIC)
@@ -127,12 +129,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         measure=first.measure,
         level=LEVEL,
         first=first,
-        serving=serving(
-            run.artifacts["rerank"],
-            run.artifacts["train"],
-            range(run.buckets),
-            experiment.train.student != "cross-encoder",
-        ),
+        serving=serving(run.artifacts["rerank"], run.artifacts["train"], range(run.buckets), apart),
         simulated=experiment.simulated is not None,
         config_yaml=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
         fusion=fusion.from_json(sweep) if sweep else None,
@@ -150,7 +147,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         stages=_stages(run),
         queries=_extremes(run, metrics, first, first.measure)
         or (_extremes(run, judged_metrics, first, judged.measure) if judged and judged_metrics else ()),
-        environment=_environment(described),
+        environment={name: str(value) for name, value in environment.items() if name != "versions"},
         references=tuple(peer.name for peer in experiment.rerank.peers if peer.run is not None),
         relevance=relevance.of(evaluate),
         judged=judged,
@@ -176,7 +173,7 @@ def _collection(run: _Run, name: str) -> dict[str, Any]:
     }
 
 
-def _truth(run: _Run, sample: pa.Array, stage: str) -> report.TruthSample | None:
+def _truth(run: _Run, sample: pa.Array, stage: str) -> report.Json | None:
     truth = run.part(stage, "truth", TRUTH, sample)
     ratings = run.part(run.fit, "ratings", RATING, sample).select(["query_id", "doc_id", "rating_elo"])
     joined = ratings.join(truth, ["query_id", "doc_id"], join_type="inner", use_threads=False)
@@ -186,10 +183,10 @@ def _truth(run: _Run, sample: pa.Array, stage: str) -> report.TruthSample | None
     number = np.unique(np.array(joined["query_id"].to_pylist(), dtype=object), return_inverse=True)[1]
     # The truth is in probits whatever model is fitted.
     points = joined["latent"].to_numpy() * scale.elo_per_latent("thurstone")
-    return report.TruthSample(number.astype(np.int64), points, joined["rating_elo"].to_numpy())
+    return {"query": number.astype(np.int64), "truth_elo": points, "rating_elo": joined["rating_elo"].to_numpy()}
 
 
-def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.GapSample | None:
+def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.Json | None:
     said = [confirmed(run.artifacts, bucket) for bucket in range(run.buckets)]
     found = (
         mining.measured(gaps, experiment.mine, one)
@@ -209,7 +206,12 @@ def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.GapSamp
         return {band["name"]: gap_elo[number == i] for i, band in enumerate(bands)}
 
     spread = run.part(run.fit, "fits", FIT, sample)["spread_elo"].to_numpy()
-    return report.GapSample(by_category(values), bands, float(np.mean(spread)), by_category(chosen[rated]))
+    return {
+        "gaps": by_category(values),
+        "bands": bands,
+        "spread_elo": float(np.mean(spread)),
+        "chosen": by_category(chosen[rated]),
+    }
 
 
 def bands_of(config: MineConfig) -> list[dict[str, Any]]:
@@ -267,13 +269,8 @@ def _ensemble(run: _Run, experiment: Experiment) -> list[report.Json]:
 
 def _spent(run: _Run) -> tuple[str, ...]:
     """Return the judges' spend by round."""
-    rounds = {
-        "label": "ensemble, ",
-        "judge": "",
-        "confirm": "confirmation, ",
-        "validate": "validation, ",
-        "assess": "held-out queries, ",
-    }
+    rounds = {"label": "ensemble, ", "judge": "", "confirm": "confirmation, ", "validate": "validation, "}
+    rounds["assess"] = "held-out queries, "
     return tuple(
         f"{name}{said}"
         for stage, name in rounds.items()
@@ -366,12 +363,6 @@ def _extremes(run: _Run, metrics: pa.Table, first: Headline, measure: str) -> li
         }
         for query in chosen.to_pylist()
     ]
-
-
-def _environment(described: Mapping[str, Any]) -> dict[str, str]:
-    found = dict(described)
-    versions = found.pop("versions")
-    return {**{key: str(value) for key, value in found.items()}, **versions}
 
 
 def _prior(run: _Run) -> str:
