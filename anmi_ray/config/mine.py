@@ -73,9 +73,9 @@ class MineConfig(Settings):
     rated_extra: int = Field(default=4, ge=0, le=1000)
     """Further rated documents of weight 0, for the regression loss only."""
     anchors: Literal["known", "confirmed", "rated"] = "known"
-    """What anchors a query: its known positives, and queries without one are refused; confirmed: of a query without one
-    those of its four likeliest documents that are likelier than not to answer it, by their rank, their rating, and what
-    judges say who are asked directly; rated: the same by rank and rating alone, where judges can only compare."""
+    """What anchors a query. known: its known positives; queries without one are refused. confirmed: also, for a query
+    without one, those of its four likeliest documents with P(relevant) > .5, given rank, similarity, rating, and the
+    answers of judges who are asked about them directly. rated: the same without asking, if judges can only compare."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,9 +1,9 @@
 """Anchors: the positive of each example, from which gaps are measured, and queries without one.
 
 A known positive anchors its own example. In a query without known positives, the anchors are documents that judges were
-asked about directly and whose estimated P(relevant), given rank, rating and answer, exceeds one half (`relevance`).
-Comparisons alone cannot tell a relevant document from the best of several irrelevant ones. Without judges to ask, rank
-and rating decide.
+asked about directly and whose estimated P(relevant), given first stage, rating and answer, exceeds one half
+(`relevance`). Comparisons alone cannot tell a relevant document from the best of several irrelevant ones. Without
+judges to ask, first stage and rating decide.
 """
 
 from __future__ import annotations

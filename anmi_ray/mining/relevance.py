@@ -1,53 +1,48 @@
-"""P(relevant) of rated documents without labels: from rating, first-stage rank, and direct answers.
+"""P(relevant) of rated documents without labels: from rating, first-stage rank and similarity, and direct answers.
 
-A mixture of two classes, relevant and other, is fitted by EM to the run's own ratings (as Dawid and Skene 1979 fit
-observers without a known truth). Evidence for the class: the rank (share of relevant documents there), the rating
-(`gain` points higher than others of the same rank), and direct answers. A useless first stage gets no weight. Ratings
-of the other class may depend on rank, and answers on the rating, so correlated evidence is not counted twice. The
-spread within a class includes the judges' lasting errors, which standard errors of ratings do not.
-The prior shrinks ratings towards the mean, more for documents with fewer questions; with unequal numbers, as in
+A latent class model, relevant or other, is fitted to the run's own ratings by maximum a posteriori (as Dawid and Skene
+1979 fit observers without a known truth). Evidence for the class: what the first stage says (rank, similarity), the
+rating (`gain` points higher than others of the same rank and similarity), and direct answers. The first stage's weight
+is fitted too, and is 0 if it says nothing. Ratings of the other class may depend on rank and similarity, and answers on
+the rating, so correlated evidence is not counted twice. The spread within a class includes the judges' lasting errors,
+which standard errors of ratings do not.
+Two models with the same parameters are fitted, at most one relevant document per query (exclusive) and any number
+(independent), and the likelier one is kept.
+The prior of ratings shrinks them towards the mean, more for documents with fewer questions; with unequal numbers, as in
 adaptive designs, `by_answers` removes this first, or asked documents would seem relevant.
-Weak priors: half of the documents at rank 1 are relevant, fewer below, and ratings of the others hardly depend on rank.
+Weak priors: half of the documents at rank 1 are relevant, fewer below, more the more similar they are, and ratings of
+the others hardly depend on the first stage.
 A hundred queries overrule them; without them, twenty queries gave two classes unrelated to relevance.
-Letters: N documents of many queries, C columns of a design.
+Letters: N documents of many queries, F features of the prior, C columns of the level.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy import special
+from scipy import optimize, special
 
 from anmi_ray.core.arrays import Flags, Ints, Reals
-from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import find_rows
-from anmi_ray.mining.categories import PLACE
 
 FEWEST = 200  # minimum number of documents for a fit: five queries of forty
-WEAKEST = (
-    1.0  # minimum separation of the classes in standard deviations; EM finds .6 in noise, and is calibrated from 1
-)
-_RISES = 0.25  # maximum increase of P(relevant) from rank 1 to 10; more means that the classes are not relevance
-STEPS = 500
-_TOLERANCE = 1e-7  # minimum gain of a step in nats per document
-_PRIOR = 3  # powers of log rank in the prior
-_NARROWEST = 0.05  # minimum sd of a class, as a share of the sd of all ratings
+WEAKEST = 1.4  # minimum separation of the classes in standard deviations; in noise up to 1.3 is found
+_RISES = 0.1  # maximum increase of P(relevant) from rank 1 to 10; more means that the classes are not relevance
 _LEAST_KEPT = 0.02  # minimum share of the prior's variance removed by answers
-_LOOSE = 1e3  # variance of an uninformative prior; finite for separable answers
-# Normal priors of coefficients of L = log rank: means and variances for 1, L, L² in the log odds of relevance;
-# standard deviations for 1, L, L², L³ in a rating, relative to that of all ratings.
-_BY_RANK = (np.array([0.0, -1.5, 0.0]), np.array([1.0**2, 0.5**2, 0.1**2]))
-_LEVEL_SD = np.array([math.inf, 0.15, 0.1, 0.05])
-_UNKNOWN = (np.zeros(3), np.full(3, _LOOSE))
-# Start of EM: P(relevant) of a query sums to _FOUND, as exp(_SHARP · standardized residual rating) / rank.
-# A start by rank alone may end with "the first ten" as a class.
-_FOUND = 0.9
-_SHARP = 1.5
+_MOST_FOUND = 0.99  # maximum share of queries with a relevant document
+_OPTIONS = {"maxiter": 2000, "maxfun": 5000, "maxcor": 30, "ftol": 1e-13, "gtol": 1e-8}  # of L-BFGS
+# Normal priors, L = log rank, s = similarity: 1, L, L², s in the log odds; 1, L, L², L³, s in a rating; log gain;
+# log sd; 1, rating, relevant in an answer (finite for separable answers). Ratings are in units of their sd.
+_MEAN = np.array([0.0, -1.5, 0.0, 1.0] + [0.0] * 5 + [math.log(1.5), math.log(0.8)] + [0.0] * 3)
+_SD = np.array([1.0, 0.5, 0.1, 0.5] + [math.inf, 0.15, 0.1, 0.05, 0.15] + [math.inf] * 2 + [30.0] * 3)
+_ODDS, _LOG_GAIN, _LOG_SD = 4, 9, 10  # places in the parameters
+_BOUNDS = [(None, None)] * _LOG_GAIN + [(math.log(0.01), math.log(20.0)), (math.log(0.05), math.log(20.0))]
+_BOUNDS += [(None, None)] * 3
 
 
 class Evidence(NamedTuple):
@@ -57,6 +52,7 @@ class Evidence(NamedTuple):
     rating: Reals  # points, centred within the query
     error: Reals  # points, of the rating
     rank: Reals  # from 1
+    similarity: Reals  # to the query; any scale, NaN or constant if unknown
     answer: Reals
 
     @property
@@ -65,26 +61,60 @@ class Evidence(NamedTuple):
         return np.isfinite(self.answer)
 
 
+class _Data(NamedTuple):
+    """Evidence as the model reads it: N documents in groups of which at most one document is relevant."""
+
+    group: Ints  # [N] from 0
+    size: Ints  # [N] documents of the group
+    odds_NF: Reals  # 1, L, L², s
+    level_NC: Reals  # 1, L, L², L³, s
+    rating: Reals
+    variance: Reals  # error²
+    asked: Flags
+    answer: Reals  # 0 without one
+    answer_N2: Reals  # 1, rating/spread; 0 without an answer
+
+    def log_total(self, logit: Reals) -> Reals:
+        """Return, per document, log(1 + Σ exp(logit)) over the documents of its group."""
+        greatest = np.zeros(int(self.group.max(initial=-1)) + 1)
+        np.maximum.at(greatest, self.group, logit)
+        total = np.exp(-greatest) + np.bincount(self.group, np.exp(logit - greatest[self.group]))
+        return (greatest + np.log(total))[self.group]
+
+    def shares(self, logit: Reals) -> Reals:
+        """Return exp(logit) as a share of its group's total, in which none is 1."""
+        return np.exp(logit - self.log_total(logit))
+
+
 @dataclass(frozen=True)
 class RelevanceModel:
-    """Model of rank, rating and answer given the class; ratings in points, L = log rank.
+    """Model of first stage, rating and answer given the class; ratings in points, L = log rank, s = similarity.
 
-    logit P(relevant) = prior · (1, L, L²); rating ~ N(level · (1, L, L², L³) + gain · [relevant], sd² + error²);
-    logit P(yes) = answer · (1, (rating − level)/sd, [relevant]), all 0 without
-    answers. share: mean P(relevant). log_posterior: per document.
+    P(relevant) in a group, against none with odds 1: exp(odds · (1, L, L², s)).
+    rating/spread ~ N(level · (1, L, L², L³, s) + gain · [relevant], sd² + error²), gain and sd as ratios to spread.
+    logit P(yes) = answer · (1, rating/spread, [relevant]).
     """
 
     documents: int
     asked: int
-    share: float
-    prior: tuple[float, ...]
-    level: tuple[float, ...]
-    gain: float
-    sd: float
-    answer: tuple[float, ...]
-    log_posterior: float = -math.inf
-    steps: int = 0
-    converged: bool = False
+    exclusive: bool  # a group is a query; otherwise each document is one
+    share: float  # mean P(relevant)
+    first: float  # mean prior of documents at rank 1
+    tenth: float  # at rank 10
+    parameters: list[float]  # in the order of _MEAN
+    spread: float  # sd of the ratings, points
+    unit: float  # sd of similarities within queries, 0 if they are not used
+    log_posterior: float  # per document
+
+    @property
+    def gain(self) -> float:
+        """Points by which relevant documents are rated higher."""
+        return math.exp(self.parameters[_LOG_GAIN]) * self.spread
+
+    @property
+    def sd(self) -> float:
+        """Spread of ratings within a class, points, without their errors."""
+        return math.exp(self.parameters[_LOG_SD]) * self.spread
 
     @property
     def apart(self) -> float:
@@ -94,48 +124,31 @@ class RelevanceModel:
     @property
     def is_reliable(self) -> bool:
         """Return whether the classes are separated and P(relevant) does not increase with rank."""
-        first, tenth = self._shares()
-        return self.apart >= WEAKEST and tenth - first <= _RISES
+        return self.apart >= WEAKEST and self.tenth - self.first <= _RISES
 
-    def _shares(self) -> tuple[float, float]:
-        """Return P(relevant) at ranks 1 and 10 without other evidence."""
-        first, tenth = special.expit(_powers(np.array([1.0, 10.0]))[:, :_PRIOR] @ np.array(self.prior))
-        return float(first), float(tenth)
+    def posterior(self, evidence: Evidence) -> Reals:
+        """Return P(relevant | rank, similarity, rating, answer), float64[N]."""
+        data = _data(evidence, self.spread, self.unit, self.exclusive)
+        return _evaluate(np.array(self.parameters), data)[0]
 
-    def posterior(self, data: Evidence) -> Reals:
-        """Return P(relevant | rank, rating, answer), float64[N]."""
-        return special.expit(_log_odds(self, data, _powers(data.rank))[0])
+    def by_judges(self, evidence: Evidence) -> Reals:
+        """Return P(relevant | rating, answer), float64[N], with the mean share as prior of all documents.
 
-    def by_judges(self, data: Evidence) -> Reals:
-        """Return P(relevant | rating, answer), float64[N], with the mean share as prior at all ranks.
-
-        Measurements must not use first-stage ranks, or systems that copy them would win.
+        Measurements must not use the first stage, or systems that copy it would win.
         """
-        power_N4 = _powers(data.rank)
-        by_rank = power_N4[:, :_PRIOR] @ np.array(self.prior)
-        log_odds, _ = _log_odds(self, data, power_N4)
-        return special.expit(log_odds - by_rank + special.logit(self.share))
+        data = _data(evidence, self.spread, self.unit, self.exclusive)
+        some = np.minimum(data.size * self.share, _MOST_FOUND)
+        return _evaluate(np.array(self.parameters), data, math.log(self.share) - np.log1p(-some))[0]
 
     def said(self) -> str:
         """Return one line for the report."""
-        first, tenth = self._shares()
         answers = f", {self.asked:,} of them asked about directly" if self.asked else ""
+        number = "at most one per query" if self.exclusive else "any number per query"
         return (
-            f"{self.documents:,} documents{answers}: at rank 1 {first:.0%} are relevant, at rank 10 {tenth:.0%}; "
-            f"at equal rank they are rated {self.gain:.0f} points higher ({self.apart:.1f} standard deviations)"
+            f"{self.documents:,} documents{answers}: at rank 1 {self.first:.0%} are relevant, at rank 10 "
+            f"{self.tenth:.0%}, {number}; they are rated {self.gain:.0f} points higher than others of the same rank "
+            f"and similarity ({self.apart:.1f} standard deviations)"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> RelevanceModel:
-        """The inverse of `to_dict`; DataError on anything else."""
-        if set(values) != {field.name for field in fields(cls)}:
-            raise DataError(f"not a fitted model of relevance: fields {sorted(values)}", PLACE, "recompute the stage")
-        lists = {name: tuple(values[name]) for name in ("prior", "level", "answer")}
-        return cls(**{**values, **lists})
 
 
 def evidence(
@@ -154,8 +167,8 @@ def evidence(
     queries = pc.unique(gaps.filter(pc.equal(gaps["anchor_kind"], "top-rated"))["query_id"])
     rated = ratings.filter(pc.is_in(ratings["query_id"], value_set=queries))
     keys = {"query_id": rated["query_id"], "doc_id": rated["doc_id"]}
-    rank = pc.cast(candidates["rank"], pa.float64()).to_numpy()  # null is NaN
-    candidate_rank = np.append(rank, np.nan)[find_rows(candidates, keys)]
+    row = find_rows(candidates, keys)  # -1 without one
+    rank = np.append(pc.cast(candidates["rank"], pa.float64()).to_numpy(), np.nan)[row]  # null is NaN
     of_query = candidates.group_by("query_id").aggregate([("rank", "max")])
     greatest = pc.cast(of_query["rank_max"], pa.float64()).to_numpy()
     last = 1.0 + np.nan_to_num(np.append(greatest, np.nan)[find_rows(of_query, {"query_id": rated["query_id"]})])
@@ -170,7 +183,8 @@ def evidence(
         query=query,
         rating=rating,
         error=error,
-        rank=np.where(np.isnan(candidate_rank), last, candidate_rank),
+        rank=np.where(np.isnan(rank), last, rank),
+        similarity=np.append(candidates["similarity"].to_numpy(), np.nan)[row],
         answer=answer,
     )
     return pa.table(keys), data
@@ -185,132 +199,116 @@ def by_answers(rating: Reals, error: Reals, prior_elo: float) -> tuple[Reals, Re
     return rating / kept, error / np.sqrt(kept)
 
 
-def fit(data: Evidence) -> RelevanceModel | None:
-    """Fit by EM until the posterior stops increasing; None for fewer than FEWEST documents or constant ratings.
+def fit(evidence: Evidence) -> RelevanceModel | None:
+    """Fit both models and return the likelier; None for fewer than FEWEST documents or constant ratings.
 
-    Steps ignore the information of answers about the rating's scale.
+    If it is not reliable, the likelier without similarity: few ratings that follow it closely hide the classes.
     """
-    spread = float(data.rating.std()) if len(data.rating) else 0.0
-    if len(data.rating) < FEWEST or spread < 1e-6:
+    spread = float(evidence.rating.std()) if len(evidence.rating) else 0.0
+    if len(evidence.rating) < FEWEST or spread < 1e-6:
         return None
-    model = _none(data, spread)
-    power_N4 = _powers(data.rank)
-    share = _start(data, power_N4)
-    before = -math.inf
-    for step in range(1, STEPS + 1):
-        model = _maximised(model, data, power_N4, share, spread)
-        log_odds, density = _log_odds(model, data, power_N4)
-        share = special.expit(log_odds)
-        value = (float(density.sum()) + _log_prior(model, spread)) / len(density)
-        ended = value - before < _TOLERANCE
-        model = replace(model, share=float(share.mean()), log_posterior=value, steps=step, converged=ended)
-        if ended:
+    unit = float(_centred(evidence).std())
+    varies = unit > 1e-6 * np.abs(np.nan_to_num(evidence.similarity)).max()
+    for used in (unit, 0.0) if varies else (0.0,):
+        models = [_fit(evidence, spread, used, exclusive) for exclusive in (False, True)]
+        model = max(models, key=lambda fitted: fitted.log_posterior)
+        if model.is_reliable:
             break
-        before = value
     return model
 
 
-def _none(data: Evidence, spread: float) -> RelevanceModel:
-    """Return the initial model."""
-    asked = int(data.asked.sum())
-    return RelevanceModel(len(data.rating), asked, 0.0, (0.0,) * 3, (0.0,) * 4, 0.0, spread, (0.0,) * 3)
+def _fit(evidence: Evidence, spread: float, unit: float, exclusive: bool) -> RelevanceModel:
+    data = _data(evidence, spread, unit, exclusive)
+    start = _MEAN.copy()
+    start[_ODDS:_LOG_GAIN] = np.linalg.lstsq(data.level_NC, data.rating, rcond=None)[0]
+    fitted = optimize.minimize(
+        lambda at: _evaluate(at, data)[1:], start, method="L-BFGS-B", jac=True, bounds=_BOUNDS, options=_OPTIONS
+    )
+    prior = data.shares(data.odds_NF @ fitted.x[:_ODDS])
+    return RelevanceModel(
+        documents=len(evidence.rating),
+        asked=int(evidence.asked.sum()),
+        exclusive=exclusive,
+        share=float(_evaluate(fitted.x, data)[0].mean()),
+        first=float(prior[evidence.rank == 1.0].sum() / max(np.sum(evidence.rank == 1.0), 1)),
+        tenth=float(prior[evidence.rank == 10.0].sum() / max(np.sum(evidence.rank == 10.0), 1)),
+        parameters=fitted.x.tolist(),
+        spread=spread,
+        unit=unit,
+        log_posterior=-float(fitted.fun),
+    )
 
 
-def _start(data: Evidence, power_N4: Reals) -> Reals:
-    """Return the initial P(relevant) of every document."""
-    residual = data.rating - power_N4 @ np.linalg.lstsq(power_N4, data.rating, rcond=None)[0]
-    share = np.exp(_SHARP * residual / max(float(residual.std()), 1e-9)) / data.rank
-    query = np.unique(data.query, return_inverse=True)[1]
-    return _FOUND * share / np.bincount(query, share)[query]
+def _centred(evidence: Evidence) -> Reals:
+    """Return similarities without their query's mean, float64[N], 0 where unknown."""
+    query = np.unique(evidence.query, return_inverse=True)[1]
+    known = np.isfinite(evidence.similarity)
+    similarity = np.where(known, evidence.similarity, 0.0)
+    mean = np.bincount(query, similarity) / np.maximum(np.bincount(query, known), 1)
+    return np.where(known, similarity - mean[query], 0.0)
 
 
-def _log_prior(model: RelevanceModel, spread: float) -> float:
-    """Return the log density of the priors of rank coefficients, up to a constant."""
-    mean, variance = _BY_RANK
-    by_rank = np.square(np.array(model.prior) - mean) / variance
-    level = np.square(np.array(model.level) / (_LEVEL_SD * spread))
-    return -0.5 * float(by_rank.sum() + level.sum())
+def _data(evidence: Evidence, spread: float, unit: float, exclusive: bool) -> _Data:
+    """Return evidence in the model's units."""
+    query = np.unique(evidence.query, return_inverse=True)[1]
+    group = query if exclusive else np.arange(len(query))
+    power_N4 = np.vander(np.log(evidence.rank), 4, increasing=True)
+    centred = _centred(evidence) / unit if unit else np.zeros(len(query))
+    greatest = np.full(int(query.max(initial=-1)) + 1, -np.inf)
+    np.maximum.at(greatest, query, centred)
+    rating = evidence.rating / spread
+    asked = evidence.asked
+    return _Data(
+        group=group,
+        size=np.bincount(group)[group],
+        odds_NF=np.column_stack([power_N4[:, :3], centred - greatest[query]]),
+        level_NC=np.column_stack([power_N4, centred]),
+        rating=rating,
+        variance=np.square(evidence.error / spread),
+        asked=asked,
+        answer=np.where(asked, evidence.answer, 0.0),
+        answer_N2=np.column_stack([np.ones(len(rating)), rating]) * asked[:, None],
+    )
 
 
-def _powers(rank: Reals) -> Reals:
-    """Return 1, L, L², L³ with L = log rank, float64[N, 4]."""
-    return np.vander(np.log(rank), 4, increasing=True).astype(np.float64)
+def _evaluate(parameters: Reals, data: _Data, log_odds: Reals | None = None) -> tuple[Reals, float, Reals]:
+    """Return P(relevant), float64[N], and the negative log posterior per document of the parameters, and its gradient.
 
-
-def _log_odds(model: RelevanceModel, data: Evidence, power_N4: Reals) -> tuple[Reals, Reals]:
-    """Return log odds of relevant against other, and the log density of the evidence, float64[N] each."""
-    variance = model.sd**2 + data.error**2
-    prior = power_N4[:, :_PRIOR] @ np.array(model.prior)
-    residual = data.rating - power_N4 @ np.array(model.level)
-    log_other = special.log_expit(-prior) - 0.5 * residual**2 / variance
-    log_relevant = special.log_expit(prior) - 0.5 * (residual - model.gain) ** 2 / variance
-    asked = data.asked
-    yes, by_rating, by_class = model.answer
-    logit = yes + by_rating * residual[asked] / model.sd
-    log_other[asked] += _fractional(data.answer[asked], logit)
-    log_relevant[asked] += _fractional(data.answer[asked], logit + by_class)
-    density = np.logaddexp(log_other, log_relevant) - 0.5 * np.log(2.0 * math.pi * variance)
-    return log_relevant - log_other, density
-
-
-def _maximised(model: RelevanceModel, data: Evidence, power_N4: Reals, share: Reals, spread: float) -> RelevanceModel:
-    """Run the M step, given `share` float64[N], P(relevant) of every document."""
-    precision = 1.0 / (model.sd**2 + data.error**2)
-    level, gain = _regressed(power_N4, data.rating, share, precision, _LEVEL_SD * spread)
-    residual = data.rating - power_N4 @ level
-    # the rating without its error is latent too; its mean and variance given the class determine the sd
-    kept = model.sd**2 * precision
-    squares = (1.0 - share) * (kept * residual) ** 2 + share * (kept * (residual - gain)) ** 2
-    sd = max(float(np.sqrt((squares + kept * data.error**2).mean())), _NARROWEST * spread)
-    prior = _logistic(power_N4[:, :_PRIOR], share, np.ones(len(share)), np.array(model.prior), *_BY_RANK)
-    moved = replace(model, prior=tuple(prior.tolist()), level=tuple(level.tolist()), gain=gain, sd=sd)
-    asked = data.asked
-    if not asked.any():
-        return moved
-    other_N3 = np.stack([np.ones(asked.sum()), residual[asked] / sd, np.zeros(asked.sum())], axis=1)
-    design = np.concatenate([other_N3, other_N3 + np.array([0.0, 0.0, 1.0])])
-    weight = np.concatenate([1.0 - share[asked], share[asked]])
-    answer = _logistic(design, np.tile(data.answer[asked], 2), weight, np.array(model.answer), *_UNKNOWN)
-    return replace(moved, answer=tuple(answer.tolist()))
-
-
-def _regressed(level_NC: Reals, rating: Reals, share: Reals, precision: Reals, sd: Reals) -> tuple[Reals, float]:
-    """Return level [C] and gain by least squares of ratings on powers of the rank and the class.
-
-    Each document counts twice, as other and, with weight `share`, as relevant. sd [C]: prior of the level, mean 0.
+    The classes are integrated out, so the gradient is that of the log density of evidence and class, averaged over
+    P(relevant) (Fisher's identity). log_odds: prior of each document instead of the fitted one.
     """
-    weighed_NC = level_NC * precision[:, None]
-    crossed = weighed_NC.T @ share
-    relevant = share @ precision
-    drawn = level_NC.T @ weighed_NC + np.diag(1.0 / np.square(sd))
-    normal = np.block([[drawn, crossed[:, None]], [crossed[None], np.array([[relevant]])]])
-    target = np.append(weighed_NC.T @ rating, (share * precision) @ rating)
-    solution = np.linalg.lstsq(normal, target, rcond=None)[0]
-    return solution[:-1].astype(np.float64), float(solution[-1])
+    odds, level, (log_gain, log_sd), answer = np.split(parameters, [_ODDS, _LOG_GAIN, _LOG_SD + 1])
+    log_odds = data.odds_NF @ odds if log_odds is None else log_odds
+    gain, squared_sd = math.exp(log_gain), math.exp(2.0 * log_sd)
+    variance = squared_sd + data.variance
+    residual = data.rating - data.level_NC @ level
+    yes = data.answer_N2 @ answer[:2]
+    yes_relevant = yes + answer[2]
+    log_answer = np.where(data.asked, _bernoulli(data.answer, yes), 0.0)
+    log_other = log_answer - 0.5 * (residual**2 / variance + np.log(2.0 * math.pi * variance))
+    log_ratio = gain * (residual - 0.5 * gain) / variance
+    log_ratio += np.where(data.asked, _bernoulli(data.answer, yes_relevant), 0.0) - log_answer
+    before, after = data.log_total(log_odds), data.log_total(log_odds + log_ratio)
+    share = np.exp(log_odds + log_ratio - after)
+    z = (parameters - _MEAN) / _SD
+    value = float(((after - before) / data.size + log_other).sum()) - 0.5 * float(z @ z)
+    squares = (1.0 - share) * residual**2 + share * (residual - gain) ** 2
+    error = (1.0 - share) * data.asked * (data.answer - special.expit(yes))
+    error_relevant = share * data.asked * (data.answer - special.expit(yes_relevant))
+    gradient = np.concatenate(
+        [
+            data.odds_NF.T @ (share - np.exp(log_odds - before)),
+            data.level_NC.T @ ((residual - share * gain) / variance),
+            [gain * float((share * (residual - gain) / variance).sum())],
+            [squared_sd * float(((squares / variance - 1.0) / variance).sum())],
+            data.answer_N2.T @ (error + error_relevant),
+            [float(error_relevant.sum())],
+        ]
+    )
+    documents = max(len(share), 1)
+    return share, -value / documents, -(gradient - z / _SD) / documents
 
 
-def _logistic(design_NC: Reals, target: Reals, weight: Reals, start: Reals, mean: Reals, variance: Reals) -> Reals:
-    """Take one Newton step of weighted logistic regression on targets in [0, 1], halved until it does not lose.
-
-    Coefficients [C] have the prior N(mean, variance).
-    """
-
-    def value(coefficients: Reals) -> float:
-        fitted = _fractional(target, design_NC @ coefficients)
-        return float(weight @ fitted) - 0.5 * float((np.square(coefficients - mean) / variance).sum())
-
-    p = special.expit(design_NC @ start)
-    gradient = design_NC.T @ (weight * (target - p)) - (start - mean) / variance
-    curvature = (design_NC * (weight * p * (1.0 - p))[:, None]).T @ design_NC + np.diag(1.0 / variance)
-    step = np.linalg.solve(curvature, gradient)
-    now = value(start)
-    for _ in range(20):
-        if value(start + step) >= now:
-            return start + step
-        step = step / 2.0
-    return start
-
-
-def _fractional(target: Reals, logit: Reals) -> Reals:
+def _bernoulli(target: Reals, logit: Reals) -> Reals:
     """Return the log-likelihood of targets in [0, 1]: t log σ(x) + (1 − t) log σ(−x)."""
     return target * special.log_expit(logit) + (1.0 - target) * special.log_expit(-logit)

@@ -1,13 +1,13 @@
-"""anchor: ratings, ranks and direct answers -> how likely each document of an unlabelled query answers it.
+"""anchor: first stage, ratings and direct answers -> P(relevant) of each rated document of an unlabelled query.
 
-The weights of rank, rating and answer are fitted once to a hash sample of queries; shortlist fits the same without
-answers. With too few documents for a fit, the probability is the judges' answer, 0 without one.
+The model is fitted once to a hash sample of queries; shortlist fits the same without answers. With too few documents
+for a fit, the probability is the judges' answer, 0 without one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,7 +42,7 @@ def run(artifact: Artifact, inputs: Inputs, config: Settings, context: Context) 
     model = fitted(artifact, inputs, context) if confirms else telling(artifact, inputs, context)
     if model is None and not confirms:
         raise JudgeError(
-            f"fewer than {FEWEST} documents are rated, too few to tell by rank and rating which are relevant",
+            f"fewer than {FEWEST} documents are rated, too few to estimate which are relevant",
             "stage anchor",
             "rate more queries, or label train queries and set mine.anchors: known",
         )
@@ -56,8 +56,8 @@ def telling(artifact: Artifact, inputs: Inputs, context: Context) -> RelevanceMo
     model = fitted(artifact, inputs, context)
     if model is not None and not model.is_reliable:
         raise JudgeError(
-            f"the judges' ratings do not tell relevant documents from others: {model.said()}; at least {WEAKEST:g} is "
-            "needed, and a relevance that does not rise from rank 1 to rank 10",
+            f"the judges' ratings do not separate relevant documents from others: {model.said()}; at least {WEAKEST:g} "
+            "is needed, and a relevance that does not rise from rank 1 to rank 10",
             f"stage {artifact.stage}",
             "ask better judges or more of them (anmi audit RUN says how they answered), raise compare.degree, or label "
             "train queries and set mine.anchors: known",
@@ -73,7 +73,7 @@ def fitted(artifact: Artifact, inputs: Inputs, context: Context) -> RelevanceMod
     if kept is None:
         kept = run_task(context, _fit, dict(inputs), context.buckets)
         artifact.publish_json(_MODEL, kept)
-    return RelevanceModel.from_dict(kept["model"]) if kept["model"] else None
+    return RelevanceModel(**kept["model"]) if kept["model"] else None
 
 
 def known(inputs: Inputs, bucket: int, sample: pa.Table | None = None) -> tuple[pa.Table, Evidence]:
@@ -111,7 +111,7 @@ def _fit(inputs: Inputs, buckets: int) -> dict[str, Any]:
     first = np.cumsum([0, *(int(part.query.max(initial=-1)) + 1 for part in parts)])
     parts = [part._replace(query=part.query + start) for part, start in zip(parts, first[:-1], strict=True)]
     model = relevance.fit(relevance.Evidence._make(np.concatenate(column) for column in zip(*parts, strict=True)))
-    return {"model": model.to_dict() if model else None, "said": model.said() if model else "too few documents"}
+    return {"model": asdict(model) if model else None, "said": model.said() if model else "too few documents"}
 
 
 def _bucket(artifact: Artifact, bucket: int, inputs: Inputs, model: RelevanceModel | None) -> list[Flow]:
@@ -162,9 +162,9 @@ def read_of_dev(stage: Stage, experiment: Experiment) -> Stage:
 
 STAGE = Stage(
     name="anchor",
-    version=3,
+    version=4,
     inputs=("rate", "retrieve", "shortlist", "confirm"),
-    does="weigh rank, rating and direct answers: which documents answer queries without a known positive",
+    does="estimate which documents answer queries without a known positive, from first stage, ratings and answers",
     run=run,
     settings="mine",
     config=lambda _: Settings(),

@@ -74,7 +74,7 @@ def negatives(done: Done) -> set[Pair]:
 def test_the_likeliest_of_the_best_rated_are_asked_about_once_and_alone(done: Done) -> None:
     assert done.told.computed == ["rate", "shortlist", "confirm", "anchor", "mine"]
     inputs = {name: done.artifact(name) for name in ("rate", "retrieve")}
-    model = RelevanceModel.from_dict((done.artifact("shortlist").read_json("relevance.json") or {})["model"])
+    model = RelevanceModel(**(done.artifact("shortlist").read_json("relevance.json") or {})["model"])
     likely: dict[bytes, list[tuple[float, float, bytes]]] = defaultdict(list)
     for bucket in range(done.settings.execution.buckets):
         documents, known = anchor.known(inputs, bucket)
@@ -104,7 +104,7 @@ def test_confirmed_documents_anchor_and_are_no_negatives(done: Done) -> None:
     found = {unit: flow.rows_out for unit, flow in done.told.flows["anchor"].items()}
     assert found["queries without a known positive"] == len(asked)
     assert found["of them with an anchor"] == len(asked) - len(without) > 0
-    assert found["anchors"] == len(wanted) > found["of them with an anchor"]
+    assert found["anchors"] == len(wanted)
 
 
 def test_rank_and_rating_anchor_where_nobody_can_be_asked(world: World, done: Done) -> None:
@@ -131,8 +131,8 @@ def test_judges_that_know_the_truth_confirm_what_is_relevant(done: Done) -> None
     asked, wanted = set(said(done)), confirmed(done)
     of_positive = len(positive & wanted) / len(positive & asked)
     of_others = len(wanted - positive) / len(asked - positive)  # their truth is similarity, too: many are near
-    assert of_positive > 0.8
-    assert of_others < of_positive - 0.2, (of_positive, of_others)
+    assert of_positive > 0.6
+    assert of_others < 0.1
 
 
 def test_a_part_of_the_queries_may_have_known_positives(world: World, done: Done) -> None:

@@ -99,7 +99,6 @@ def engines() -> list[int]:
     return found
 
 
-@pytest.mark.long  # tests/judging/test_vllm.py checks the same through a server
 def test_probabilities_are_the_models_own(ray_local: None, setting: Setting) -> None:
     total = 2 * (66 + 28)
     first = setting.ask()
@@ -132,23 +131,6 @@ def test_probabilities_are_the_models_own(ray_local: None, setting: Setting) -> 
     assert len(ours) == total - 14
     np.testing.assert_allclose(ours, theirs, atol=0.02)
     assert np.corrcoef(ours, theirs)[0, 1] > 0.9
-
-
-def test_only_what_is_missing_and_let_through_is_asked(ray_local: None, setting: Setting) -> None:
-    """Without the segments of both buckets, a query each, and with calls for the smaller one."""
-    setting.ask()  # all of them
-    log = log_of(setting.context.store, kinds.of(setting.judge))
-    before = [log.read(bucket).table for bucket in range(BUCKETS)]
-    for bucket in range(BUCKETS):
-        (setting.folder / "root" / log.path / log.segments(bucket)[0]).unlink()
-    sizes = [table.num_rows for table in before]
-    counts = setting.ask(calls=2 * sum(sizes) - min(sizes))  # what was spent before counts
-    assert counts["asked"] == max(sizes)
-    after = [log.read(bucket).table for bucket in range(BUCKETS)]
-    assert sorted(table.num_rows for table in after) == [0, max(sizes)]
-    which = sizes.index(max(sizes))
-    columns = ["query_hash", "first_hash", "second_hash", "error", "prompt_tokens"]
-    assert after[which].select(columns).equals(before[which].select(columns))
 
 
 @pytest.mark.long
