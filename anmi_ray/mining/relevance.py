@@ -123,8 +123,8 @@ class RelevanceModel:
 
     @property
     def is_reliable(self) -> bool:
-        """Return whether the classes are separated and P(relevant) does not increase with rank."""
-        return self.apart >= WEAKEST and self.tenth - self.first <= _RISES
+        """Return whether the classes are separated, neither is empty, and P(relevant) does not increase with rank."""
+        return self.apart >= WEAKEST and self.share * self.documents >= 1.0 and self.tenth - self.first <= _RISES
 
     def posterior(self, evidence: Evidence) -> Reals:
         """Return P(relevant | rank, similarity, rating, answer), float64[N]."""

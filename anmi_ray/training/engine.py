@@ -163,8 +163,9 @@ class DeepSpeedEngine(Engine):
         os.environ.setdefault("LOCAL_RANK", "0")
         if not dist.is_initialized():  # DeepSpeed needs a process group and would look for MPI
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        settings = deepspeed_json(config, offload, sum(p.numel() for group in self.groups for p in group["params"]))
         self.engine, self.optimizer, _, _ = deepspeed.initialize(
-            model=module, model_parameters=self.groups, config=deepspeed_json(config, offload), dist_init_required=False
+            model=module, model_parameters=self.groups, config=settings, dist_init_required=False
         )
         self.engine.checkpoint_engine = _data_only(self.engine.checkpoint_engine)
         self._norm = 0.0
@@ -219,14 +220,13 @@ def make_engine(module: Learner, config: LearnConfig, offload: Offload = "none")
     return DeepSpeedEngine(module, config, offload) if config.engine == "deepspeed" else TorchEngine(module, config)
 
 
-def deepspeed_json(config: LearnConfig, offload: Offload = "none") -> dict[str, Any]:
+def deepspeed_json(config: LearnConfig, offload: Offload, parameters: int) -> dict[str, Any]:
     """DeepSpeed's settings; bfloat16 is autocast inside the module, so master weights and head stay float32."""
     adam = {"torch_adam": True, "lr": config.learning_rate, "betas": list(BETAS), "fused": True}
     zero: dict[str, Any] = {"stage": config.zero_stage, "overlap_comm": False}
-    if offload != "none":
-        zero["offload_optimizer"] = {"device": "cpu"}
-    if offload == "parameters":
-        zero["offload_param"] = {"device": "cpu"}
+    zero["reduce_bucket_size"] = min(parameters, 500_000_000)  # elements; the default reserves 2 GB for any model
+    for part in {"none": (), "optimizer": ("optimizer",), "parameters": ("optimizer", "param")}[offload]:
+        zero[f"offload_{part}"] = {"device": "cpu"}
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
