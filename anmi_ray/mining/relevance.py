@@ -208,13 +208,13 @@ def fit(evidence: Evidence) -> RelevanceModel | None:
     if len(evidence.rating) < FEWEST or spread < 1e-6:
         return None
     unit = float(_centred(evidence).std())
-    varies = unit > 1e-6 * np.abs(np.nan_to_num(evidence.similarity)).max()
-    for used in (unit, 0.0) if varies else (0.0,):
-        models = [_fit(evidence, spread, used, exclusive) for exclusive in (False, True)]
-        model = max(models, key=lambda fitted: fitted.log_posterior)
-        if model.is_reliable:
-            break
-    return model
+    unit *= float(unit > 1e-6 * np.abs(np.nan_to_num(evidence.similarity)).max())  # 0 if it does not vary
+    model = _likelier(evidence, spread, unit)
+    return model if model.is_reliable or not unit else _likelier(evidence, spread, 0.0)
+
+
+def _likelier(evidence: Evidence, spread: float, unit: float) -> RelevanceModel:
+    return max((_fit(evidence, spread, unit, exclusive) for exclusive in (False, True)), key=lambda m: m.log_posterior)
 
 
 def _fit(evidence: Evidence, spread: float, unit: float, exclusive: bool) -> RelevanceModel:
@@ -252,7 +252,7 @@ def _data(evidence: Evidence, spread: float, unit: float, exclusive: bool) -> _D
     """Return evidence in the model's units."""
     query = np.unique(evidence.query, return_inverse=True)[1]
     group = query if exclusive else np.arange(len(query))
-    power_N4 = np.vander(np.log(evidence.rank), 4, increasing=True)
+    power_N4 = np.vander(np.log(evidence.rank), 4, increasing=True).astype(np.float64)
     centred = _centred(evidence) / unit if unit else np.zeros(len(query))
     greatest = np.full(int(query.max(initial=-1)) + 1, -np.inf)
     np.maximum.at(greatest, query, centred)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -79,7 +79,7 @@ def fitted(known: Evidence) -> RelevanceModel:
 @pytest.mark.parametrize("shares", [(0.9,), (0.9, 0.5, 0.5, 0.5, 0.3, 0.3)])
 @pytest.mark.parametrize("more", [{}, {"follows": 150.0}, {"similarity": 1.6}, {"similarity": 1.6, "echo": 150.0}])
 def test_planted_worlds_are_recovered_and_the_posterior_is_calibrated(
-    shares: tuple[float, ...], more: dict[str, float]
+    shares: tuple[float, ...], more: dict[str, Any]
 ) -> None:
     world = planted(shares=shares, **more)
     model = fitted(world.known)
