@@ -144,10 +144,7 @@ def largest(groups: Sequence[tuple[int, Mapping[str, float]]], worker: Mapping[s
 
 
 def scales(status: bytes | None) -> bool:
-    """Return whether the last report of Ray's autoscaler is from one that can start nodes.
-
-    One that cannot, as on a laptop or in a manual cluster, gives each node its own type.
-    """
+    """Return whether Ray's autoscaler can start nodes; one that cannot gives each node its own type."""
     if not status:
         return False
     report: dict[str, Any] = json.loads(status).get("autoscaler_report") or {}

@@ -1,7 +1,8 @@
-"""Restore what connecting to Ray changes in the driver's process: the handler of SIGTERM, standard error."""
+"""Restore what Ray changes in the driver's process: handlers of SIGTERM and of faults, standard error."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -14,16 +15,19 @@ from typing import TextIO
 FOLDER = os.path.join(tempfile.gettempdir(), f"anmi-{os.getuid()}")  # of a local Ray
 
 
+_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+
+
 @contextmanager
 def own_signals() -> Iterator[None]:
-    """Restore the handler of SIGTERM when the block is left: connecting to Ray replaces it.
-
-    Ray's handler in Python exits; the one in C++ writes a stack and ends the process at once.
-    """
+    """Restore what Ray replaces when it starts and ends: the handler of SIGTERM, and of faults, which Java handles."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     handler = signal.getsignal(signal.SIGTERM)
+    library, actions = ctypes.CDLL(None), [ctypes.create_string_buffer(256) for _ in _FAULTS]  # sizeof(sigaction): 152
+    for fault, action in zip(_FAULTS, actions, strict=True):
+        library.sigaction(fault, None, action)
     try:
         yield
     except SystemExit as end:
@@ -32,6 +36,8 @@ def own_signals() -> Iterator[None]:
         raise
     finally:
         signal.signal(signal.SIGTERM, handler)
+        for fault, action in zip(_FAULTS, actions, strict=True):
+            library.sigaction(fault, action, None)
 
 
 @contextmanager
@@ -51,10 +57,7 @@ def own_stderr() -> Iterator[None]:
 
 @contextmanager
 def native_apart() -> Iterator[None]:
-    """Send what C code writes to standard error to `driver.err` below FOLDER, if Python's has another descriptor.
-
-    Ray's C++ in the driver writes there about actors that it could not restart; its own log has that too.
-    """
+    """Send standard error of C code (Ray's) to `driver.err` below FOLDER, if Python's has another descriptor."""
     if _descriptor(sys.stderr) in (None, 2):
         yield
         return

@@ -86,10 +86,7 @@ def _init(execution: ExecutionConfig) -> None:
 
 
 def _end_what_is_left() -> None:
-    """End the processes of a failed start: children of this process with FOLDER among their arguments.
-
-    ray.shutdown() only ends those of a node that came up.
-    """
+    """End children with FOLDER among their arguments: ray.shutdown() only ends those of a node that came up."""
     import psutil  # Ray brings it
     import ray
 

@@ -97,7 +97,8 @@ def ray_session(execution: ExecutionConfig) -> Iterator[None]:
                 _connect(execution)
             yield
         finally:
-            ray.shutdown()
+            with driver.own_signals():
+                ray.shutdown()
 
 
 def _connect(execution: ExecutionConfig) -> None:
