@@ -208,9 +208,9 @@ def fit(evidence: Evidence) -> RelevanceModel | None:
     if len(evidence.rating) < FEWEST or spread < 1e-6:
         return None
     unit = float(_centred(evidence).std())
-    unit *= float(unit > 1e-6 * np.abs(np.nan_to_num(evidence.similarity)).max())  # 0 if it does not vary
-    model = _likelier(evidence, spread, unit)
-    return model if model.is_reliable or not unit else _likelier(evidence, spread, 0.0)
+    varies = unit > 1e-6 * np.abs(np.nan_to_num(evidence.similarity)).max()
+    model = _likelier(evidence, spread, unit if varies else 0.0)
+    return model if model.is_reliable or not varies else _likelier(evidence, spread, 0.0)
 
 
 def _likelier(evidence: Evidence, spread: float, unit: float) -> RelevanceModel:

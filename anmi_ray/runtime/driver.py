@@ -13,14 +13,12 @@ from contextlib import contextmanager
 from typing import TextIO
 
 FOLDER = os.path.join(tempfile.gettempdir(), f"anmi-{os.getuid()}")  # of a local Ray
-
-
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 
 @contextmanager
 def own_signals() -> Iterator[None]:
-    """Restore what Ray replaces when it starts and ends: the handler of SIGTERM, and of faults, which Java handles."""
+    """Restore the handlers that Ray replaces at its start and end: of SIGTERM, and of faults, which Java relies on."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -45,6 +45,7 @@ class Engine(ABC):
         self.rank = dist.get_rank() if grouped else 0
         self.world = dist.get_world_size() if grouped else 1
         self.groups = parameter_groups(module, config)
+        self.parameters: list[nn.Parameter] = [one for group in self.groups for one in group["params"]]
         self.rates = [float(group["lr"]) for group in self.groups]
 
     @abstractmethod
@@ -125,7 +126,7 @@ class TorchEngine(Engine):
         return self.forward(batches)
 
     def step(self, factor: float) -> float:
-        norm = nn.utils.clip_grad_norm_([one for group in self.groups for one in group["params"]], _CLIP)
+        norm = nn.utils.clip_grad_norm_(self.parameters, _CLIP)
         self._set_rates(self.optimizer, factor)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -163,19 +164,17 @@ class DeepSpeedEngine(Engine):
         os.environ.setdefault("LOCAL_RANK", "0")
         if not dist.is_initialized():  # DeepSpeed needs a process group and would look for MPI
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        settings = deepspeed_json(config, offload, sum(p.numel() for group in self.groups for p in group["params"]))
+        settings = deepspeed_json(config, offload, sum(parameter.numel() for parameter in self.parameters))
         self.engine, self.optimizer, _, _ = deepspeed.initialize(
             model=module, model_parameters=self.groups, config=settings, dist_init_required=False
         )
         self.engine.checkpoint_engine = _data_only(self.engine.checkpoint_engine)
         self._norm = 0.0
-        if config.zero_stage == 0:
-            # without ZeRO DeepSpeed clips but does not report the norm
+        if config.zero_stage == 0:  # without ZeRO DeepSpeed clips but does not report the norm
             self.optimizer.register_step_pre_hook(self._clip)
 
     def _clip(self, *_: Any) -> None:
-        parameters = [parameter for group in self.groups for parameter in group["params"]]
-        self._norm = float(nn.utils.clip_grad_norm_(parameters, _CLIP))
+        self._norm = float(nn.utils.clip_grad_norm_(self.parameters, _CLIP))
 
     def accumulate(self, batches: Inputs, objective: Objective, last: bool) -> None:
         loss = objective(*self.engine(batches)) * self.world
@@ -223,18 +222,19 @@ def make_engine(module: Learner, config: LearnConfig, offload: Offload = "none")
 def deepspeed_json(config: LearnConfig, offload: Offload, parameters: int) -> dict[str, Any]:
     """DeepSpeed's settings; bfloat16 is autocast inside the module, so master weights and head stay float32."""
     adam = {"torch_adam": True, "lr": config.learning_rate, "betas": list(BETAS), "fused": True}
-    zero: dict[str, Any] = {"stage": config.zero_stage, "overlap_comm": False}
-    zero["reduce_bucket_size"] = min(parameters, 500_000_000)  # elements; the default reserves 2 GB for any model
-    for part in {"none": (), "optimizer": ("optimizer",), "parameters": ("optimizer", "param")}[offload]:
-        zero[f"offload_{part}"] = {"device": "cpu"}
+    bucket = min(parameters, 500_000_000)  # elements; DeepSpeed's default reserves 2 GB for any model
+    zero: dict[str, Any] = {"stage": config.zero_stage, "overlap_comm": False, "reduce_bucket_size": bucket}
+    if offload != "none":
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if offload == "parameters":
+        zero["offload_param"] = {"device": "cpu"}
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
         "gradient_clipping": _CLIP if config.zero_stage else 0.0,
         "zero_optimization": zero,
-        # torch's Adam: DeepSpeed's own compiles C++ when first used
-        "optimizer": {"type": "AdamW", "params": adam},
+        "optimizer": {"type": "AdamW", "params": adam},  # torch's Adam: DeepSpeed's own compiles C++ when first used
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 1_000_000_000,
     }
