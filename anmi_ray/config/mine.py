@@ -73,9 +73,9 @@ class MineConfig(Settings):
     rated_extra: int = Field(default=4, ge=0, le=1000)
     """Further rated documents of weight 0, for the regression loss only."""
     anchors: Literal["known", "confirmed", "rated"] = "known"
-    """What anchors a query. known: its known positives; queries without one are refused. confirmed: also, for a query
-    without one, those of its four likeliest documents with P(relevant) > .5, given rank, similarity, rating, and the
-    answers of judges who are asked about them directly. rated: the same without asking, if judges can only compare."""
+    """What anchors a query. known: its known positives; queries without one are refused. confirmed: also, without one,
+    those of its four likeliest documents with P(relevant) > .5, or else the likeliest, given rank, similarity, rating,
+    and answers of judges who are asked about them directly. rated: without asking, if judges can only compare."""
 
     @model_validator(mode="before")
     @classmethod

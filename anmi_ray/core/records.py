@@ -277,17 +277,17 @@ GAP = Record(
     schema_of("id query_id anchor_id doc_id", "real gap_elo gap_se_elo", "text anchor_kind"),
     (finite("gap_elo", "gap_se_elo"), one_of("anchor_kind", ("known", "top-rated"))),
 )
-# How likely a document of a query without a known positive answers it, by all that speaks of it; by_judges leaves its
-# rank out; answer is the mean of the judges who were asked about it directly, null where nobody answered. confirmed:
-# they were, and it is likelier than not: an example may measure its gaps from it.
+# P(relevant) of a document of a query without a known positive; by_judges: without its rank; answer: the mean of the
+# judges who were asked about it directly, null where nobody answered; may_anchor: it may anchor an example.
 RELEVANCE = Record(
     "Relevance",
-    2,
+    3,
     ("query_id", "doc_id"),
-    schema_of("id query_id doc_id", "real probability by_judges", "real? answer", "flag confirmed"),
+    schema_of("id query_id doc_id", "real probability by_judges", "real? answer", "flag may_anchor"),
     (between("probability", 0.0, 1.0), between("by_judges", 0.0, 1.0), between("answer", 0.0, 1.0)),
 )
-# The anchor comes first in every list with weight 1, gap 0 and category "anchor". Random documents have a null
+# The anchor comes first in every list with weight 1, gap 0 and category "anchor". Documents of category "positive" may
+# be relevant instead of it; their weight is P(relevant) in relation to the anchor's. Random documents have a null
 # rating, gap and error of both, category "random". Errors are standard errors in Elo points. rating_mean and rating_sd
 # are the query's, over all rated candidates.
 EXAMPLE = Record(

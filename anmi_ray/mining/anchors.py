@@ -2,8 +2,8 @@
 
 A known positive anchors its own example. In a query without known positives, the anchors are documents that judges were
 asked about directly and whose estimated P(relevant), given first stage, rating and answer, exceeds one half
-(`relevance`). Comparisons alone cannot tell a relevant document from the best of several irrelevant ones. Without
-judges to ask, first stage and rating decide.
+(`relevance`), or the likeliest of them if none does. Comparisons alone cannot tell a relevant document from the best of
+several irrelevant ones. Without judges to ask, first stage and rating decide.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from anmi_ray.core.records import find_rows
 from anmi_ray.mining.categories import PLACE
 
 Refused = tuple[str, str, str]
-# Minimum P(relevant) of an anchor; a query without an anchor wastes all of its judgments.
-LIKELY = 0.5
+LIKELY = 0.5  # P(relevant) above which a document anchors an example of its own
+POSSIBLE = 0.05  # and above which it may anchor as the query's likeliest, and is never a negative
 _LABELS = {
     True: ("no gap to a known positive", "its known positives are not rated, or nothing else is"),
     False: ("no known positive", "mine.anchors is known; set confirmed (asks judges) or rated (asks no one)"),
@@ -76,7 +76,7 @@ def _anchors_of(table: pa.Table, config: MineConfig, confirmed: pa.Table | None)
             f"mine.anchors: {config.anchors} needs P(relevant) of the top-rated documents", PLACE, "set anchors: known"
         )
     row = find_rows(confirmed, {"query_id": table["query_id"], "doc_id": table["anchor_id"]})
-    return are_known | np.append(confirmed["confirmed"].to_numpy(), False)[row]  # row -1: not asked about
+    return are_known | np.append(confirmed["may_anchor"].to_numpy(), False)[row]  # row -1: not asked about
 
 
 def _refused(left: pa.Array, candidates: pa.Table, config: MineConfig, confirmed: pa.Table | None) -> list[Refused]:
@@ -97,13 +97,11 @@ def _why(likeliest: tuple[float, int] | None, labelled: bool, confirms: bool) ->
         return _LABELS[True] if labelled else ("no judge answered about its candidates", "none was asked about")
     best, answers = likeliest
     probability = f"P(relevant) of the likeliest is {best:.2f}"
-    if best > LIKELY:
-        return "no gap to a confirmed document", f"{probability}; no other document is rated"
-    if not confirms:
-        return "nothing among its candidates answers it", f"{probability}, must be above {LIKELY}"
-    if not answers:
+    if confirms and not answers:
         return "no judge answered about its candidates", probability
-    detail = f"{probability}, must be above {LIKELY}; judges answered about {answers}"
+    if best > POSSIBLE:
+        return "no gap to a confirmed document", f"{probability}; no other document is rated"
+    detail = f"{probability}, must be above {POSSIBLE}" + f"; judges answered about {answers}" * confirms
     return "nothing among its candidates answers it", detail
 
 

@@ -13,7 +13,7 @@ from anmi_ray.core import identity
 from anmi_ray.core.arrays import Flags, Ints, Reals
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import find_rows
-from anmi_ray.mining.anchors import LIKELY, Anchors, codes
+from anmi_ray.mining.anchors import POSSIBLE, Anchors, codes
 from anmi_ray.mining.categories import PLACE
 from anmi_ray.mining.negatives import LEAST_SD, Negatives, grouped_quantiles
 
@@ -29,7 +29,7 @@ class RatedBucket:
     queries: pa.Array  # [Q]
     query: Ints  # [C]
     is_positive: Flags  # [C] known positives, including any withheld from rating
-    is_likely: Flags  # [C] P(relevant) above one half, whether or not judges were asked
+    probability: Reals  # [C] P(relevant), whether or not judges were asked; 0 where unknown
     is_random: Flags  # [C]
     rating: Reals  # [C] points, NaN where not rated
     error: Reals  # [C] standard error of the rating, points, NaN where not rated
@@ -83,7 +83,7 @@ def read(
         queries=queries,
         query=query,
         is_positive=candidates["is_positive"].to_numpy(),
-        is_likely=_likely(candidates, confirmed),
+        probability=_probability(candidates, confirmed),
         is_random=pc.equal(candidates["source"], "random").to_numpy().astype(bool),
         rating=rating,
         error=error,
@@ -96,11 +96,11 @@ def read(
     )
 
 
-def _likely(candidates: pa.Table, confirmed: pa.Table | None) -> Flags:
+def _probability(candidates: pa.Table, confirmed: pa.Table | None) -> Reals:
     if confirmed is None:
-        return np.zeros(candidates.num_rows, dtype=bool)
+        return np.zeros(candidates.num_rows)
     row = find_rows(confirmed, {name: candidates[name] for name in ("query_id", "doc_id")})
-    return np.append(confirmed["probability"].to_numpy() > LIKELY, False)[row]  # row -1: unknown
+    return np.append(confirmed["probability"].to_numpy(), 0.0)[row]  # row -1: unknown
 
 
 def _robust_sd(query: Ints, rating: Reals, queries: int) -> Reals:
@@ -144,7 +144,7 @@ def pool(
             raise DataError(f"{what} have no rating", PLACE, AGAIN)
     is_anchor = np.zeros(bucket.candidates.num_rows, dtype=bool)
     is_anchor[anchor] = True  # a positive that anchors nothing was withheld from rating
-    is_relevant = (bucket.is_positive & is_anchor) | bucket.is_likely
+    is_relevant = (bucket.is_positive & is_anchor) | (bucket.probability > POSSIBLE)
     is_copy = np.isin(bucket.text, bucket.text[is_relevant])
     gap, gap_se = (gaps[name].to_numpy().astype(np.float64) for name in ("gap_elo", "gap_se_elo"))
     example_ids = identity.id_matrix(identity.id_array(anchors.example_ids))

@@ -8,7 +8,7 @@ from anmi_ray.core.arrays import Ints
 
 PLACE = "mine"  # of errors and rejects
 # Tiers of the report's algorithm 3; danger is beyond its last tier, so no curriculum uses it.
-TIERS = {"anchor": 0, "random": 1, "easy": 1, "medium": 1, "goldilocks": 2, "soft": 3, "danger": 4}
+TIERS = {"anchor": 0, "positive": 0, "random": 1, "easy": 1, "medium": 1, "goldilocks": 2, "soft": 3, "danger": 4}
 CATEGORIES = tuple(TIERS)
 
 

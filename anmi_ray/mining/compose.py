@@ -15,8 +15,8 @@ from anmi_ray.core.arrays import Flags, Ints, Reals, rank_within
 from anmi_ray.core.records import rejects
 from anmi_ray.mining import bucket as buckets
 from anmi_ray.mining import denoise, members, optimum, posterior, relative, sampling
-from anmi_ray.mining.anchors import Anchors, Refused, choose
-from anmi_ray.mining.categories import PLACE
+from anmi_ray.mining.anchors import LIKELY, POSSIBLE, Anchors, Refused, choose
+from anmi_ray.mining.categories import CATEGORIES, PLACE
 from anmi_ray.mining.mixture import Mixture
 from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict, Sample
 
@@ -24,11 +24,8 @@ from anmi_ray.mining.negatives import Common, Negatives, Rule, RuleVerdict, Samp
 ALLOW: dict[str, Rule[Any]] = posterior.ALLOW | denoise.ALLOW | relative.ALLOW
 WEIGH: dict[str, Rule[Any]] = posterior.WEIGH | denoise.WEIGH | relative.WEIGH | optimum.WEIGH
 SAMPLE: dict[str, Sample[Any]] = sampling.SAMPLE
-_IN_BITS = (
-    BetaMixture,
-    GaussianMixture,
-    Optimum,
-)  # rules whose weights are in bits, without a value that means full weight
+_POSITIVES = 4  # maximum number besides the anchor; the likeliest five hold nearly all of P(relevant)
+_IN_BITS = (BetaMixture, GaussianMixture, Optimum)  # rules whose weights are in bits: no value means full weight
 
 
 @dataclass(frozen=True)
@@ -93,12 +90,14 @@ def mine(
     if isinstance(config.weigh, _IN_BITS):
         own = chosen[np.isnan(settled[chosen])]  # verdicts of allow rules are final
         ruled = replace(ruled, weight=_full(ruled.weight, own, pool.negatives.example))
-    spare = _choose_extra(pool.negatives, chosen, config, seed)
+    possible, verdict = _choose_positives(bucket, pool)
+    positive = members.rated_members(possible, pool, verdict)
+    spare = _choose_extra(pool.negatives, np.concatenate([chosen, possible]), config, seed)
     rated = members.rated_members(chosen, pool, ruled)
     random = members.random_members(anchors, bucket, pool.is_copy, config, seed)
     kept, few = _enough(anchors, rated, random, pool.negatives, config)
     extra = members.rated_members(spare, pool, replace(ruled, weight=np.zeros(len(ruled.weight))))
-    roles = [members.anchor_members(pool), rated, random, extra]
+    roles = [members.anchor_members(pool), positive, rated, random, extra]
     return members.examples(anchors, kept, roles, bucket), rejects(PLACE, [*refused, *few])
 
 
@@ -143,6 +142,20 @@ def _choose_negatives(negatives: Negatives, weights: Reals, common: Common) -> I
     rank = rank_within(negatives.example[usable], -priority[usable], negatives.gap[usable])
     taken = rank < common.config.negatives
     return usable[taken][np.lexsort((rank[taken], negatives.example[usable][taken]))]
+
+
+def _choose_positives(bucket: buckets.RatedBucket, pool: buckets.Pool) -> tuple[Ints, RuleVerdict]:
+    """Return the rows of documents that may be relevant but anchor no example of their own, likeliest first.
+
+    Their weight is P(relevant) in relation to the anchor's.
+    """
+    example, p = pool.negatives.example, bucket.probability[pool.doc]
+    rows = np.flatnonzero((p > POSSIBLE) & (p <= LIKELY))
+    rows = rows[np.lexsort((-p[rows], example[rows]))]
+    rows = rows[rank_within(example[rows]) < _POSITIVES]
+    of_anchor = bucket.probability[pool.anchor][example]
+    weight = p / np.where(of_anchor > 0, of_anchor, 1.0)  # 0: of a known positive
+    return rows, RuleVerdict(weight, np.full(len(p), CATEGORIES.index("positive")))
 
 
 def _choose_extra(negatives: Negatives, chosen: Ints, config: MineConfig, seed: int) -> Ints:

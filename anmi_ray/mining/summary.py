@@ -36,7 +36,7 @@ def summary(examples: pa.Table, gaps: pa.Table, config: MineConfig | None = None
     owner = np.repeat(np.arange(examples.num_rows), pc.list_value_length(examples["doc_ids"]).to_numpy())
     category = _flat(examples["categories"])
     weight, gap, gap_se = (_flat(examples[name]).astype(np.float64) for name in ("weights", "gaps", "gap_errors"))
-    negative = (category != "anchor") & (weight > 0)
+    negative = ~np.isin(category, ("anchor", "positive")) & (weight > 0)
     rated = negative & (category != "random")
     cluster = pc.dictionary_encode(examples["query_id"]).combine_chunks().indices.to_numpy() if len(examples) else owner
     danger = false_negative(gap[rated], gap_se[rated], config)
@@ -54,7 +54,7 @@ def summary(examples: pa.Table, gaps: pa.Table, config: MineConfig | None = None
                 "pool": int((pooled == name).sum()),
             }
             for name in TIERS
-            if name != "anchor"
+            if name not in ("anchor", "positive")
         },
         "mean_gap_elo": _mean(gap[rated]),
         "mean_gap_se_elo": _mean(gap_se[rated]),

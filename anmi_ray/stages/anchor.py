@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.core.arrays import Flags, Reals
+from anmi_ray.core.arrays import Flags, Reals, rank_within
 from anmi_ray.core.errors import JudgeError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, GAP, JUDGMENT, RATING, RELEVANCE, find_rows
 from anmi_ray.core.schema import Record
@@ -115,25 +115,26 @@ def _fit(inputs: Inputs, buckets: int) -> dict[str, Any]:
 
 
 def _bucket(artifact: Artifact, bucket: int, inputs: Inputs, model: RelevanceModel | None) -> list[Flow]:
-    from anmi_ray.mining.anchors import LIKELY
+    from anmi_ray.mining.anchors import LIKELY, POSSIBLE
 
     documents, evidence = known(inputs, bucket)
-    answered = evidence.asked
     alone = np.nan_to_num(evidence.answer)
     probability, by_judges = (alone, alone) if model is None else (model.posterior(evidence), model.by_judges(evidence))
-    may_anchor = answered if "confirm" in inputs else _likeliest(inputs, bucket, documents, probability)
+    may_anchor = evidence.asked if "confirm" in inputs else _likeliest(inputs, bucket, documents, probability)
+    likeliest = rank_within(evidence.query, -np.where(may_anchor, probability, 0.0)) == 0
+    least = POSSIBLE if model else LIKELY  # answers alone are not calibrated
     table = pa.table(
         {
             **{name: documents[name] for name in ("query_id", "doc_id")},
             "probability": probability,
             "by_judges": by_judges,
-            "answer": pa.array(evidence.answer, mask=~answered),
-            "confirmed": may_anchor & (probability > LIKELY),
+            "answer": pa.array(evidence.answer, mask=~evidence.asked),
+            "may_anchor": may_anchor & (probability > np.where(likeliest, least, LIKELY)),
         }
     )
     queries = pc.count_distinct(documents["query_id"]).as_py()
-    anchored = pc.count_distinct(table.filter(table["confirmed"])["query_id"]).as_py()
-    anchors = pc.sum(table["confirmed"]).as_py() or 0
+    anchored = pc.count_distinct(table.filter(table["may_anchor"])["query_id"]).as_py()
+    anchors = pc.sum(table["may_anchor"]).as_py() or 0
     counts = {"queries without a known positive": queries, "of them with an anchor": anchored, "anchors": anchors}
     flows = [Flow(unit, count, count) for unit, count in counts.items()]
     rows = RELEVANCE.table({name: table[name] for name in table.column_names})
@@ -162,7 +163,7 @@ def read_of_dev(stage: Stage, experiment: Experiment) -> Stage:
 
 STAGE = Stage(
     name="anchor",
-    version=4,
+    version=5,
     inputs=("rate", "retrieve", "shortlist", "confirm"),
     does="estimate which documents answer queries without a known positive, from first stage, ratings and answers",
     run=run,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -144,8 +144,7 @@ def _bucket(
     gaps = mining.measured(tables.gaps, config, tables.confirmed)
     scores = _scored(inputs, bucket, gaps, config.pointwise) if config.pointwise else None
     relevance = None if scores is None else relevance_of(scores)
-    fitted = None if mixture is None else Mixture.from_dict(mixture)
-    beside = mining.RuleInputs(tables.direct, relevance, fitted, tables.confirmed)
+    beside = mining.RuleInputs(tables.direct, relevance, mixture and Mixture.from_dict(mixture), tables.confirmed)
     examples, rejects = mining.mine(tables.ratings, tables.gaps, tables.candidates, config, seed, beside)
     out = len(set(examples["query_id"].to_pylist()))
     flows = [Flow("train queries", tables.fits.num_rows, out, tables.fits.num_rows - out)]
@@ -192,7 +191,7 @@ def _mixture(inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, Any]
     sample = sample_queries(inputs["rate"], "gaps", buckets, _MIXTURE_QUERIES, "mixture")
     tables = (read(inputs, bucket, config).of(sample) for bucket in range(buckets))
     gaps = [mining.mixture_gaps(one.negatives(config)) for one in tables]
-    return fit(np.concatenate(gaps), config.weigh).to_dict()
+    return asdict(fit(np.concatenate(gaps), config.weigh))
 
 
 def _summary(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, object]:
@@ -234,7 +233,7 @@ def _also(config: MineConfig, *_: Any) -> dict[str, str]:
 
 STAGE = Stage(
     name="mine",
-    version=7,
+    version=8,
     inputs=("rate", "retrieve"),
     does="choose and weigh negatives by their gap",
     run=run,

@@ -65,7 +65,7 @@ class RatingSources:
         if self.anchor is None:
             return None
         relevance = self.anchor.read_part("relevance", bucket, RELEVANCE)
-        return relevance.filter(relevance["confirmed"])
+        return relevance.filter(relevance["may_anchor"])
 
     def answers(self, bucket: int) -> tuple[pa.Table, pa.Table]:
         """Judgments and Comparisons of a bucket, of all rounds."""

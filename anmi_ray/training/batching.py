@@ -42,6 +42,7 @@ class MicroBatch:
     """Lists of one forward and backward pass: pairs (or texts) in batches of similar length, and grids over lists.
 
     slot_N: index of the n-th score in the flattened [B, K] grid.
+    positive_BK: documents that may be relevant instead of the anchor.
     weight_BK, rating_BK: in-batch negatives follow a list's own documents and have no rating.
     precision_BK: weights of squared errors in the regression term.
     """
@@ -49,6 +50,7 @@ class MicroBatch:
     batches: list[Batch] | TextPairs
     slot_N: NDArray[np.int64]
     mask_BK: NDArray[np.bool_]
+    positive_BK: NDArray[np.bool_]
     weight_BK: NDArray[np.float32]
     rating_BK: NDArray[np.float32]
     precision_BK: NDArray[np.float32]
@@ -121,7 +123,8 @@ def step_batches(
     """
     config.check_workers(world)
     lists = [listed(data, config, e, phase, epoch) for e, epoch in lists_of_step(data, config, step)]
-    units = [_Unit(data, group) for group in groups(lists, config)]
+    size = config.lists_per_group
+    units = [_Unit(data, lists[i : i + size]) for i in range(0, len(lists), size)]
     units.sort(key=lambda unit: (-unit.tokens, unit.lists[0].e))
     return [
         _micro_batch(data, config, part, phase, execution)
@@ -135,7 +138,8 @@ def listed(data: TrainingSet, config: TrainConfig, e: int, phase: Phase, epoch: 
     weights = effective_weights(data, positions, phase)
     if config.negatives is not None:
         salt = (config.seed, epoch, data.example_E[e].tobytes())
-        weights[1:] = drawn(data, positions[1:], weights[1:], config.negatives, salt)  # weights become 0 or 1
+        rest = data.is_negative_P[positions]
+        weights[rest] = drawn(data, positions[rest], weights[rest], config.negatives, salt)  # weights become 0 or 1
     needed = weights > 0
     by_rating = config.loss.ranking in ("ranknet", "listnet")
     if by_rating or phase.alpha <= 0.0:
@@ -170,7 +174,8 @@ def effective_weights(data: TrainingSet, positions: NDArray[np.int64], phase: Ph
     gap = data.gap_P[positions]
     weight = data.weight_P[positions]
     out = (gap < phase.minimum_gap_elo) | (gap >= phase.maximum_gap_elo) | (data.tier_P[positions] > phase.highest_tier)
-    rated = np.isfinite(gap) & (weight > 0) & (np.arange(len(positions)) > 0)
+    out &= data.is_negative_P[positions]
+    rated = np.isfinite(gap) & (weight > 0) & data.is_negative_P[positions]
     if phase.nearest and rated.any() and not (rated & ~out).any():
         distance = np.maximum(phase.minimum_gap_elo - gap, gap - phase.maximum_gap_elo)
         out[np.flatnonzero(rated)[np.argmin(distance[rated])]] = False
@@ -179,15 +184,7 @@ def effective_weights(data: TrainingSet, positions: NDArray[np.int64], phase: Ph
 
 def weighed_gaps(data: TrainingSet) -> NDArray[np.float64]:
     """Return gaps (Elo points) of all rated negatives with positive weight."""
-    first = np.zeros(len(data.gap_P), dtype=bool)
-    first[data.start_E[:-1]] = True
-    return data.gap_P[~first & (data.weight_P > 0) & np.isfinite(data.gap_P)]
-
-
-def groups(lists: Sequence[Listed], config: TrainConfig) -> list[list[Listed]]:
-    """Split the step's lists, in order, into groups that share in-batch negatives."""
-    size = config.lists_per_group
-    return [list(lists[i : i + size]) for i in range(0, len(lists), size)]
+    return data.gap_P[data.is_negative_P & (data.weight_P > 0) & np.isfinite(data.gap_P)]
 
 
 def in_batch_negatives(data: TrainingSet, group: Sequence[Listed]) -> list[NDArray[np.int64]]:
@@ -201,16 +198,11 @@ def in_batch_negatives(data: TrainingSet, group: Sequence[Listed]) -> list[NDArr
     negatives: list[NDArray[np.int64]] = []
     for each in group:
         query = int(data.query_E[each.e])
-        known = np.append(documents_of_query(data, query), data.own_Q[query])
+        order, start = data.by_query
+        lists = (data.document_P[slice(*data.start_E[[e, e + 1]])] for e in order[start[query] : start[query + 1]])
+        known = np.concatenate([*lists, data.own_Q[[query]]])
         negatives.append(read[~np.isin(data.copy_D[read], data.copy_D[known[known >= 0]])])
     return negatives
-
-
-def documents_of_query(data: TrainingSet, query: int) -> NDArray[np.int64]:
-    """Return the distinct documents in all lists of a query."""
-    order, start = data.by_query
-    lists = order[start[query] : start[query + 1]]
-    return np.unique(np.concatenate([data.document_P[data.start_E[e] : data.start_E[e + 1]] for e in lists]))
 
 
 @dataclass(frozen=True)
@@ -240,15 +232,14 @@ def _micro_batch(
     if config.loss.in_batch and phase.alpha > 0:
         extra = [documents for unit in units for documents in in_batch_negatives(data, unit.lists)]
     width = max(len(one.documents) + len(more) for one, more in zip(lists, extra, strict=True))
-    mask = np.zeros((len(lists), width), dtype=bool)
-    weight = np.zeros((len(lists), width), dtype=np.float32)
-    rating = np.full((len(lists), width), np.nan, dtype=np.float32)
-    precision = np.zeros((len(lists), width), dtype=np.float32)
+    mask, positive = (np.zeros((len(lists), width), dtype=bool) for _ in range(2))
+    weight, rating, precision = (np.full((len(lists), width), fill, np.float32) for fill in (0.0, np.nan, 0.0))
     precision_P = data.rating_precision_P if config.loss.regression == "ratings" else data.gap_precision_P
     for row, (one, more) in enumerate(zip(lists, extra, strict=True)):
         own = len(one.documents)
         mask[row, : own + len(more)] = True
         weight[row, :own] = one.weights
+        positive[row, 1:own] = ~data.is_negative_P[one.documents[1:]]
         weight[row, own : own + len(more)] = 1.0
         rating[row, :own] = data.rating_P[one.documents]
         precision[row, :own] = precision_P[one.documents]
@@ -267,6 +258,7 @@ def _micro_batch(
         batches=batches,
         slot_N=slot[order],
         mask_BK=mask,
+        positive_BK=positive,
         weight_BK=weight,
         rating_BK=rating,
         precision_BK=precision,

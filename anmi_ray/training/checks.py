@@ -42,9 +42,8 @@ def before_training(model: Reranker, data: TrainingSet, config: TrainConfig, cur
     phases = [phase for phase in curriculum.phases() if phase.alpha > 0]
     if config.loss.ranking not in ("infonce", "debiased") or config.loss.in_batch or not phases:
         return
-    negatives = np.ones(len(data.weight_P), dtype=bool)
-    negatives[data.start_E[:-1]] = False  # the anchors
-    if not any(effective_weights(data, np.arange(len(negatives)), phase)[negatives].any() for phase in phases):
+    everything = np.arange(len(data.weight_P))
+    if not any(effective_weights(data, everything, phase)[data.is_negative_P].any() for phase in phases):
         raise DataError(
             f"every negative of {len(data)} lists has weight 0: {config.loss.ranking} has nothing to learn from",
             "examples",

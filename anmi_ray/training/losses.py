@@ -17,22 +17,34 @@ from torch.nn import functional as F
 ELO_UNIT = 173.718  # Elo points per logit, 400 / ln 10
 
 
-def weighted_infonce(score_BK: Tensor, weight_BK: Tensor, mask_BK: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
+def weighted_infonce(
+    score_BK: Tensor,
+    weight_BK: Tensor,
+    mask_BK: Tensor,
+    temperature: float | Tensor = 1.0,
+    positive_BK: Tensor | None = None,
+) -> Tensor:
     """Return weighted InfoNCE per list, [B]: −s⁺/τ + log(exp(s⁺/τ) + Σ_i w_i exp(s_i/τ)) (report, equation 38).
 
     Negative i enters as s_i/τ + log w_i; w_i = 0 drops it, so its gradient (39), w_i exp(s_i/τ)/(τ Z), is zero exactly.
+    If it is not known which of several documents is relevant, `positive_BK` marks those besides the anchor, and the
+    loss is marginal over them: −log(Σ_T p_d exp(s_d/τ)) + log(Σ_T exp(s_d/τ) + Σ_i w_i exp(s_i/τ)), where p_d > 0 is
+    their weight and the anchor's is 1.
 
     >>> score, weight = torch.tensor([[2.0, 1.0, 5.0]]), torch.tensor([[1.0, 1.0, 0.0]])
     >>> float(weighted_infonce(score, weight, torch.ones(1, 3, dtype=torch.bool)))  # log(1 + 1/e)
     0.31326...
     """
-    positive = score_BK[:, :1] / temperature
-    logit = torch.cat([positive, _negatives(score_BK, weight_BK, mask_BK, temperature)], dim=1)
-    return torch.logsumexp(logit, dim=1) - positive[:, 0]
+    positive_BK = torch.zeros_like(mask_BK) if positive_BK is None else positive_BK
+    anchor = score_BK[:, :1] / temperature
+    relevant = torch.cat([anchor, _others(score_BK, weight_BK, positive_BK, temperature)], dim=1)
+    of_all_BK = torch.where(positive_BK, 1.0, weight_BK)
+    logit = torch.cat([anchor, _others(score_BK, of_all_BK, mask_BK, temperature)], dim=1)
+    return torch.logsumexp(logit, dim=1) - torch.logsumexp(relevant, dim=1)
 
 
-def _negatives(score_BK: Tensor, weight_BK: Tensor, mask_BK: Tensor, temperature: float | Tensor) -> Tensor:
-    """Return s_i/τ + log w_i of the negatives, [B, K − 1]; −∞ for padding and zero weights."""
+def _others(score_BK: Tensor, weight_BK: Tensor, mask_BK: Tensor, temperature: float | Tensor) -> Tensor:
+    """Return s_i/τ + log w_i without the anchor, [B, K − 1]; −∞ where masked out and for zero weights."""
     present = (mask_BK & (weight_BK > 0))[:, 1:]
     log_weight = torch.where(present, weight_BK[:, 1:], 1.0).log()
     # Mask after computing finite values, so that logsumexp's gradient there is zero rather than NaN.
@@ -66,7 +78,7 @@ def debiased(
     >>> math.log1p((math.exp(-0.5) - 0.1 * math.exp(0.5)) / 0.9 / math.exp(0.5)), float(result.loss_B)
     (0.26055..., 0.26055...)
     """
-    logit = _negatives(score_BK, weight_BK, mask_BK, temperature)
+    logit = _others(score_BK, weight_BK, mask_BK, temperature)
     some = logit.isfinite().any(dim=1)
     # lists without a negative get finite values here and a loss of 0 below
     logit = torch.where(some[:, None], logit, torch.zeros_like(logit))

@@ -36,7 +36,7 @@ SHARPEST = 100.0  # largest 1/τ of a learned temperature (CLIP)
 CONSTANT_SPREAD = 1e-6  # scores of a list within this range count as constant
 CLAMPED_STEPS = 50  # consecutive steps with half of the corrections clamped after which training fails
 _NAMES = ("loss", "ranking", "regression", "pairs", "tokens", "varied", "clamped", "rated_weight", "negative_weight")
-_GRID = ("slot_N", "mask_BK", "weight_BK", "rating_BK", "precision_BK", "mean_B", "spread_B")
+_GRID = ("slot_N", "mask_BK", "positive_BK", "weight_BK", "rating_BK", "precision_BK", "mean_B", "spread_B")
 Figures = dict[str, float | int | None]
 
 
@@ -84,10 +84,9 @@ class Objective(Losses):
         self.device = module.device
         self.positive_share = _positive_share(config, false_negative_rate)
         self.balance = make_balance(config.balance, false_negative_rate)
-        rate = LOSS_RATE
-        self.weights = Scalars(self.balance.start(), rate, self.device)
+        self.weights = Scalars(self.balance.start(), LOSS_RATE, self.device)
         sharpness = {"log_sharpness": -math.log(config.start_temperature)} if config.loss.learn_temperature else {}
-        self.sharpness = Scalars(sharpness, rate, self.device)
+        self.sharpness = Scalars(sharpness, LOSS_RATE, self.device)
         self._sums = torch.zeros(len(_NAMES), dtype=torch.float64, device=self.device)
         self._gradients_2H: Tensor | None = None
         self._clamped_steps = 0
@@ -152,15 +151,13 @@ class Objective(Losses):
     def _ranking(self, on: Mapping[str, Tensor], score_BK: Tensor) -> tuple[Tensor, Tensor]:
         """Return the ranking term of each list and whether its correction was clamped."""
         loss = self.config.loss
-        mask = on["mask_BK"]
-        weight = on["weight_BK"]
-        rating = on["rating_BK"]
+        mask, positive, weight, rating = (on[f"{name}_BK"] for name in ("mask", "positive", "weight", "rating"))
         shown = score_BK if loss.bound is None else torch.tanh(score_BK / loss.bound)
         clamped = torch.zeros(len(mask), dtype=torch.bool, device=self.device)
         if loss.ranking == "infonce":
-            return weighted_infonce(shown, weight, mask, self.temperature), clamped
+            return weighted_infonce(shown, weight, mask, self.temperature, positive), clamped
         if loss.ranking == "debiased":
-            return debiased(shown, weight, mask, self.temperature, self.positive_share, loss.hardness)
+            return debiased(shown, weight, mask & ~positive, self.temperature, self.positive_share, loss.hardness)
         term = ranknet if loss.ranking == "ranknet" else listnet
         return term(shown, rating, mask, self.temperature), clamped
 
@@ -169,12 +166,11 @@ class Objective(Losses):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The micro-batch's share of the step's loss and of both terms, and the flags of its lists."""
         per_step = self.config.lists_per_step
-        ranking = parts[0].sum() / per_step
-        error = parts[1].sum() / per_step
+        ranking, error = (part.sum() / per_step for part in parts[:2])
         first, second = self.balance.weights(self.weights, phase.alpha)
         # leave out terms of zero weight: 0 · ∞ would be NaN
-        weighted = ((first, ranking), (second, error))
-        terms = [weight * part for weight, part in weighted if isinstance(weight, Tensor) or weight != 0.0]
+        pairs = ((first, ranking), (second, error))
+        terms = [weight * part for weight, part in pairs if isinstance(weight, Tensor) or weight != 0.0]
         loss = torch.stack(terms).sum()
         if (more := self.balance.more(self.weights)) is not None:
             loss = loss + more * lists / per_step
@@ -211,8 +207,7 @@ class Objective(Losses):
         """
         named = dict(zip(_NAMES, totals, strict=False))
         learned = list(totals[len(_NAMES) :])
-        weights = len(self.weights.values)
-        sharpness = len(self.sharpness.values)
+        weights, sharpness = len(self.weights.values), len(self.sharpness.values)
         gradients = torch.tensor(learned[weights + sharpness :], dtype=torch.float64).reshape(2, -1)
         gradients = self.module.gradients(gradients)
         first, second = numbers(self.balance.weights(self.weights, phase.alpha))
@@ -240,8 +235,7 @@ class Objective(Losses):
         if not gradients_2H.numel():
             return {}
         norms = gradients_2H.norm(dim=1).tolist()
-        ranking = first * norms[0]
-        error = second * norms[1]
+        ranking, error = first * norms[0], second * norms[1]
         product = float(gradients_2H[0] @ gradients_2H[1])
         return {
             "gradient_ranking": ranking,
@@ -282,7 +276,7 @@ class Objective(Losses):
 
 def _negative_weights(on: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Return Σ w of rated negatives and of all negatives; random and in-batch ones are not rated."""
-    weight = torch.where(on["mask_BK"], on["weight_BK"], 0.0)[:, 1:]
+    weight = torch.where(on["mask_BK"] & ~on["positive_BK"], on["weight_BK"], 0.0)[:, 1:]
     return weight[on["rating_BK"][:, 1:].isfinite()].sum(), weight.sum()
 
 

@@ -92,9 +92,12 @@ class TrainingSet:
     @cached_property
     def gap_precision_P(self) -> NDArray[np.float64]:
         """Weights of documents in the regression on margins, whose target is their gap to the anchor."""
-        rated_anchor = np.zeros(len(self.gap_error_P), dtype=bool)
-        rated_anchor[self.start_E[:-1]] = True  # its gap to itself is not a target
-        return precision(np.where(rated_anchor, np.nan, self.gap_error_P), self._spread_P)
+        return precision(np.where(self.is_negative_P, self.gap_error_P, np.nan), self._spread_P)
+
+    @cached_property
+    def is_negative_P(self) -> NDArray[np.bool_]:
+        """Documents that are neither the anchor nor possibly relevant instead of it."""
+        return self.tier_P > 0
 
     @property
     def _spread_P(self) -> NDArray[np.float64]:

@@ -96,7 +96,7 @@ def _row(name: str, q: int, i: int, size: int) -> Row:
             "probability": 0.25,
             "by_judges": 0.125,
             "answer": None if i % 2 else 0.5,
-            "confirmed": i % 2 == 0,
+            "may_anchor": i % 2 == 0,
         },
         "Example": {
             "example_id": doc,

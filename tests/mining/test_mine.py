@@ -150,8 +150,8 @@ def test_queries_without_a_known_positive() -> None:
     none = float("nan")
     tables = make_tables(
         [
-            Query([0.0, 400.0, 350.0, -300.0], positives=(), said=((0, 0.5), (1, 0.2), (2, 0.9), (3, 0.1))),
-            Query([10.0, -10.0], positives=(), said=((0, 0.5), (1, 0.4))),
+            Query([0.0, 400.0, 350.0, -300.0], positives=(), said=((0, 0.5), (1, 0.2), (2, 0.9), (3, 0.04))),
+            Query([10.0, -10.0], positives=(), said=((0, 0.04), (1, 0.03))),
             Query([10.0, -10.0], positives=(), said=((0, none), (1, none))),
             Query([300.0, 0.0]),
         ]
@@ -199,11 +199,15 @@ def test_confirmed_documents_anchor_whatever_the_order_of_rows(rows: list[Any], 
     again, refused_again = run(tables.shuffled(seed), config, seed)
     assert again == examples
     assert refused_again.equals(refused)
-    confirmed = {(row["query_id"], row["doc_id"]) for row in tables.confirmed.to_pylist() if row["confirmed"]}
+    confirmed = {(row["query_id"], row["doc_id"]) for row in tables.confirmed.to_pylist() if row["may_anchor"]}
+    probability = {(row["query_id"], row["doc_id"]): row["probability"] for row in tables.confirmed.to_pylist()}
     assert {(row["query_id"], row["doc_ids"][0]) for row in examples} == confirmed  # random ones are always left
     for row in examples:
-        others = zip(row["doc_ids"][1:], row["weights"][1:], strict=True)
-        assert not any(weight and (row["query_id"], doc) in confirmed for doc, weight in others)
+        others = zip(row["doc_ids"][1:], row["categories"][1:], row["weights"][1:], strict=True)
+        p = {doc: probability.get((row["query_id"], doc), 0.0) for doc in row["doc_ids"]}
+        for doc, category, weight in others:
+            assert (category == "positive") == (0.05 < p[doc] <= 0.5)
+            assert weight == (p[doc] / p[row["doc_ids"][0]] if category == "positive" else weight * (p[doc] <= 0.05))
     queries = {identity.query_id(f"q{q}") for q in range(len(rows))}
     assert {row["key"] for row in refused.to_pylist()} == {one.hex() for one in queries - {key for key, _ in confirmed}}
 

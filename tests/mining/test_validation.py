@@ -99,7 +99,7 @@ def test_a_document_is_judged_against_the_positives_near_it() -> None:
 
 def test_documents_are_validated_against_confirmed_anchors() -> None:
     """A confirmed document is not asked about again, however near it is to another."""
-    said = ((0, 0.9), (1, 0.8), (2, 0.2), (3, 0.1))
+    said = ((0, 0.9), (1, 0.8), (2, 0.04), (3, 0.01))
     specs = [Query([400.0, 300.0, 200.0, -500.0], positives=(), said=said), Query([100.0, 0.0], positives=())]
     assert find(make_tables(specs), compared([])).wanted.num_rows == 0
     found = find(make_tables(specs), compared([]), CONFIG.model_copy(update={"anchors": "confirmed"}))

@@ -64,7 +64,9 @@ def make_tables(queries: list[Query]) -> Tables:
         candidates += [(query, doc_id(q, size + r), "random", False, None, 0.0) for r in range(of.randoms)]
         if not of.rated:
             continue
-        confirmed += [(query, doc_id(q, d), 0.0 if p != p else p, None if p != p else p, p > 0.5) for d, p in of.said]
+        said = [(d, 0.0 if p != p else p, None if p != p else p) for d, p in of.said]
+        first = max(said, key=lambda row: row[1], default=None)
+        confirmed += [(query, doc_id(q, row[0]), *row[1:], row[1] > (0.05 if row is first else 0.5)) for row in said]
         ratings += [(query, doc_id(q, d), rating, rating / 277.21) for d, rating in enumerate(of.ratings)]
         anchors = of.positives or tuple(np.argsort(-np.array(of.ratings), kind="stable")[:4].tolist())
         kind = "known" if of.positives else "top-rated"
@@ -81,7 +83,7 @@ def make_tables(queries: list[Query]) -> Tables:
         _table(RATING, ratings, "query_id doc_id rating_elo latent", std_err_elo=90.0, games=24.0, component=0),
         _table(GAP, gaps, "query_id anchor_id doc_id gap_elo gap_se_elo anchor_kind"),
         _table(CANDIDATE, candidates, names, fused_score=fused, retriever_ranks=none),
-        _table(RELEVANCE, confirmed, "query_id doc_id probability answer confirmed", by_judges=0.5),
+        _table(RELEVANCE, confirmed, "query_id doc_id probability answer may_anchor", by_judges=0.5),
     )
 
 

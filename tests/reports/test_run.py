@@ -442,18 +442,8 @@ def test_what_distilling_cost_and_saved(data: ReportData):
 
 def test_fit_facts_are_shown(html: str, data: ReportData):
     words = Page(html).words()
-    for shown in (
-        "1,918",
-        "12 0.6 %:",
-        "3.6 % of 107,408 triads",
-        "8 8 – 8 ",
-        "3 3 – 4 ",
-        "3.21 2.87 – 3.44 ",
-        "= 2.71",
-        "268 202 – 323 ",
-        "0.94 0.71 – 1.22 ",
-    ):
-        assert shown in words
+    shown = ("12 0.6 %:", "3.6 % of 107,408 triads", "8 8 – 8 ", "3.21 2.87 – 3.44 ", "= 2.71", "268 202 – 323 ")
+    assert [figure for figure in shown if figure not in words] == []
     assert data.fits
     thin = {**data.fits["quantiles"], "min_degree": synthetic.quantiles(2.0, 1.0, 2.0)}
     few = {**data.fits, "sampled": 1_000, "quantiles": thin}

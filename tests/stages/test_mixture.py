@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def test_a_mixture_is_fitted_once_and_kept(prepared: Path, small_collection: Pat
         gaps += [row["gap_elo"] for row in rows if (row["query_id"], row["doc_id"]) not in positives]
     assert len(gaps) > 500
     expected = fit(np.sort(np.array(gaps)), settings.mine.weigh)  # type: ignore[arg-type]
-    assert known == json.loads(json.dumps(expected.to_dict()))
+    assert known == json.loads(json.dumps(asdict(expected)))
     assert Mixture.from_dict(known) == expected
     assert any(made["mine"].read_part("examples", bucket, EXAMPLE).num_rows for bucket in range(BUCKETS))
     for name in ("manifest.json", "examples/00000.parquet"):

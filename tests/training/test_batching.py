@@ -155,13 +155,25 @@ def test_slots_put_every_pair_where_its_rating_stands(data: TrainingSet, problem
 def test_the_minimum_gap_drops_rated_negatives_and_spares_random_ones(data: TrainingSet) -> None:
     positions = np.arange(data.start_E[0], data.start_E[1])
     weights = effective_weights(data, positions, Phase(1.0, 300.0))
-    rated = np.isfinite(data.rating_P[positions])
-    assert (weights[~rated] == 0.7).all()
+    rated = np.isfinite(data.rating_P[positions]) & data.is_negative_P[positions]
+    assert (weights[~rated] == data.weight_P[positions][~rated]).all()
     assert (weights[rated] == np.where(data.gap_P[positions][rated] < 300, 0, data.weight_P[positions][rated])).all()
     contrastive = listed(data, TrainConfig(), 0, Phase(1.0, 300.0), 0).documents
     hybrid = listed(data, TrainConfig(), 0, Phase(0.5, 300.0), 0).documents
     assert len(contrastive) < len(hybrid) == len(positions)
     assert contrastive[0] == hybrid[0] == positions[0]
+
+
+def test_possible_positives_are_in_every_step_and_are_not_drawn(data: TrainingSet) -> None:
+    start, tier = int(data.start_E[0]), data.tier_P.copy()
+    tier[start + 1] = 0
+    few = dataclasses.replace(data, tier_P=tier)
+    config = TrainConfig(negatives=1, lists_per_step=len(data))
+    one = listed(few, config, 0, Phase(1.0, 5000.0), 0)
+    assert one.documents[:2].tolist() == [start, start + 1]
+    assert one.weights.tolist() == [1.0, data.weight_P[start + 1], 1.0]
+    (batch,) = step_batches(few, config, 0, Phase(1.0), TrainExecution(micro_batch_tokens=1 << 20))
+    assert [batch.positive_BK.sum(), batch.positive_BK[:, 0].sum()] == [1, 0]
 
 
 def test_windows_tiers_and_the_nearest(data: TrainingSet) -> None:

@@ -28,7 +28,6 @@ from anmi_ray.models.cross_encoder import tensors
 from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.training.batching import (
     Listed,
-    documents_of_query,
     effective_weights,
     in_batch_negatives,
     lists_of_step,
@@ -223,7 +222,6 @@ def test_lent_documents_are_those_of_the_group_that_no_list_of_the_query_has(dra
     for one, found in zip(group, in_batch_negatives(few, group), strict=True):
         e = one.e
         mine = {int(d) for f in range(lists) if query[f] == query[e] for d in document[start[f] : start[f + 1]]}
-        assert set(documents_of_query(few, int(query[e])).tolist()) == mine
         excluded = {int(copy[d]) for d in (mine | {int(own[query[e]])}) - {-1}}
         first = {int(copy[d]): d for d in sorted(in_group, reverse=True)}
         assert found.tolist() == sorted(d for text, d in first.items() if text not in excluded)
