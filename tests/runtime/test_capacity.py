@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from ray.experimental import internal_kv
 from anmi_ray.config.needs import gpu_of_type, of_training
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.runtime.capacity import check_room, largest, room, scales
+from anmi_ray.runtime.capacity import check_room, largest, may_grow, room, scales
 from anmi_ray.stages.train.trainer import TrainSources, run_training
 
 HAND_MADE = {"active_nodes": {"node_" + "fb17a6ca" * 7: 1}, "idle_nodes": None, "pending_launches": {}}
@@ -64,6 +65,8 @@ def test_what_fits_is_let_through_in_silence() -> None:
 
 @pytest.mark.usefixtures("ray_local")
 def test_another_cluster_that_this_process_has_shut_down_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    while may_grow({"CPU": 1.0}, 9):  # Ray has not reported yet
+        time.sleep(0.1)
     monkeypatch.setattr(internal_kv, "global_gcs_client", None)  # as ray.cluster_utils.Cluster.shutdown leaves it
     with pytest.raises(ConfigError, match=r"there is room for 4"):
         check_room(of_training(TrainExecution(num_workers=5)), pytest.fail)
