@@ -107,8 +107,7 @@ def _fit(inputs: Inputs, buckets: int) -> dict[str, Any]:
 
     sample = sample_queries(inputs["rate"], "gaps", buckets, _QUERIES, "relevance")
     parts = [known(inputs, bucket, sample)[1] for bucket in range(buckets)]
-    # queries are numbered bucket by bucket
-    first = np.cumsum([0, *(int(part.query.max(initial=-1)) + 1 for part in parts)])
+    first = np.cumsum([0, *(int(part.query.max(initial=-1)) + 1 for part in parts)])  # numbers of a bucket's queries
     parts = [part._replace(query=part.query + start) for part, start in zip(parts, first[:-1], strict=True)]
     model = relevance.fit(relevance.Evidence._make(np.concatenate(column) for column in zip(*parts, strict=True)))
     return {"model": asdict(model) if model else None, "said": model.said() if model else "too few documents"}

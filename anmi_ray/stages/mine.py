@@ -144,7 +144,8 @@ def _bucket(
     gaps = mining.measured(tables.gaps, config, tables.confirmed)
     scores = _scored(inputs, bucket, gaps, config.pointwise) if config.pointwise else None
     relevance = None if scores is None else relevance_of(scores)
-    beside = mining.RuleInputs(tables.direct, relevance, mixture and Mixture.from_dict(mixture), tables.confirmed)
+    fitted = Mixture.from_dict(mixture) if mixture else None
+    beside = mining.RuleInputs(tables.direct, relevance, fitted, tables.confirmed)
     examples, rejects = mining.mine(tables.ratings, tables.gaps, tables.candidates, config, seed, beside)
     out = len(set(examples["query_id"].to_pylist()))
     flows = [Flow("train queries", tables.fits.num_rows, out, tables.fits.num_rows - out)]
