@@ -22,7 +22,7 @@ from anmi_ray.core.records import find_rows
 from anmi_ray.mining.categories import PLACE
 
 Refused = tuple[str, str, str]
-LIKELY = 0.5  # P(relevant) above which a document anchors an example of its own
+LIKELY = 0.5  # P(relevant) above which a document anchors an example
 POSSIBLE = 0.05  # and above which it may anchor as the query's likeliest, and is never a negative
 _LABELS = {
     True: ("no gap to a known positive", "its known positives are not rated, or nothing else is"),
