@@ -9,6 +9,7 @@ several irrelevant ones. Without judges to ask, first stage and rating decide.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -84,25 +85,23 @@ def _refused(left: pa.Array, candidates: pa.Table, config: MineConfig, confirmed
     labelled = set(pc.unique(candidates.filter(candidates["is_positive"])["query_id"]).to_pylist())
     if confirmed is None or config.anchors == "known":
         return [(query.hex(), *_LABELS[query in labelled]) for query in left.to_pylist()]
-    aggregated = confirmed.group_by("query_id").aggregate([("probability", "max"), ("answer", "count")])
-    columns = (aggregated[name].to_pylist() for name in ("query_id", "probability_max", "answer_count"))
-    likeliest = {query: (best, answers) for query, best, answers in zip(*columns, strict=True)}
+    figures = [("probability", "max"), ("answer", "count"), ("may_anchor", "any")]
+    aggregated = confirmed.group_by("query_id").aggregate(figures)
+    of_query = {row["query_id"]: row for row in aggregated.to_pylist()}
     confirms = config.anchors == "confirmed"
-    return [(query.hex(), *_why(likeliest.get(query), query in labelled, confirms)) for query in left.to_pylist()]
+    return [(query.hex(), *_why(of_query.get(query), query in labelled, confirms)) for query in left.to_pylist()]
 
 
-def _why(likeliest: tuple[float, int] | None, labelled: bool, confirms: bool) -> tuple[str, str]:
-    """Return reason and detail, given P(relevant) of the likeliest document and the count of answers."""
-    if likeliest is None:
+def _why(figures: dict[str, Any] | None, labelled: bool, confirms: bool) -> tuple[str, str]:
+    """Return reason and detail, given P(relevant) of the likeliest, the count of answers, and if any may anchor."""
+    if figures is None:
         return _LABELS[True] if labelled else ("no judge answered about its candidates", "none was asked about")
-    best, answers = likeliest
-    probability = f"P(relevant) of the likeliest is {best:.2f}"
+    answers, probability = figures["answer_count"], f"P(relevant) of the likeliest is {figures['probability_max']:.2f}"
     if confirms and not answers:
         return "no judge answered about its candidates", probability
-    if best > POSSIBLE:
+    if figures["may_anchor_any"]:
         return "no gap to a confirmed document", f"{probability}; no other document is rated"
-    detail = f"{probability}, must be above {POSSIBLE}" + f"; judges answered about {answers}" * confirms
-    return "nothing among its candidates answers it", detail
+    return "nothing among its candidates answers it", probability + f"; judges answered about {answers}" * confirms
 
 
 def _sorted(table: pa.Table, queries: pa.Array) -> Anchors:

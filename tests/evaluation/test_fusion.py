@@ -142,11 +142,8 @@ def test_choose_weight_takes_the_best_on_dev():
     reranked = make_run("r", {"q0": [("b", 10), ("a", 9), ("c", 0)], "q1": [("a", 10), ("b", 0), ("c", 0)]})
     qrels = make_qrels({"q0": {"a": 1}, "q1": {"a": 1}})
     sweep = fusion.choose_weights(reranked, hybrid, qrels, 10, 3)
-    assert (sweep.chosen, sweep.control, sweep.queries) == (
-        pytest.approx((0.5, 0.5)),
-        (0.0, 1.0),
-        2,
-    )  # .1 to .9 are equal: the even
+    # .1 to .9 are equal: the even
+    assert (sweep.chosen, sweep.control, sweep.queries) == (pytest.approx((0.5, 0.5)), (0.0, 1.0), 2)
     assert max(sweep.values) == 1.0
     assert sweep.values[0] == pytest.approx((1 + 1 / np.log2(3)) / 2)
     assert [weight for weight, _ in sweep.curve()] == pytest.approx([i / 10 for i in range(11)])

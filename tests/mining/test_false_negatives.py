@@ -78,9 +78,8 @@ def test_few_false_negatives_may_be_none() -> None:
     assert interval(1 - 0.02, 0.02 * 0.98 / 150)[1] == 1.0
 
 
-rows = st.lists(
-    st.tuples(st.floats(0, 1), st.floats(0.001, 1), st.integers(0, 5)), min_size=1, max_size=30
-)  # P(false negative), weight, query
+# P(false negative), weight, query
+rows = st.lists(st.tuples(st.floats(0, 1), st.floats(0.001, 1), st.integers(0, 5)), min_size=1, max_size=30)
 
 
 @given(rows)

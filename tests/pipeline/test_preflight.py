@@ -109,6 +109,8 @@ def test_what_fits_is_let_through_and_nothing_is_left(found: dict[str, Any]) -> 
 def test_storage_that_is_not_shared(found: dict[str, Any], folders: dict[str, Path]) -> None:
     told = found["not shared"]
     assert told["kind"] == "StoreError"
+    assert "the storage is not shared by the nodes: node " in told["message"]
+    assert "does not see what node" in told["message"]
     assert told["place"] == str(folders["private"])
     assert "s3://" in told["remedy"]
     assert list(folders["private"].iterdir()) == []
@@ -117,6 +119,7 @@ def test_storage_that_is_not_shared(found: dict[str, Any], folders: dict[str, Pa
 def test_storage_that_a_node_may_not_write(found: dict[str, Any], folders: dict[str, Path]) -> None:
     told = found["read only"]
     assert told["kind"] == "StoreError"
+    assert told["message"].startswith("read-only filesystem")
     assert str(folders["read_only"]) in told["message"]
     assert told["place"].startswith("node ")
     assert list(folders["read_only"].iterdir()) == []
@@ -130,12 +133,18 @@ def test_a_key_that_the_nodes_do_not_have(found: dict[str, Any]) -> None:
 
 def test_what_does_not_fit_is_named_with_the_room_and_the_setting(found: dict[str, Any]) -> None:
     assert (found["no such gpu"]["kind"], found["no such gpu"]["place"]) == ("ConfigError", "judge.judges.0.execution")
-    rooms = {"no such gpu": "2 A100", "another type": "room for 0", "too many gpus": "room for 2"}
-    rooms |= {"too large": "room for 0", "gpus elsewhere": "0 GPU on 1 node of 3", "no such label": "0 nodes of 3"}
-    assert {name: room for name, room in rooms.items() if room not in found[name]["message"]} == {}
-    settings = {"no such gpu": "judge.judges.0.execution.accelerator_type", "too many gpus": "num_workers to 2"}
-    settings |= {"another type": "accelerator_type", "no such label": "execution.train.label_selector"}
-    assert {name: setting for name, setting in settings.items() if setting not in found[name]["remedy"]} == {}
+    said = [
+        ("no such gpu", "of the GPUs 2 A100", "judge.judges.0.execution.accelerator_type"),
+        ("another type", "1 worker of 0.1 CPU, 1 H100 each: there is room for 0", "accelerator_type to what is there"),
+        ("another type", "of the GPUs 2 A100", "execution.train.accelerator_type"),
+        ("too many gpus", "there is room for 2", "lower execution.train.num_workers to 2"),
+        ("too large", "there is room for 0", ""),
+        ("gpus elsewhere", "0 GPU on 1 node of 3 labelled ray-subcluster=train", ""),
+        ("no such label", "on 0 nodes of 3 labelled ray-subcluster=moon", "execution.train.label_selector"),
+        ("no such label", "", "ray-subcluster=annotate, ray-subcluster=train"),
+    ]
+    wrong = [row for row in said if row[1] not in found[row[0]]["message"] or row[2] not in found[row[0]]["remedy"]]
+    assert wrong == []
 
 
 def test_work_stays_on_the_nodes_with_the_labels(found: dict[str, Any]) -> None:

@@ -111,9 +111,8 @@ def test_outcomes_are_a_distribution(like: Likelihood) -> None:
         assert variance == pytest.approx(p @ np.square(outcomes) - mean**2, abs=1e-12)
         by_outcome = np.array([game_terms(like, x, outcome) for outcome in outcomes])
         assert p @ by_outcome[:, 0] == pytest.approx(0.0, abs=1e-12)  # the score has mean zero
-        assert p @ by_outcome[:, 1] == pytest.approx(
-            p @ by_outcome[:, 0] ** 2, abs=1e-12
-        )  # and its variance is the information
+        # and its variance is the information
+        assert p @ by_outcome[:, 1] == pytest.approx(p @ by_outcome[:, 0] ** 2, abs=1e-12)
 
 
 def test_published_form_of_davidson() -> None:

@@ -108,9 +108,8 @@ def test_other_texts_and_other_tokenizers_have_other_files(folder: Path, tmp_pat
     lists_of(cased, [one], ids, cache)
     assert len(list(tmp_path.glob("*.tokens"))) == len(tables) + 2
     again = counting(folder)
-    again.tokenizer(
-        ["word1"], truncation=True, max_length=8, padding=True
-    )  # changes the tokenizer's state, not its lists
+    # changes the tokenizer's state, not its lists
+    again.tokenizer(["word1"], truncation=True, max_length=8, padding=True)
     lists_of(again, [one], ids, cache)
     assert again.calls == []
 
