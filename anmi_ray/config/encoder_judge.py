@@ -1,4 +1,4 @@
-"""Settings of a judge that is a Hugging Face sequence classification model, run where the questions are."""
+"""Settings of a judge that is a Hugging Face model without a prompt, run where the questions are."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ from anmi_ray.config.base import Gpus, ModelJudge, Settings
 PARTS = ("query", "first", "second", "sep")  # what the texts of a pairwise model are made of
 TEXT = "{query}"
 TEXT_PAIR = "{first} {sep} {second}"
+FRAME = ("Document: ", "\nQuery:")  # form: likelihood, before the document and before the query
 NO_LABELS = "form: pairwise needs first_label and second_label, names that config.json lists in id2label"
-# Settings that mean something to one form only; giving one to the other is an error, not a silent no-op.
-_ONLY = {
-    "pointwise": ("slope",),
-    "pairwise": ("first_label", "second_label", "tie_label"),
-}
+_LABELS = ("first_label", "second_label", "tie_label")
 
 
 class Forward(Settings):
@@ -33,16 +30,17 @@ class Forward(Settings):
 
 
 class EncoderJudgeConfig(Forward, ModelJudge[Literal["encoder"]]):
-    """A sequence classification model as judge: a reranker that scores each document, or one that reads both."""
+    """A model without a prompt as judge: one that scores each document, or one that reads both."""
 
-    form: Literal["pointwise", "pairwise"] = "pointwise"
+    form: Literal["pointwise", "likelihood", "pairwise"] = "pointwise"
     """pointwise: a reranker, one logit for (query, document), and the preference is σ(slope · (logit of the first −
-    logit of the second)); pairwise: one pass over the query and both documents, and the preference is read from the
-    probabilities of the labels. The model's first text is the query, its second both documents with the separator token
-    between them. A folder may hold judge.json, which says labels, other texts and max_tokens: a distilled judge's does,
-    so leave them out."""
+    logit of the second)); likelihood: a causal language model, whose logit is three times the mean log-probability of
+    the query's tokens after the document; pairwise: one pass over the query and both documents, and the preference is
+    read from the probabilities of the labels. The model's first text is the query, its second both documents with the
+    separator token between them. A folder may hold judge.json, which says labels, other texts and max_tokens: a
+    distilled judge's does, so leave them out."""
     slope: float = Field(default=1.0, gt=0, le=1000)
-    """pointwise: what a difference of logits is multiplied by."""
+    """pointwise, likelihood: what a difference of logits is multiplied by."""
     first_label: str | None = None
     """pairwise: the model's label (config.json, id2label) for the first document is better."""
     second_label: str | None = None
@@ -50,14 +48,15 @@ class EncoderJudgeConfig(Forward, ModelJudge[Literal["encoder"]]):
     tie_label: str | None = None
     """pairwise: its label for neither is better, half of which counts for each; null: none."""
     max_tokens: int | None = Field(default=None, ge=16)
-    """Tokens that the model reads at once, the longest texts cut first; null: as many as it can."""
+    """Tokens that the model reads at once, the longest texts cut first, null: as many as it can. likelihood: tokens of
+    a document, and of a query; null: 256."""
 
     def _problems(self) -> Iterator[str]:
-        for form, names in _ONLY.items():
-            misplaced = self._changed(names)
-            if form != self.form and misplaced:
-                yield f"`{misplaced[0]}` belongs to form: {form}; remove it or set form: {form}"
-        if self.form == "pairwise":
+        pairwise = self.form == "pairwise"
+        form = "pointwise" if pairwise else "pairwise"
+        for name in self._changed(("slope",) if pairwise else _LABELS):
+            yield f"`{name}` belongs to form: {form}; remove it or set form: {form}"
+        if pairwise:
             self._check_pairwise()
 
     @property

@@ -209,8 +209,6 @@ class TrainExecution(GpuType, Placed):
     """Tokens of one forward pass; null: 4,096 on a CPU, which its cache holds, micro_batch_tokens on a GPU."""
     gradient_checkpointing: bool = False
     """Keep the inputs of layers alone and compute each twice: far less memory, about a third more time."""
-    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
-    """How attention is computed; auto: eager on a CPU, on a GPU sdpa where the architecture has it."""
     compile: bool = False
     """Compile the transformer (torch.compile): minutes at the start, then faster steps."""
     offload: Offload = "none"

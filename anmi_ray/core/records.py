@@ -242,10 +242,10 @@ RATING = Record(
 )
 # estimate is what the ratings are, the posterior's mean or its mode; deviance is minus twice the log-likelihood ratio
 # to the saturated model; spread_elo the standard deviation of the query's ratings; lambda2 the algebraic connectivity
-# of its comparison graph; equal_ratings_p the p-value of the score test of "all documents are equally good" (the
-# deviance test to first order). A degree counts opponents; the diameter is the largest component's; never_won and
-# never_lost count documents; a triad is three documents of which every two were judged and no two tied, and cycle_rate
-# the share of those in which each beat one: 1/4 by coins.
+# of its comparison graph, NaN if too large; equal_ratings_p the p-value of the score test of "all documents are equally
+# good" (the deviance test to first order). A degree counts opponents; the diameter is the largest component's;
+# never_won and never_lost count documents; a triad is three documents of which every two were judged and no two tied,
+# and cycle_rate the share of those in which each beat one: 1/4 by coins.
 FIT = Record(
     "Fit",
     3,
@@ -262,7 +262,7 @@ FIT = Record(
         "real lambda2 deviance spread_elo equal_ratings_p",
     ),
     (
-        finite("gradient_norm", "lambda2", "deviance", "spread_elo"),
+        finite("gradient_norm", "deviance", "spread_elo"),
         one_of("estimate", ("mean", "mode")),
         between("cycle_rate", 0.0, 1.0),
         every(lambda t: pc.equal(pc.is_null(t["cycle_rate"]), pc.equal(t["triads"], 0)), "a cycle rate without triads"),

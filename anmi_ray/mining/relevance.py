@@ -35,13 +35,15 @@ WEAKEST = 1.4  # minimum separation of the classes in standard deviations; in no
 _RISES = 0.1  # maximum increase of P(relevant) from rank 1 to 10; more means that the classes are not relevance
 _LEAST_KEPT = 0.02  # minimum share of the prior's variance removed by answers
 _MOST_FOUND = 0.99  # maximum share of queries with a relevant document
-_OPTIONS = {"maxiter": 2000, "maxfun": 5000, "maxcor": 30, "ftol": 1e-13, "gtol": 1e-8}  # of L-BFGS
+_OPTIONS = {"maxiter": 2000, "maxfun": 5000, "maxcor": 30, "ftol": 1e-15, "gtol": 1e-8}  # of L-BFGS
 # Normal priors, L = log rank, s = similarity: 1, L, L², s in the log odds; 1, L, L², L³, s in a rating; log gain;
-# log sd; 1, rating, relevant in an answer (finite for separable answers). Ratings are in units of their sd.
-_MEAN = np.array([0.0, -1.5, 0.0, 1.0] + [0.0] * 5 + [math.log(1.5), math.log(0.8)] + [0.0] * 3)
-_SD = np.array([1.0, 0.5, 0.1, 0.5] + [math.inf, 0.15, 0.1, 0.05, 0.15] + [math.inf] * 2 + [30.0] * 3)
-_ODDS, _LOG_GAIN, _LOG_SD = 4, 9, 10  # places in the parameters
-_BOUNDS = [(None, None)] * _LOG_GAIN + [(math.log(0.01), math.log(20.0)), (math.log(0.05), math.log(20.0))]
+# log sd; log degrees of freedom; 1, rating, relevant in an answer (finite for separable answers). Ratings are in units
+# of their sd.
+_MEAN = np.array([0.0, -1.5, 0.0, 1.0] + [0.0] * 5 + [math.log(1.5), math.log(0.8), math.log(300.0)] + [0.0] * 3)
+_SD = np.array([1.0, 0.5, 0.1, 0.5] + [math.inf, 0.15, 0.1, 0.05, 0.15] + [math.inf] * 2 + [1.0] + [30.0] * 3)
+_ODDS, _LOG_GAIN, _LOG_SD, _LOG_FREEDOM = 4, 9, 10, 11  # places in the parameters
+_BOUNDS = [(None, None)] * _LOG_GAIN
+_BOUNDS += [(math.log(least), math.log(most)) for least, most in ((0.01, 20.0), (0.05, 20.0), (2.0, 1000.0))]
 _BOUNDS += [(None, None)] * 3
 
 
@@ -91,7 +93,8 @@ class RelevanceModel:
     """Model of first stage, rating and answer given the class; ratings in points, L = log rank, s = similarity.
 
     P(relevant) in a group, against none with odds 1: exp(odds · (1, L, L², s)).
-    rating/spread ~ N(level · (1, L, L², L³, s) + gain · [relevant], sd² + error²), gain and sd as ratios to spread.
+    rating/spread ~ t(level · (1, L, L², L³, s) + gain · [relevant], sd² + error²), gain and sd as ratios to spread.
+    Student's t with fitted degrees of freedom: with a normal, a few extreme ratings pass for the relevant class.
     logit P(yes) = answer · (1, rating/spread, [relevant]).
     """
 
@@ -277,7 +280,7 @@ def _evaluate(parameters: Reals, data: _Data, log_odds: Reals | None = None) -> 
     The classes are integrated out, so the gradient is that of the log density of evidence and class, averaged over
     P(relevant) (Fisher's identity). log_odds: prior of each document instead of the fitted one.
     """
-    odds, level, (log_gain, log_sd), answer = np.split(parameters, [_ODDS, _LOG_GAIN, _LOG_SD + 1])
+    odds, level, (log_gain, log_sd, log_freedom), answer = np.split(parameters, [_ODDS, _LOG_GAIN, _LOG_FREEDOM + 1])
     log_odds = data.odds_NF @ odds if log_odds is None else log_odds
     gain, squared_sd = math.exp(log_gain), math.exp(2.0 * log_sd)
     variance = squared_sd + data.variance
@@ -285,28 +288,53 @@ def _evaluate(parameters: Reals, data: _Data, log_odds: Reals | None = None) -> 
     yes = data.answer_N2 @ answer[:2]
     yes_relevant = yes + answer[2]
     log_answer = np.where(data.asked, _bernoulli(data.answer, yes), 0.0)
-    log_other = log_answer - 0.5 * (residual**2 / variance + np.log(2.0 * math.pi * variance))
-    log_ratio = gain * (residual - 0.5 * gain) / variance
+    other, relevant = (_student_t(x, variance, math.exp(log_freedom)) for x in (residual, residual - gain))
+    log_other = log_answer + other.log_density
+    log_ratio = relevant.log_density - other.log_density
     log_ratio += np.where(data.asked, _bernoulli(data.answer, yes_relevant), 0.0) - log_answer
     before, after = data.log_total(log_odds), data.log_total(log_odds + log_ratio)
     share = np.exp(log_odds + log_ratio - after)
     z = (parameters - _MEAN) / _SD
     value = float(((after - before) / data.size + log_other).sum()) - 0.5 * float(z @ z)
-    squares = (1.0 - share) * residual**2 + share * (residual - gain) ** 2
+    by_residual, by_log_variance, by_log_freedom = (
+        (1.0 - share) * a + share * b for a, b in zip(other[1:], relevant[1:], strict=True)
+    )
     error = (1.0 - share) * data.asked * (data.answer - special.expit(yes))
     error_relevant = share * data.asked * (data.answer - special.expit(yes_relevant))
     gradient = np.concatenate(
         [
             data.odds_NF.T @ (share - np.exp(log_odds - before)),
-            data.level_NC.T @ ((residual - share * gain) / variance),
-            [gain * float((share * (residual - gain) / variance).sum())],
-            [squared_sd * float(((squares / variance - 1.0) / variance).sum())],
+            -(data.level_NC.T @ by_residual),
+            [-gain * float((share * relevant.by_residual).sum())],
+            [squared_sd * float((by_log_variance / variance).sum())],
+            [float(by_log_freedom.sum())],
             data.answer_N2.T @ (error + error_relevant),
             [float(error_relevant.sum())],
         ]
     )
     documents = max(len(share), 1)
     return share, -value / documents, -(gradient - z / _SD) / documents
+
+
+class _StudentT(NamedTuple):
+    """Log density of residuals under Student's t, [N], and its derivatives."""
+
+    log_density: Reals
+    by_residual: Reals
+    by_log_variance: Reals  # twice the derivative
+    by_log_freedom: Reals
+
+
+def _student_t(residual: Reals, variance: Reals, freedom: float) -> _StudentT:
+    """Return the t density with scale² `variance`; normal for infinite `freedom`."""
+    square = residual**2 / variance
+    log_tail = np.log1p(square / freedom)
+    weight = (freedom + 1.0) / (freedom + square)
+    half, more = 0.5 * freedom, 0.5 * (freedom + 1.0)
+    constant = special.gammaln(more) - special.gammaln(half) - 0.5 * math.log(math.pi * freedom)
+    by_freedom = half * (special.digamma(more) - special.digamma(half) - log_tail) + 0.5 * (weight * square - 1.0)
+    log_density = constant - 0.5 * np.log(variance) - more * log_tail
+    return _StudentT(log_density, -weight * residual / variance, weight * square - 1.0, by_freedom)
 
 
 def _bernoulli(target: Reals, logit: Reals) -> Reals:

@@ -6,7 +6,6 @@ Legend: N pairs, X texts, d dimensions, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Self, cast
 
@@ -29,7 +28,6 @@ from anmi_ray.models.reranker import FloatName, Precision, Reranker
 from anmi_ray.models.speed import torch_settings
 from anmi_ray.models.texts import TextTokenizer
 
-REMEMBERED = 16_384  # texts whose vectors are kept by `score_known`: some 25 MB
 _PRODUCTS = 65_536  # pairs multiplied at once: bounds the gathered vectors
 
 
@@ -72,10 +70,6 @@ class BiEncoder(Reranker):
     pairs: TextTokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
     kind: ClassVar[str] = "bi-encoder"
     _network: ClassVar[type[TextEncoder]] = TextEncoder
-
-    def __init__(self, network: TextEncoder, pairs: TextTokenizer, name: str, threads: int | None = None) -> None:
-        super().__init__(network, pairs, name, threads)
-        self._known: tuple[dict[str, NDArray[np.float32]], ...] = ({}, {})
 
     @classmethod
     def load(
@@ -149,30 +143,6 @@ class BiEncoder(Reranker):
             part = slice(start, start + _PRODUCTS)
             np.einsum("nd,nd->n", query_Qd[query_of_N[part]], document_Dd[document_of_N[part]], out=scores[part])
         return scores
-
-    def score_known(self, queries: Sequence[str], documents: Sequence[str], token_budget: int) -> NDArray[np.float32]:
-        """`score`, keeping the vectors of the REMEMBERED most recent texts until `forget`.
-
-        The last bits of a vector depend on the batch that it is encoded in.
-        """
-        kinds = ((queries, self.pairs.of_queries), (documents, self.pairs.of_documents))
-        vectors: list[NDArray[np.float32]] = []
-        for remembered, (texts, tokens) in zip(self._known, kinds, strict=True):
-            once = list(dict.fromkeys(texts))
-            new = [text for text in once if text not in remembered]
-            added = self.vectors(tokens(new), np.arange(len(new)), token_budget) if new else ()
-            remembered.update(zip(new, added, strict=True))
-            vectors.append(np.stack([remembered[text] for text in texts]))
-            for text in once:
-                remembered[text] = remembered.pop(text)  # seen last
-            while len(remembered) > REMEMBERED:
-                del remembered[next(iter(remembered))]
-        return np.einsum("nd,nd->n", *vectors)
-
-    def forget(self) -> None:
-        """Drop the vectors, so that later scores do not depend on earlier ones."""
-        for remembered in self._known:
-            remembered.clear()
 
     def vectors(self, texts: Ragged, rows: NDArray[np.int64], token_budget: int = SCORE_TOKENS) -> NDArray[np.float32]:
         """Unit vectors float32[X, d] of the texts `rows`."""

@@ -173,13 +173,9 @@ def score(
     scorer: CrossEncoder | BiEncoder, queries: Sequence[str], documents: Sequence[str], use: Resources
 ) -> NDArray[np.float64]:
     """Logits (cosines of a bi-encoder) float64[N] of (queries[i], documents[i]). JudgeError: out of memory."""
-    budget = use.budget if use.device == "cpu" else use.budget // 16  # rerankers raise it on a GPU by themselves
-    if isinstance(scorer, BiEncoder):
-        with computing(scorer.name, use):
-            return scorer.score_known(queries, documents, budget).astype(np.float64)
     tokens = scorer.tokens(queries, documents)
     with computing(scorer.name, use):
-        return scorer.score_tokens(*tokens, budget).astype(np.float64)
+        return scorer.score_tokens(*tokens, SCORE_TOKENS).astype(np.float64)
 
 
 @contextmanager

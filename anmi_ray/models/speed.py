@@ -5,15 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 import torch
 import transformers
-from transformers.utils import is_flash_attn_2_available
 
 from anmi_ray.core.errors import ConfigError
-
-Attention = Literal["auto", "eager", "sdpa", "flash_attention_2"]
 
 
 @contextmanager
@@ -33,32 +29,10 @@ def torch_settings(threads: int | None) -> Iterator[None]:
         torch.backends.cuda.enable_cudnn_sdp(planned)
 
 
-def set_attention(
-    encoder: transformers.PreTrainedModel, attention: Attention, device: torch.device, in_bfloat16: bool
-) -> None:
-    """Set the attention; auto: eager on a CPU, elsewhere as loaded.
-
-    Raises ConfigError if machine or architecture do not support it.
-    """
-    if attention == "auto":
-        if device.type != "cpu":
-            return
-        attention = "eager"  # faster backward pass there than the fused kernel's
-    current = encoder.config._attn_implementation
-    if attention == current:
-        return
-    place = f"execution.train.attention: {attention}"
-    if attention == "flash_attention_2":
-        if device.type != "cuda" or not is_flash_attn_2_available():
-            why = "needs a GPU" if device.type != "cuda" else "its package flash-attn is not installed"
-            raise ConfigError(why, place, "choose sdpa, which torch brings, or auto")
-        if not in_bfloat16:
-            raise ConfigError("needs half precision", place, "set train.precision: bfloat16, or choose sdpa")
-    support = {"sdpa": "_supports_sdpa", "flash_attention_2": "_supports_flash_attn"}.get(attention)
-    if not encoder._can_set_attn_implementation() or (support is not None and not getattr(encoder, support)):
-        name = type(encoder).__name__
-        raise ConfigError(f"{name} supports only {current}", place, f"choose {current} or auto")
-    encoder.set_attn_implementation(attention)
+def set_attention(encoder: transformers.PreTrainedModel, device: torch.device) -> None:
+    """Compute attention in eager form on a CPU, whose backward pass is faster than the fused kernel's."""
+    if device.type == "cpu" and encoder._can_set_attn_implementation():
+        encoder.set_attn_implementation("eager")
 
 
 def checkpoint_activations(encoder: transformers.PreTrainedModel) -> None:

@@ -1,6 +1,6 @@
 """What to look at before trusting a fit: components, separation, deviance, and a test for no difference.
 
-The graph's own facts, which need no fit, are in `graph` and `spectrum`.
+The graph's own facts, which need no fit, are in `graph`.
 Letters: Q queries, D documents, P games.
 """
 

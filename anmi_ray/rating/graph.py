@@ -11,15 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import linalg
 
 from anmi_ray.core.scale import Floats
+from anmi_ray.rating.diagnostics import components
 from anmi_ray.rating.games import Games, Longs
 from anmi_ray.rating.likelihood import compiled
 from anmi_ray.rating.solver import over_queries
-from anmi_ray.rating.spectrum import lambda2
 
 _TIE = 1e-12  # a margin within this share of the strength is rounding: .7 one way and .7 the other are a tie
-_WORK = 5e8  # most documents x (documents + arcs) of an exact diameter, about a second
+_DENSE = 2000  # maximum number of documents whose Laplacian is made
 
 
 class GraphFacts(NamedTuple):
@@ -27,14 +28,13 @@ class GraphFacts(NamedTuple):
 
     min_degree, max_degree int32: fewest and most distinct opponents of a document.
     diameter int32: steps between the two documents of the largest component that lie furthest apart (of several
-        components of that size, the widest); a lower bound where n (n + a) is above 5e8, as for 7,000
-        documents with 8 opponents each.
+        components of that size, the widest).
     never_won, never_lost int32: documents without a win (w > 1/2) or without a loss; ties are neither.
     triads int64: three documents with three decided pairs. Several games of a pair decide together, by the sign of
         Σ m (2w - 1).
     cycle_rate float64: the share of triads in which each beat one and lost to one; 1/4 if coins had judged (Kendall
         and Babington Smith 1940), 0 if the judgments follow one order. NaN without a triad.
-    lambda2 float64: algebraic connectivity, see `spectrum.lambda2`.
+    lambda2 float64: algebraic connectivity, see `lambda2`.
     """
 
     min_degree: NDArray[np.int32]
@@ -55,7 +55,28 @@ def graph_facts(games: Games, m: Floats, threads: int = 1) -> GraphFacts:
     over_queries(games, threads, lambda begin, stop: _facts_all(begin, stop, arrays, counts, triads, cyclic))
     cycle_rate = np.full(games.queries, np.nan)
     np.divide(cyclic, triads, out=cycle_rate, where=triads > 0)
-    return GraphFacts._make([*counts, triads, cycle_rate, lambda2(games, threads)])
+    return GraphFacts._make([*counts, triads, cycle_rate, lambda2(games)])
+
+
+def lambda2(games: Games) -> Floats:
+    """Return the algebraic connectivity per query, float64[Q]: second smallest eigenvalue of the games' Laplacian.
+
+    Ratings are determined along an eigenvector as well as its eigenvalue is large, and this is the smallest: 0 for a
+    graph that is not connected, at best about k - 2 √(k - 1) for k opponents each. NaN above 2,000 documents.
+    """
+    result = np.zeros(games.queries)
+    for q in np.flatnonzero((components(games).count == 1) & (np.diff(games.doc_start) > 1)):
+        own = slice(games.game_start[q], games.game_start[q + 1])
+        size = int(games.doc_start[q + 1] - games.doc_start[q])
+        if size > _DENSE:
+            result[q] = np.nan
+            continue
+        pairs = size * games.first[own].astype(np.int64) + games.second[own]
+        weight = np.bincount(pairs, minlength=size * size).reshape(size, size)
+        laplacian = -(weight + weight.T).astype(np.float64)
+        np.fill_diagonal(laplacian, -laplacian.sum(1))
+        result[q] = linalg.eigvalsh(laplacian, subset_by_index=[1, 1], check_finite=False, overwrite_a=True)[0]
+    return result
 
 
 def count_triads(query: Longs, first: Longs, second: Longs, w: Floats) -> tuple[Longs, Longs]:
@@ -104,11 +125,8 @@ def _facts_all(begin, stop, arrays, counts, triads, cyclic):
         strength = m[g0:g1]
         start, other, arc = _arcs(doc_start[q + 1] - doc_start[q], i, j)
         min_degree[q], max_degree[q] = _degrees(start)
-        size, largest, source = _component_sizes(start, other)
-        if len(size) * (len(size) + len(other)) <= _WORK:
-            diameter[q] = _diameter(start, other, size, largest)
-        else:
-            diameter[q] = _double_sweep(start, other, source)
+        size = _component_sizes(start, other)
+        diameter[q] = _diameter(start, other, size)
         never_won[q], never_lost[q] = _never(len(size), i, j, wins, strength)
         triads[q], cyclic[q] = _triads(start, other, _sides(i, j, wins, strength, arc, len(other)))
 
@@ -265,42 +283,26 @@ def _sweep(source, start, other, distance, queue):
 
 @compiled
 def _component_sizes(start, other):
-    """(size int32[n] of every document's component, the largest, a document of that)."""
+    """Size int32[n] of every document's component."""
     n = len(start) - 1
     distance = np.full(n, -1, np.int32)
     queue = np.empty(n, np.int32)
     size = np.empty(n, np.int32)
-    largest = 0
-    source = 0
     for i in range(n):
-        if distance[i] >= 0:
-            continue
-        count = _sweep(i, start, other, distance, queue)
-        for t in range(count):
-            size[queue[t]] = count
-        if count > largest:
-            largest = count
-            source = i
-    return size, largest, source
+        if distance[i] < 0:
+            count = _sweep(i, start, other, distance, queue)
+            for t in range(count):
+                size[queue[t]] = count
+    return size
 
 
 @compiled
-def _double_sweep(start, other, source):
-    """The largest distance from the document that is furthest from `source`: at most the diameter, exact on trees."""
-    n = len(start) - 1
-    distance = np.full(n, -1, np.int32)
-    queue = np.empty(n, np.int32)
-    far = queue[_sweep(source, start, other, distance, queue) - 1]
-    distance = np.full(n, -1, np.int32)
-    return distance[queue[_sweep(far, start, other, distance, queue) - 1]]
-
-
-@compiled
-def _diameter(start, other, size, largest):
+def _diameter(start, other, size):
     """Diameter of the largest component, by a breadth-first search from each of its documents."""
     n = len(size)
     distance = np.empty(n, np.int32)
     queue = np.empty(n, np.int32)
+    largest = size.max()
     widest = 0
     for i in range(n):
         if size[i] == largest:

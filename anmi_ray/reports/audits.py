@@ -155,7 +155,7 @@ def _quantiles(fits: pa.Table) -> dict[str, Json]:
     columns["deviance_per_df"] = fits["deviance"].to_numpy()[spare] / freedom[spare]
     found: dict[str, Json] = {}
     for name, values in columns.items():
-        if len(values):
+        if len(values := values[np.isfinite(values)]):
             low, median, high = np.quantile(values, [0.05, 0.5, 0.95], method="inverted_cdf").tolist()
             found[name] = {"median": median, "low": low, "high": high}
     return found

@@ -162,7 +162,7 @@ def read_of_dev(stage: Stage, experiment: Experiment) -> Stage:
 
 STAGE = Stage(
     name="anchor",
-    version=5,
+    version=6,
     inputs=("rate", "retrieve", "shortlist", "confirm"),
     does="estimate which documents answer queries without a known positive, from first stage, ratings and answers",
     run=run,

@@ -48,7 +48,7 @@ def _cost(load: Workload) -> StageCost:
 
 STAGE = Stage(
     name="shortlist",
-    version=3,
+    version=4,
     inputs=("rate", "retrieve"),
     does="find the likeliest documents of queries without a known positive",
     run=run,

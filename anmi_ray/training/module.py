@@ -57,7 +57,7 @@ class Learner(nn.Module):
             _freeze(encoder, config)
         if config.dropout is not None:
             _set_dropout(network, config.dropout)
-        set_attention(encoder, how.attention, device, self.in_bfloat16)
+        set_attention(encoder, device)
         if self.in_bfloat16:
             # autocast would keep embeddings, so residuals, in float32 and cast before each product: a tenth of a step
             embeddings = getattr(encoder.base_model, "embeddings", None) or encoder.get_input_embeddings()

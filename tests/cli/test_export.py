@@ -137,7 +137,10 @@ def test_the_card_of_a_model_of_vectors_and_its_code(tmp_path: Path, kind: str) 
     np.testing.assert_allclose(model.score(queries, documents), scores.diagonal().numpy(), atol=1e-5)
     if kind == "late-interaction":
         pooled = scores_of(card.text, 2, to, queries=queries, documents=documents)
-        np.testing.assert_allclose(model.score_known(queries, documents, 4096), pooled.diagonal().numpy(), atol=1e-5)
+        lists = model.pairs.of_queries(queries), model.pairs.of_documents(documents)
+        query_vectors, document_vectors = (model.vectors(texts, np.arange(len(PAIRS))) for texts in lists)
+        cosines = np.einsum("nd,nd->n", query_vectors, document_vectors)
+        np.testing.assert_allclose(cosines, pooled.diagonal().numpy(), atol=1e-5)
 
 
 def test_the_card_of_a_bi_encoder_made_of_a_decoder_speaks_of_no_prompt_with_both_texts(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from anmi_ray.comparisons import k_regular
 from anmi_ray.comparisons.graph import regular
 from anmi_ray.core import identity
-from anmi_ray.rating import spectrum
+from anmi_ray.rating import graph
 from tests.rating.single import single
 
 
 def lambda2(documents: int, edges: np.ndarray) -> float:
-    return float(spectrum.lambda2(single(documents, edges[:, 0], edges[:, 1], np.full(len(edges), 0.5)))[0])
+    return float(graph.lambda2(single(documents, edges[:, 0], edges[:, 1], np.full(len(edges), 0.5)))[0])
 
 
 def degrees(documents: int, edges: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from anmi_ray.config.judge import EncoderJudgeConfig, JudgeSettings
 from anmi_ray.core.errors import ConfigError
@@ -30,7 +30,7 @@ from anmi_ray.judging.truncate import Truncator
 from anmi_ray.models.classifier import Classifier
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.loading import resolve
-from tests.models.tiny import WORDS, write_tiny_bert, write_tiny_classifier
+from tests.models.tiny import WORDS, write_tiny_bert, write_tiny_classifier, write_tiny_decoder, write_tiny_llm
 
 TITLES = ("", "word1 word2")
 UNNAMED = {"first_label": None, "second_label": None, "tie_label": None}
@@ -44,12 +44,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "pair": write_tiny_classifier(root / "pair", ["FIRST", "SECOND", "TIE"]),
         "two": write_tiny_classifier(root / "two", ["SECOND", "FIRST"]),
         "bert": write_tiny_bert(root / "bert"),
+        "likelihood": write_tiny_llm(root / "llm"),
+        "scaled": write_tiny_decoder(root / "cohere", "cohere"),
     }
 
 
 def settings(kind: str, folder: Path, **more: object) -> EncoderJudgeConfig:
     forms: dict[str, dict[str, object]] = {
         "pointwise": {},
+        "likelihood": {"form": "likelihood"},
         "pairwise": {"form": "pairwise", "first_label": "FIRST", "second_label": "SECOND", "tie_label": "TIE"},
     }
     given = {"kind": "encoder", "model": str(folder), **forms[kind], **more}
@@ -187,9 +190,29 @@ def test_a_pairwise_preference_is_read_from_the_labels(folders: dict[str, Path],
     assert (table["log_tie"].null_count == 0) == (name == "pair")
 
 
-@pytest.mark.parametrize("kind", ["pointwise", "pairwise"])
+def test_a_likelihood_is_the_language_models_own_of_each_query_alone(folders: dict[str, Path]) -> None:
+    of, config = questions(documents=5, queries=3), settings("likelihood", folders["likelihood"], max_tokens=32)
+    model = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(config.model)
+
+    def mean_log(query: str, document: str) -> float:
+        before, text, cue, asked = tokenizer(["Document: ", document, "\nQuery:", f" {query}"])["input_ids"]
+        ids = torch.tensor([[*before, *text[:32], *cue, *asked[:32]]])
+        labels = ids.clone()
+        labels[0, : -len(asked[:32])] = -100
+        with torch.inference_mode():
+            return -float(model(ids, labels=labels).loss)
+
+    difference = [3 * (mean_log(q, a) - mean_log(q, b)) for q, a, b in shown(of)]
+    p_first, _ = of_answers(asked(config, of)[1], None)
+    np.testing.assert_allclose(p_first, 1 / (1 + np.exp(-np.array(difference))), atol=1e-5)
+    assert np.std(p_first) > 0.05
+
+
+@pytest.mark.parametrize("kind", ["pointwise", "likelihood", "pairwise"])
 def test_answers_do_not_depend_on_slices_or_batches(folders: dict[str, Path], kind: str) -> None:
-    of, folder = questions(documents=10), folders["reranker" if kind == "pointwise" else "pair"]
+    names = {"pointwise": "reranker", "pairwise": "pair", "likelihood": "likelihood"}
+    of, folder = questions(documents=10), folders[names[kind]]
     _, whole = asked(settings(kind, folder), of)
     handed, parts = asked(settings(kind, folder), of, 7, 1, 60, 0, 11)
     assert len(handed) > 4
@@ -309,6 +332,8 @@ def test_identity_is_what_can_change_an_answer(folders: dict[str, Path], tmp_pat
         ("pair", "pairwise", {"tie_label": None}, r"has 3 labels .*, and the settings leave out TIE"),
         ("pair", "pairwise", {"tie_label": "DRAW"}, "has no label DRAW; its labels are FIRST, SECOND, TIE"),
         ("reranker", "pointwise", {"max_tokens": 65}, "is 65, and the model has 64 positions"),
+        ("scaled", "likelihood", {}, "cohere cannot read several queries after one document"),
+        ("likelihood", "likelihood", {"max_tokens": 1100}, "positions for 10.. of a document and of a query"),
         ("nowhere/at/all", "pointwise", {}, "no such folder, and not a Hugging Face id"),
         ("no-org/no-such-model", "pointwise", {}, "not in the local cache"),
         ("pair", "pairwise", UNNAMED, "needs first_label and second_label"),

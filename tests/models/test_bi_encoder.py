@@ -17,7 +17,6 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoModel, AutoTokenizer
 
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.models import bi_encoder
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.encoder import Encoder
@@ -183,17 +182,3 @@ def test_what_cannot_be_read_is_refused(base: Path, tmp_path: Path) -> None:
     (tmp_path / "empty" / "tokenizer.json").write_text("{}")
     with pytest.raises(ConfigError, match="cannot be loaded as a bi-encoder"):
         BiEncoder.load(str(tmp_path / "empty"))
-
-
-def test_remembered_vectors_give_the_same_scores(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = BiEncoder.load(str(base))
-    queries = ["word1 word2", "word3"] * 20
-    documents = [f"word{i} word{i + 1}" for i in range(40)]
-    expected = model.score(queries, documents)
-    monkeypatch.setattr(bi_encoder, "REMEMBERED", 7)
-    for part in (slice(0, 40), slice(30, 40), slice(0, 3), slice(0, 40)):
-        assert model.score_known(queries[part], documents[part], 4096) == pytest.approx(expected[part], abs=1e-6)
-    model.forget()
-    first = model.score_known(queries, documents, 4096)
-    model.forget()
-    assert (model.score_known(queries, documents, 4096) == first).all()

@@ -164,25 +164,6 @@ def test_computing_layers_twice_changes_no_gradient(folders: dict[str, Path], fa
         torch.testing.assert_close(again[name], value, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("family", "pooling"), SAME)
-def test_attention_changes_no_gradient(folders: dict[str, Path], family: str, pooling: Pooling) -> None:
-    config = settings(pooling)
-    plain = gradients(folders[family], config, TrainExecution(attention="eager"))
-    fused = gradients(folders[family], config, TrainExecution(attention="sdpa"))
-    for name, value in plain.items():
-        torch.testing.assert_close(fused[name], value, atol=2e-5, rtol=1e-3)
-
-
-def test_attention_that_is_not_there_is_refused(folders: dict[str, Path]) -> None:
-    for family, attention, what in (
-        ("bert", "flash_attention_2", "needs a GPU"),
-        ("deberta-v2", "sdpa", "supports only eager"),
-    ):
-        with pytest.raises(ConfigError, match=what) as caught:
-            step(folders[family], settings("cls"), TrainExecution(attention=attention))  # type: ignore[arg-type]
-        assert "auto" in str(caught.value.remedy) or "sdpa" in str(caught.value.remedy)
-
-
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 @pytest.mark.parametrize(("family", "pooling"), SAME[:1])  # a minute and more each

@@ -1,6 +1,7 @@
-"""Judges that are sequence classification models: rerankers that score documents, or models that read a pair.
+"""Judges that are models without a prompt: they score documents, or read a pair.
 
-A reranker scores every (query, document) once and answers all questions about it from that score. A pairwise model
+A reranker, or a language model read by the likelihood of the query, scores every (query, document) once and answers all
+questions about it from that score, without a position bias. A pairwise model
 reads the query and both documents at once, truncated to one length, the longest first, so both are shown equally. The
 folder of a distilled judge describes how it is asked and read.
 Letters: N questions, L labels.
@@ -9,6 +10,7 @@ Letters: N questions, L labels.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ from scipy.special import log_softmax
 
 from anmi_ray.config.base import whole
 from anmi_ray.config.distill import DistillConfig
-from anmi_ray.config.encoder_judge import NO_LABELS, TEXT, TEXT_PAIR, EncoderJudgeConfig
+from anmi_ray.config.encoder_judge import FRAME, NO_LABELS, TEXT, TEXT_PAIR, EncoderJudgeConfig
 from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.scale import log_sigmoid
@@ -38,7 +40,6 @@ from anmi_ray.store.spend_log import Spend
 if TYPE_CHECKING:
     from anmi_ray.models.classifier import Resources
 
-AHEAD = 1024  # documents scored at once: enough to fill batches with documents of similar length
 TOKENS = 512  # assumed maximum if neither settings nor folder define it
 NOT_FINITE = "the model's score is not finite"
 _OF_THE_FOLDER = ("first_label", "second_label", "tie_label", "max_tokens")  # of distilled judges
@@ -48,7 +49,7 @@ Answered = Iterator[tuple[Rows, Logs]]
 
 @dataclass(frozen=True)
 class EncoderJudge(TextJudge):
-    """A sequence classification model that runs in asking actors."""
+    """A model that runs in asking actors."""
 
     config: EncoderJudgeConfig
 
@@ -69,6 +70,7 @@ class EncoderJudge(TextJudge):
         unsaid = ("name", "model", *(_OF_THE_FOLDER if form else ()))
         content: dict[str, object] = {name: shown[name] for name in shown if name not in unsaid}
         content |= {} if form else {"text": TEXT, "text_pair": TEXT_PAIR}
+        content |= {"frame": FRAME} if self.config.form == "likelihood" else {}
         return content | {"weights": model.revision if model.is_local else f"{model.path_or_id}@{model.revision}"}
 
     def engine(self, lease: Leases | None = None, answered: bool = False) -> EncoderEngine:
@@ -129,7 +131,7 @@ class EncoderEngine:
 
     def __init__(self, config: EncoderJudgeConfig) -> None:
         distilled_form = form_of(config)
-        self.form = Pointwise(config) if config.form == "pointwise" else Pairwise(config, distilled_form)
+        self.form = Pairwise(config, distilled_form) if config.form == "pairwise" else Pointwise(config)
         self.at_once = self.form.at_once
         self.messages: dict[str, str] = {}
         self.spend = Spend()
@@ -137,7 +139,6 @@ class EncoderEngine:
     def ask(self, questions: TextQuestions, slices: Slices, publish: Publish) -> None:
         """See JudgeEngine; publishes at most AT_ONCE answers at a time. Raises JudgeError if memory runs out."""
         texts = Texts(questions)
-        self.form.begin()
         for which in slices:
             empty = texts.empty(which)
             for name in ("query", "document"):
@@ -183,46 +184,41 @@ class Texts:
 
 
 class Pointwise:
-    """A reranker: the preference is σ(slope · (score of the first − score of the second)).
+    """A model of (query, document): the preference is σ(slope · (score of the first − score of the second)).
 
     P that one document answers the query is σ(slope · score).
     """
 
-    at_once = 8192  # enough documents to fill batches
-
     def __init__(self, config: EncoderJudgeConfig) -> None:
         from anmi_ray.models import classifier
+        from anmi_ray.models.bi_encoder import BiEncoder
+        from anmi_ray.models.likelihood import QueryLikelihood
 
         self.slope = config.slope
-        self.use = _resources(config)
-        self.scorer = classifier.load_scorer(source(config), config.max_tokens, config.dtype, self.use)
-        self._score = classifier.score
-
-    def begin(self) -> None:
-        """Drop cached state, so that a chunk's answers do not depend on earlier chunks."""
-        if (forget := getattr(self.scorer, "forget", None)) is not None:
-            forget()
+        self.at_once = sys.maxsize  # a document of several queries is read once
+        self._score: Callable[[list[str], list[str]], Reals]
+        use = _resources(config)
+        model = source(config), config.max_tokens, config.dtype, use
+        if config.form == "likelihood":
+            self._score = QueryLikelihood(*model).score
+        else:
+            scorer = classifier.load_scorer(*model)
+            self._score = functools.partial(classifier.score, scorer, use=use)
+            if not isinstance(scorer, BiEncoder):
+                self.at_once = 8192  # enough documents to fill batches
 
     def answers(self, texts: Texts, which: Rows) -> Answered:
-        """Yield answers in order as their documents are scored; each (query, document) of a slice is scored once."""
+        """Yield answers in order; each (query, document) of a slice is scored once."""
+        if not len(which):
+            return
         asked = texts.questions
         sides = np.stack([side[which] for side in (asked.first, asked.second)[: asked.documents]], axis=1)
-        keys = asked.query[which, None] * texts.documents + sides
-        once, place = np.unique(keys.ravel(), return_index=True)
-        row = np.searchsorted(once, keys)
-        scores = np.full(len(once), np.nan)
-        missing = np.argsort(place, kind="stable")  # in the order in which they are needed
-        done = 0
-        for start in range(0, max(len(missing), 1), AHEAD):
-            now = missing[start : start + AHEAD]
-            later = missing[start + AHEAD :]
-            queries, documents = np.divmod(once[now], texts.documents)
-            shown = [texts.query(q) for q in queries.tolist()], [texts.document(d) for d in documents.tolist()]
-            scores[now] = self._score(self.scorer, *shown, self.use)
-            stop = int(place[later[0]]) // asked.documents if len(later) else len(which)
-            for part in _parts(np.arange(done, stop)):
-                yield which[part], self._logs(scores[row[part]])
-            done = stop
+        once, row = np.unique(asked.query[which, None] * texts.documents + sides, return_inverse=True)
+        queries, documents = np.divmod(once, texts.documents)
+        shown = [texts.query(q) for q in queries.tolist()], [texts.document(d) for d in documents.tolist()]
+        scores = self._score(*shown)[row.reshape(sides.shape)]
+        for part in _parts(np.arange(len(which))):
+            yield which[part], self._logs(scores[part])
 
     def _logs(self, scores: Reals) -> Logs:
         """Return log probabilities for scores float64[N, 2], or [N, 1] for single documents against a score of 0."""
@@ -245,9 +241,6 @@ class Pairwise:
         self.columns = _label_columns(config, self.model.labels) if self.form is None else {}
         texts = (TEXT, TEXT_PAIR) if form is None else (form.text, form.text_pair)
         self.truncator = Truncator(self.model, *texts)
-
-    def begin(self) -> None:
-        """Do nothing: no state is kept between questions."""
 
     def answers(self, texts: Texts, which: Rows) -> Answered:
         """Yield answers, longest inputs first, so that inputs of a batch have similar lengths."""
