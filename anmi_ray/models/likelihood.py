@@ -109,7 +109,7 @@ class QueryLikelihood:
             ends = np.cumsum([len(ids_of[queries[pair]]) for pair in pairs])
             number = ends // max(len(document), _SHARED)
             for members in np.split(np.array(pairs), np.flatnonzero(np.diff(number)) + 1):
-                sequences.append(_joined(document, [ids_of[queries[pair]] for pair in members], members))
+                sequences.append(_joined(document, [ids_of[queries[pair]] for pair in members.tolist()], members))
         return sequences
 
     def _log_probabilities(self, batch: Sequence[_Sequence]) -> NDArray[np.float64]:
