@@ -103,13 +103,13 @@ class QueryLikelihood:
             pairs_of.setdefault(document, []).append(pair)
         once = dict.fromkeys(queries)
         ids_of = dict(zip(once, self._ids(f" {query}" for query in once), strict=True))
+        ids_N = [ids_of[query] for query in queries]
         sequences = []
         for ids, pairs in zip(self._ids(pairs_of), pairs_of.values(), strict=True):
             document = [*self.head, *ids, *self.tail]
-            ends = np.cumsum([len(ids_of[queries[pair]]) for pair in pairs])
-            number = ends // max(len(document), _SHARED)
+            number = np.cumsum([len(ids_N[pair]) for pair in pairs]) // max(len(document), _SHARED)
             for members in np.split(np.array(pairs), np.flatnonzero(np.diff(number)) + 1):
-                sequences.append(_joined(document, [ids_of[queries[pair]] for pair in members.tolist()], members))
+                sequences.append(_joined(document, [ids_N[int(pair)] for pair in members], members))
         return sequences
 
     def _log_probabilities(self, batch: Sequence[_Sequence]) -> NDArray[np.float64]:
