@@ -282,7 +282,7 @@ VIOLATIONS: list[tuple[str, str, Change]] = [
     *not_finite("Rating", "latent"),
     ("Rating", "have mean", put(latent=-1.5 + 1e-5)),
     ("Rating", "have mean", put(component=1)),
-    *not_finite("Fit", "gradient_norm", "lambda2", "deviance", "spread_elo"),
+    *not_finite("Fit", "gradient_norm", "deviance", "spread_elo"),
     ("Fit", "estimate must be one of mean, mode", put(estimate="median")),
     ("Fit", "1 rows: cycle_rate outside [0.0, 1.0]", put(triads=1, cycle_rate=1.5)),
     ("Fit", "1 rows: a cycle rate without triads", put(triads=0, cycle_rate=0.5)),
