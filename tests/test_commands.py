@@ -56,6 +56,7 @@ NEEDS = {
     "show own-documents": "a key",
     "jobs/configs/vllm-judge.yaml": "a GPU",
     "jobs/configs/encoder-judge.yaml": "a download",
+    "jobs/configs/likelihood-judge.yaml": "a download",
 }
 SAYS_ONLY = {"plan", "--dry-run"}  # with which no judge is asked
 STAND_IN = "kind: similarity"  # a judge in the place of the file's

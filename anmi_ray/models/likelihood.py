@@ -93,7 +93,7 @@ class QueryLikelihood:
         return _SCALE * total / tokens
 
     def _ids(self, texts: Iterable[str]) -> list[list[int]]:
-        coded: Any = self.tokenizer(list(texts), add_special_tokens=False, verbose=False)
+        coded: Any = self.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)
         return [ids[: self.max_tokens] for ids in coded["input_ids"]]
 
     def _sequences(self, queries: Sequence[str], documents: Sequence[str]) -> list[_Sequence]:

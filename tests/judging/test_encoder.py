@@ -211,8 +211,7 @@ def test_a_likelihood_is_the_language_models_own_of_each_query_alone(folders: di
 
 @pytest.mark.parametrize("kind", ["pointwise", "likelihood", "pairwise"])
 def test_answers_do_not_depend_on_slices_or_batches(folders: dict[str, Path], kind: str) -> None:
-    names = {"pointwise": "reranker", "pairwise": "pair", "likelihood": "likelihood"}
-    of, folder = questions(documents=10), folders[names[kind]]
+    of, folder = questions(documents=10), folders[{"pointwise": "reranker", "pairwise": "pair"}.get(kind, kind)]
     _, whole = asked(settings(kind, folder), of)
     handed, parts = asked(settings(kind, folder), of, 7, 1, 60, 0, 11)
     assert len(handed) > 4
