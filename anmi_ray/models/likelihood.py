@@ -29,7 +29,7 @@ _MAX_TOKENS = 256
 _SCALE = 3.0
 _SHARED = 128  # minimum number of query tokens in a sequence of several queries
 _LOGITS = 1 << 26  # logits computed at once
-_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.2, "float16": 0.02}  # nats per token
+_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.2, "float16": 0.02}  # of a score
 _CHECK = ("A lake is a body of water.", "what is a lake", "rivers of the world")
 
 
@@ -50,7 +50,6 @@ class QueryLikelihood:
 
     def __init__(self, source: ModelSource, max_tokens: int | None, dtype: Dtype, use: Resources) -> None:
         self.name = source.name
-        self.max_tokens = sys.maxsize
         self.use = use
         with loadable(source, "causal language model"):
             tokenizer = transformers.AutoTokenizer.from_pretrained(source.path_or_id, **source.options)
@@ -66,7 +65,7 @@ class QueryLikelihood:
         self.model = model.to(use.device).eval().requires_grad_(False)
         first = tokenizer("a")["input_ids"][:1]
         bos = first if first == [tokenizer.bos_token_id] else []
-        head, self.tail = self._ids(FRAME)
+        head, self.tail = tokenizer(list(FRAME), add_special_tokens=False)["input_ids"]
         self.head = [*bos, *head]
         room = ((positions(model) or sys.maxsize) - len(self.head) - len(self.tail)) // 2
         if max_tokens and max_tokens > room:

@@ -20,6 +20,7 @@ from anmi_ray.rating.likelihood import compiled
 from anmi_ray.rating.solver import over_queries
 
 _TIE = 1e-12  # a margin within this share of the strength is rounding: .7 one way and .7 the other are a tie
+_WORK = 5e8  # most documents x (documents + arcs) of an exact diameter, about a second
 _DENSE = 2000  # maximum number of documents whose Laplacian is made
 
 
@@ -28,7 +29,7 @@ class GraphFacts(NamedTuple):
 
     min_degree, max_degree int32: fewest and most distinct opponents of a document.
     diameter int32: steps between the two documents of the largest component that lie furthest apart (of several
-        components of that size, the widest).
+        components of that size, the widest); a lower bound where n (n + a) is above 5e8.
     never_won, never_lost int32: documents without a win (w > 1/2) or without a loss; ties are neither.
     triads int64: three documents with three decided pairs. Several games of a pair decide together, by the sign of
         Σ m (2w - 1).
@@ -302,10 +303,8 @@ def _diameter(start, other, size):
     n = len(size)
     distance = np.empty(n, np.int32)
     queue = np.empty(n, np.int32)
-    largest = size.max()
     widest = 0
-    for i in range(n):
-        if size[i] == largest:
-            distance[:] = -1
-            widest = max(widest, distance[queue[_sweep(i, start, other, distance, queue) - 1]])
+    for i in np.flatnonzero(size == size.max())[: int(_WORK / (n + len(other))) + 1]:
+        distance[:] = -1
+        widest = max(widest, distance[queue[_sweep(i, start, other, distance, queue) - 1]])
     return widest

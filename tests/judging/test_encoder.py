@@ -198,8 +198,7 @@ def test_a_likelihood_is_the_language_models_own_of_each_query_alone(folders: di
     def mean_log(query: str, document: str) -> float:
         before, text, cue, asked = tokenizer(["Document: ", document, "\nQuery:", f" {query}"])["input_ids"]
         ids = torch.tensor([[*before, *text[:32], *cue, *asked[:32]]])
-        labels = ids.clone()
-        labels[0, : -len(asked[:32])] = -100
+        labels = torch.where(torch.arange(ids.shape[1]) < ids.shape[1] - len(asked[:32]), -100, ids)
         with torch.inference_mode():
             return -float(model(ids, labels=labels).loss)
 

@@ -1,9 +1,8 @@
 """Judges that are models without a prompt: they score documents, or read a pair.
 
 A reranker, or a language model read by the likelihood of the query, scores every (query, document) once and answers all
-questions about it from that score, without a position bias. A pairwise model
-reads the query and both documents at once, truncated to one length, the longest first, so both are shown equally. The
-folder of a distilled judge describes how it is asked and read.
+questions about it from that score. A pairwise model reads the query and both documents at once, truncated to one
+length, the longest first, so both are shown equally. A distilled judge's folder describes how it is asked and read.
 Letters: N questions, L labels.
 """
 
