@@ -20,6 +20,8 @@ from anmi_ray.tables.formats import content_hash, read_batches, read_rows
 from anmi_ray.tables.preferences import ANSWERS, GAMES, PreferenceRows, Reading, read_preferences
 from anmi_ray.tables.rows import Rows
 
+HEAD = b"query_id,doc_a,doc_b,preference\n"
+
 
 def write(path: Path, text: str) -> PreferenceRows:
     path.write_bytes(text.encode())
@@ -57,13 +59,21 @@ def test_broken_lines_of_jsonl_have_their_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ['q,"a,b,1\nq,a,c,1\n', 'q,a,"b,1\nq,a,c,1\n', 'q,a,b,"1\nq,a,c,1\n', 'q,a,b,"1\nq,a,c,1"\n'],
+    "rest",
+    [
+        'q,"a,b,1,\nq,a,c,1,\n',
+        'q,a,"b,1,\nq,a,c,1,\n',
+        'q,a,b,"1,\nq,a,c,1,\n',
+        'q,a,b,"1\nq,a,c,1",\n',
+        'q,b,c,,"timeout\nq,a,c,1,\nq,a,d,1,\n',
+        'q,b,c,,"time\nq,a,c,1,\nq,a,d,,out"\n',
+        'q,b,c,,"x\nq,a,c,1,y"z\n',
+    ],
 )
-def test_a_quote_left_open_swallows_nothing_silently(tmp_path: Path, text: str) -> None:
-    good = "q,a,b,1\n" * 50
+def test_a_quote_left_open_swallows_nothing_silently(tmp_path: Path, rest: str) -> None:
+    good = "q,a,b,1,\n" * 50
     with pytest.raises(DataError, match=r"p\.csv:52.*quote"):
-        write(tmp_path / "p.csv", f"query_id,doc_a,doc_b,preference\n{good}{text}")
+        write(tmp_path / "p.csv", f"query_id,doc_a,doc_b,preference,error\n{good}{rest}")
 
 
 @pytest.mark.parametrize("name", ["p.json", "p.jsonl", "p.json.gz"])
@@ -82,14 +92,6 @@ def test_a_json_array_is_read_as_lines_are(tmp_path: Path, name: str, indent: in
     assert read.rejects["place"].to_pylist() == [f"{path}:501"]
     with pytest.raises(ConfigError):
         formats.format_of(path if name != "p.jsonl" else tmp_path / "x.json")  # as output
-
-
-@pytest.mark.parametrize("mark", [",", ";", "\t", "^"])
-def test_a_first_line_of_sep_declares_the_separator(tmp_path: Path, mark: str) -> None:
-    lines = [f"sep={mark}", "query_id,doc_a,doc_b,preference", "q,a,b,1", "q,a,b", "q,a,c,.5"]
-    read = write(tmp_path / "p.csv", "\r\n".join(line.replace(",", mark) if line[0] == "q" else line for line in lines))
-    assert read.preference.tolist() == [1.0, 0.5]
-    assert read.rejects["place"].to_pylist() == [f"{tmp_path / 'p.csv'}:4"]
 
 
 @pytest.mark.parametrize("encoding", ["gb18030", "shift_jis", "latin-1"])
@@ -119,14 +121,6 @@ def test_errors_may_run_over_lines(tmp_path: Path, reading: Reading, end: str) -
     assert len(second) == 200
     assert others == [None, "timeout"]
     assert np.isnan(read.preference).tolist() == [True, True, False, True]
-
-
-@pytest.mark.parametrize(
-    "rest", ['"timeout\nq,a,c,1,\nq,a,d,1,\n', '"time\nq,a,c,1,\nq,a,d,,out"\n', '"x\nq,a,c,1,y"z\n']
-)
-def test_a_quote_left_open_in_an_error_swallows_nothing_silently(tmp_path: Path, rest: str) -> None:
-    with pytest.raises(DataError, match=r"p\.csv:3.*quote"):
-        write(tmp_path / "p.csv", f"query_id,doc_a,doc_b,preference,error\nq,a,b,1,\nq,b,c,,{rest}")
 
 
 ORDERS = {
@@ -183,14 +177,17 @@ def test_booleans_in_columns_of_numbers_are_named(tmp_path: Path, column: str, n
     assert place.endswith(f": {value.strip(chr(34))}")
 
 
-@pytest.mark.parametrize("mark", [",", "\t", ";", "|"])
+@pytest.mark.parametrize(("mark", "declared"), [*((mark, no) for mark in ",\t;|" for no in (0, 1)), ("^", 1)])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_what_separates_cells_and_lines_is_told_from_the_header(tmp_path: Path, mark: str, end: str) -> None:
-    lines = ["query_id,doc_a,doc_b,preference", "q,a,b,1", "q,a,c,.5"]
+def test_what_separates_cells_is_seen_in_the_header_or_declared_above_it(
+    tmp_path: Path, mark: str, declared: int, end: str
+) -> None:
+    lines = ["query_id,doc_a,doc_b,preference", "q,a,b,1", "q,a,b", "q,a,c,.5"]
+    text = f"sep={mark}{end}" * declared + "".join(line.replace(",", mark) + end for line in lines)
     for name in ("p.csv", "p.tsv"):
-        read = write(tmp_path / name, "".join(line.replace(",", mark) + end for line in lines))
+        read = write(tmp_path / name, text)
         assert read.preference.tolist() == [1.0, 0.5]
-        assert not read.rejects.num_rows
+        assert read.rejects["place"].to_pylist() == [f"{tmp_path / name}:{3 + declared}"]
 
 
 def test_a_decimal_comma_is_named(tmp_path: Path) -> None:
@@ -201,13 +198,17 @@ def test_a_decimal_comma_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("p.csv", "query_id,doc_a,doc_b,preference\n".encode("utf-16"), "is UTF-16"),
+        ("p.csv", HEAD.decode().encode("utf-16"), "is UTF-16"),
         ("p.jsonl", '{"query_id": 1}\n'.encode("utf-16-le"), "is UTF-16"),
         ("p.csv", b"x" * streams.MAX_LINE + b"\n", "header is invalid: larger"),
-        ("p.csv", b'query_id,doc_a,doc_b,preference\nq,"a\nq,c",b,1\n', "a quote that opens in this line"),
         ("p.csv", b"query_id,doc_a,doc_b,preference\rq,a,b,1\r", "its header is invalid"),
         ("p.jsonl", b"query_id,doc_a\n", "no line can be read; of the first: Expecting value"),
         ("p.csv", b",".join(b"column%d" % i for i in range(9999)) + b"\n", "has no column query_id"),
+        ("p.csv", HEAD + b"q,\xe9,b,1\n", r"p\.csv:2: is not UTF-8"),
+        ("p.csv.gz", HEAD, "cannot be unpacked"),
+        ("p.parquet", HEAD, "not a Parquet file"),
+        ("p.csv", b"", "is empty"),
+        ("p.csv", b"query_id,doc_a,doc_a,doc_b,preference\nq,a,b,c,1\n", "several columns doc_a"),
     ],
 )
 def test_files_of_another_kind_give_short_errors(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -258,21 +259,6 @@ def test_parquet_that_unpacks_to_more_than_any_table_is_refused_unread(tmp_path:
     with pytest.raises(DataError, match="column doc_a unpacks to 315 MB in one row group, over 100 times"):
         read_preferences(file, GAMES)
     assert pa.total_allocated_bytes() - before < 1e6
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    head = "query_id,doc_a,doc_b,preference\n"
-    (tmp_path / "l.csv").write_bytes(head.encode() + b"q,\xe9,b,1\n")
-    with pytest.raises(DataError, match=r"l\.csv:2: is not UTF-8"):
-        read_rows(tmp_path / "l.csv", GAMES.texts)
-    with pytest.raises(DataError, match="cannot be unpacked"):
-        write(tmp_path / "p.csv.gz", head)
-    with pytest.raises(DataError, match="not a Parquet file"):
-        write(tmp_path / "p.parquet", head)
-    with pytest.raises(DataError, match="is empty"):
-        write(tmp_path / "e.csv", "")
-    with pytest.raises(DataError, match="several columns doc_a"):
-        write(tmp_path / "d.csv", "query_id,doc_a,doc_a,doc_b,preference\nq,a,b,c,1\n")
 
 
 def test_a_column_of_parquet_that_stands_twice_is_named(tmp_path: Path) -> None:
