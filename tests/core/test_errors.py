@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-import ast
 import errno
-import importlib
 import pickle
+import re
 from pathlib import Path
 
 import pytest
 
 import anmi_ray
+from anmi_ray.core import errors
 from anmi_ray.core.errors import AnmiError, BudgetError, LostError, StoreError, from_os_error
 
-
-def error_classes() -> list[type[AnmiError]]:
-    """Every subclass of AnmiError in the package, found by its name in the source."""
-    package = Path(anmi_ray.__file__).parent
-    for path in package.rglob("*.py"):
-        bases = {
-            ast.unparse(base).split(".")[-1]
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.ClassDef)
-            for base in node.bases
-        }
-        if any(base.endswith("Error") or base.endswith("Exception") for base in bases):
-            importlib.import_module(".".join(path.relative_to(package.parent).with_suffix("").parts))
-    found, waiting = [], [AnmiError]
-    while waiting:
-        found.append(waiting.pop())
-        waiting.extend(found[-1].__subclasses__())
-    return found
+CLASSES = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, AnmiError)]
 
 
-CLASSES = error_classes()
-
-
-def test_the_taxonomy_is_found() -> None:
-    names = {cls.__name__ for cls in CLASSES}
-    assert {"AnmiError", "ConfigError", "DataError", "StoreError", "FitError", "TrainingError"} <= names
+def test_every_error_is_defined_in_one_module() -> None:
+    sources = (path.read_text(encoding="utf-8") for path in Path(anmi_ray.__file__).parent.rglob("*.py"))
+    assert sum(len(re.findall(r"^class \w+\(\w*Error\)", text, re.MULTILINE)) for text in sources) == len(CLASSES) - 1
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
@@ -59,12 +39,6 @@ def test_message_format() -> None:
     assert str(AnmiError("bad", "a.yaml")) == "a.yaml: bad"
     assert str(AnmiError("bad", remedy="use 1")) == "bad\n  remedy: use 1"
     assert str(AnmiError("bad", "a.yaml", "use 1")) == "a.yaml: bad\n  remedy: use 1"
-
-
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_every_error_is_caught_as_one(cls: type[AnmiError]) -> None:
-    with pytest.raises(AnmiError):
-        raise cls("bad")
 
 
 @pytest.mark.parametrize(
