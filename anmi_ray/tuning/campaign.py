@@ -16,7 +16,6 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import put, validate
 from anmi_ray.config.tune import CampaignConfig
 from anmi_ray.core.errors import ConfigError, StoreError, from_os_error
-from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.pipeline.resolve import Resolved, resolve
 from anmi_ray.pipeline.stages import FIRST, MINE, TRAIN
 from anmi_ray.reports.campaign import Trial
@@ -89,10 +88,6 @@ class Campaign:
         rows = self.trained(train).read_json("log.json") or []
         steps = max((row["step"] for row in rows), default=1)
         return [(row["step"] / steps, row["dev"]) for row in rows if row["dev"] is not None]
-
-    def repeat_seeds(self) -> list[int]:
-        """Fresh training seeds of the repeats, the same for the best and the default."""
-        return [derived_seed("repeat", self.config.seed, k) % 2**31 for k in range(self.config.repeats)]
 
 
 def open_campaign(config: CampaignConfig, place: str = "the campaign") -> Campaign:

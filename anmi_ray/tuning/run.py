@@ -17,6 +17,7 @@ import yaml
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, caught, refuse
+from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.core.logs import Span
 from anmi_ray.evaluation.replicates import contrast, family
 from anmi_ray.pipeline import requirements
@@ -96,9 +97,10 @@ def _no_model(campaign: Campaign, trials: Sequence[Trial]) -> ConfigError:
 
 def repeat(campaign: Campaign, best: Trial, reporter: Reporter) -> RepeatData | None:
     """Train, rerank and measure on test, reusing earlier trainings; None without repeats. Needs a started Ray."""
-    seeds = campaign.repeat_seeds()
-    if not seeds:
+    config = campaign.config
+    if not config.repeats:
         return None
+    seeds = [derived_seed("repeat", config.seed, k) % 2**31 for k in range(config.repeats)]
     wanted: dict[tuple[str, int], Experiment] = {}
     for k, seed in enumerate(seeds):
         for name, settings in ((BEST, campaign.settings(best.params)), (DEFAULT, {})):
@@ -112,7 +114,7 @@ def repeat(campaign: Campaign, best: Trial, reporter: Reporter) -> RepeatData | 
     values[START] = [per_query(wanted[DEFAULT, 0], records[DEFAULT, 0], MEASURE, START)]
     queries = sorted(values[START][0])
     means = {name: np.array([[row[query] for query in queries] for row in rows]) for name, rows in values.items()}
-    contrasts = family([contrast(a, b, [means[a] - means[b]], seed=campaign.config.seed) for a, b in PAIRS])
+    contrasts = family([contrast(a, b, [means[a] - means[b]], seed=config.seed) for a, b in PAIRS])
     rows = tuple(RepeatRow(name, tuple(row.mean(1).tolist())) for name, row in means.items())
     return RepeatData(tuple(seeds), len(queries), rows, contrasts)
 

@@ -234,5 +234,5 @@ def _suggest(trial: optuna.Trial, name: str, domain: Domain) -> Any:
     if isinstance(domain, Choice):
         return trial.suggest_categorical(name, list(domain.labels))
     if isinstance(domain, Integer):
-        return trial.suggest_int(name, domain.low, domain.high, log=domain.log)
+        return trial.suggest_int(name, domain.low, domain.high)
     return trial.suggest_float(name, domain.low, domain.high, log=isinstance(domain, LogUniform))

@@ -118,10 +118,7 @@ def test_what_comes_before_mine_is_made_once(done: Done) -> None:
     for one in done.trials:
         if one.status == "stopped":  # what only resuming needs is gone
             assert not (artifacts / "train" / one.train / "ray").exists()
-
-
-def test_a_campaigns_runs_have_names_of_their_own(done: Done) -> None:
-    """The experiment's own name stays free: a run of it keeps its model and its report."""
+    # the experiment's own name stays free: a run of it keeps its model and its report
     runs = {path.stem for path in (Path(done.campaign.base.execution.root) / "runs").glob("*.json")}
     assert done.campaign.run_name("shared") in runs
     assert all(name.startswith(f"{done.campaign.config.name}-{done.campaign.fingerprint[:8]}-") for name in runs)
@@ -207,5 +204,4 @@ def test_without_dev_queries_nothing_is_searched(small_collection: Path, tmp_pat
     campaign = open_campaign(load(write_campaign(tmp_path, small_collection), settings))
     with pytest.raises(DataError, match="no dev query is labelled"):
         campaigns.run(campaign, Reporter(), lambda _: None)
-    assert Trials(campaign).read() == []
     assert not (tmp_path / "root").exists()  # Ray was not started, and nothing made

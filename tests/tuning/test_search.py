@@ -82,23 +82,19 @@ def test_what_was_kept_is_read_again(campaign: Campaign, known: list[Trial]) -> 
     assert (known[0].curve, known[1].seconds, known[3].curve) == (((0.5, 0.3),), 2.5, ())
 
 
-def test_a_restart_changes_no_trial(campaign: Campaign, known: list[Trial], tmp_path: Path) -> None:
-    """A trial follows from the seed, its number, and what is kept of those before."""
-    again = elsewhere(campaign, tmp_path)
+def test_a_trial_follows_from_the_seed_its_number_and_the_trials_before(
+    campaign: Campaign, known: list[Trial], tmp_path: Path
+) -> None:
+    """Also after a restart; the first ones from the seed alone."""
+    again = elsewhere(campaign, tmp_path / "again")
     assert [one.params for one in filled(again, 7)] == [one.params for one in known[:7]]
     assert point(Trials(again)).params == known[7].params
-
-
-def test_the_first_trials_follow_from_the_seed_alone(campaign: Campaign, known: list[Trial], tmp_path: Path) -> None:
-    trials = Trials(elsewhere(campaign, tmp_path / "same"))
-    assert [point(trials).params for _ in range(4)] == [one.params for one in known[: campaign.config.random]]
+    unfinished = Trials(elsewhere(campaign, tmp_path / "unfinished"))
+    assert [point(unfinished).params for _ in range(4)] == [one.params for one in known[: campaign.config.random]]
+    worse = filled(elsewhere(campaign, tmp_path / "worse"), 12, worse=True)
+    assert [one.params for one in worse[:4]] == [one.params for one in known[:4]]
+    assert [one.params for one in worse[5:]] != [one.params for one in known[5:]]
     assert point(Trials(elsewhere(campaign, tmp_path / "other", seed=4))).params != known[0].params
-
-
-def test_what_is_learned_changes_later_trials(campaign: Campaign, known: list[Trial], tmp_path: Path) -> None:
-    other = filled(elsewhere(campaign, tmp_path), 12, worse=True)
-    assert [one.params for one in other[:4]] == [one.params for one in known[:4]]
-    assert [one.params for one in other[5:]] != [one.params for one in known[5:]]
 
 
 def test_no_training_is_tried_twice_and_all_share_what_is_before_mine(campaign: Campaign, known: list[Trial]) -> None:
@@ -257,6 +253,7 @@ def test_early_stopping_knows_the_trials_before_a_restart() -> None:
         assert decisions(asha, 4, 0.45, 0.59) == ["CONTINUE", "STOP"]
         assert decisions(asha, 5, 0.6, 0.7, 0.1) == ["CONTINUE"] * 3
     assert decisions(begun(), 6, 0.01)[-1] == "CONTINUE"  # there is none before it
+    assert isinstance(driver.scheduler(None), FIFOScheduler)
 
 
 def test_what_was_let_on_before_a_restart_is_not_decided_again() -> None:
@@ -268,10 +265,6 @@ def test_what_was_let_on_before_a_restart_is_not_decided_again() -> None:
         asha.on_trial_add(None, trial)  # as Tune does
         assert asha.on_trial_result(None, trial, {driver.TIME: 0.5, driver.METRIC: last}) == said
         assert decisions(asha, 2, 0.35) == ["STOP"]  # both count for others
-
-
-def test_without_early_stopping_all_go_on() -> None:
-    assert isinstance(driver.scheduler(None), FIFOScheduler)
 
 
 def test_only_one_process_carries_out_a_campaign(small_collection: Path, tmp_path: Path) -> None:
