@@ -99,8 +99,7 @@ class FitError(AnmiError):
 class NoMaximumError(FitError):
     """Plain maximum likelihood has no finite or no unique maximum for some query.
 
-    query, documents: the query, and documents to look at: hashed ids in hexadecimal, or the user's own ids if they are
-    known.
+    query, documents: the query, and documents to look at: hashed ids in hexadecimal, or the user's own ids if known.
     """
 
     def __init__(
@@ -128,9 +127,7 @@ class JudgeError(AnmiError):
 
 
 class BudgetError(JudgeError):
-    """A budget was spent before all questions were asked; answers are kept. Its exit code is its own: the user must
-    decide.
-    """
+    """A budget was spent before all questions were asked; answers are kept. A separate exit code: the user decides."""
 
     exit_code = 5
 

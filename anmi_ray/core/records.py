@@ -102,6 +102,12 @@ def _split_by_text(table: pa.Table) -> str | None:
     return f"{bad} query texts are in more than one split" if bad else None
 
 
+_ANSWERED = (
+    one_of("order", ("ab", "ba")),
+    between("p_a", 0.0, 1.0),
+    every(lambda t: pc.xor(pc.is_null(t["p_a"]), pc.is_null(t["error"])), "must have exactly one of p_a and error"),
+)
+
 # A document of the collection; external_id is the collection's own id.
 DOCUMENT = Record(
     "Document",
@@ -175,11 +181,7 @@ JUDGMENT = Record(
     1,
     ("comparison_id", "judge", "order"),
     schema_of("id comparison_id query_id", "text judge order", "real? p_a", "text? error"),
-    (
-        one_of("order", ("ab", "ba")),
-        between("p_a", 0.0, 1.0),
-        every(lambda t: pc.xor(pc.is_null(t["p_a"]), pc.is_null(t["error"])), "must have exactly one of p_a and error"),
-    ),
+    _ANSWERED,
 )
 # A preference of a user's file: `place` is file and line, `key` the query and documents as written there.
 IMPORTED = Record(
@@ -194,12 +196,7 @@ IMPORTED = Record(
         "text? error",
         "text place key",
     ),
-    (
-        _ordered_pair,
-        one_of("order", ("ab", "ba")),
-        between("p_a", 0.0, 1.0),
-        every(lambda t: pc.xor(pc.is_null(t["p_a"]), pc.is_null(t["error"])), "must have exactly one of p_a and error"),
-    ),
+    (_ordered_pair, *_ANSWERED),
 )
 # An answer of a judge, unprocessed; a question is identified by the hashes of its three texts, so runs share it.
 # Either the judge's words, or log probabilities of its answers (the first document, the second, a tie), or an error.
@@ -278,7 +275,7 @@ GAP = Record(
     (finite("gap_elo", "gap_se_elo"), one_of("anchor_kind", ("known", "top-rated"))),
 )
 # P(relevant) of a document of a query without a known positive; by_judges: without its rank; answer: the mean of the
-# judges who were asked about it directly, null where nobody answered; may_anchor: it may anchor an example.
+# judges who were asked about it directly, null if none answered; may_anchor: it may anchor an example.
 RELEVANCE = Record(
     "Relevance",
     3,

@@ -66,7 +66,8 @@ def scrub(text: str) -> str:
     >>> scrub("s3://key:word@bucket/run?secret_key=word&region=eu")
     's3://***@bucket/run?secret_key=***&region=eu'
     """
-    for form in sorted(_known.union(*map(forms, _of_environment())), key=len, reverse=True):
+    secrets = [os.environ.get(name, "") for name in list(os.environ) if _holds_secret(name)]  # one may go meanwhile
+    for form in sorted(_known.union(*map(forms, secrets)), key=len, reverse=True):
         text = text.replace(form, HIDDEN)
     text = _USER.sub(lambda found: f"{found[1] or found[2]}{HIDDEN}@", text)
     return _OPTION.sub(rf"\1={HIDDEN}", text)
@@ -162,10 +163,6 @@ def in_value(value: object, name: str = "") -> tuple[str, str] | None:
         inner = enumerate(cast(list[object], value))
     credentials = (in_value(member, f"{name}.{key}" if name else str(key)) for key, member in inner)
     return next((member for member in credentials if member is not None), None)
-
-
-def _of_environment() -> list[str]:
-    return [os.environ.get(name, "") for name in list(os.environ) if _holds_secret(name)]  # it may go meanwhile
 
 
 @cache  # every line of a log asks
