@@ -18,7 +18,7 @@ Word = TypeVar("Word", bound=str)
 def _gpus(value: float) -> float:
     """Refuse shares of a GPU that Ray cannot give."""
     if 0 < value < _LEAST_SHARE:
-        raise ValueError(f"there is no share below {_LEAST_SHARE:g}")
+        raise ValueError(f"expected 0 or a share of at least {_LEAST_SHARE:g}")
     return value
 
 
@@ -110,12 +110,7 @@ class Kind(Settings, Generic[Word]):
 
 
 class OneJudge(Kind[Word], Generic[Word]):
-    """Base of the settings of a judge.
-
-    reads_texts: the judge reads texts; its answers are bought and kept.
-    """
-
-    reads_texts: ClassVar[bool] = False
+    """Base of the settings of a judge."""
 
     name: str = Field(
         default_factory=lambda judge: judge["kind"],
@@ -132,7 +127,7 @@ class OneJudge(Kind[Word], Generic[Word]):
     @property
     def direct(self) -> Self | None:
         """Settings for asking whether one document answers a query; None if the judge only compares."""
-        return None
+        return self
 
 
 class LoadedModel(Settings):
@@ -151,8 +146,6 @@ class StartModel(LoadedModel):
 
 class ModelJudge(LoadedModel, OneJudge[Word], Generic[Word]):
     """Base of a judge that loads a model."""
-
-    reads_texts = True
 
     model: FolderOrName = Field(min_length=1)
     """A folder that every node sees, or a hub id (org/model, org/model@revision); safetensors only."""

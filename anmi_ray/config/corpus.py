@@ -242,9 +242,8 @@ class CorpusConfig(Settings):
 class IngestConfig(CorpusConfig):
     """The corpus as ingest reads it.
 
-    If the panel is simulated, grades that `labels` leaves out are kept apart for it: such judges stand for people who
-    know
-    the truth. An unset size of held-out queries is 0 here.
+    If the panel is simulated, grades that `labels` leaves out are kept apart for it, since such judges know the truth.
+    An unset size of held-out queries is 0 here.
     """
 
     tells_panel: bool = False

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.judge import JudgeConfig
-from anmi_ray.config.learning import LearnConfig
+from anmi_ray.config.learning import LearnConfig, Shares
 
 Target = Literal["binary", "ternary", "two-head"]
 # names of the logits by target, in order, as a model's config.json lists them
@@ -65,20 +65,8 @@ class DistillConfig(LearnConfig):
     """Pairs of documents per optimiser step."""
     learning_rate: float = Field(default=2e-5, gt=0, le=1.0)
     """Peak learning rate of the transformer."""
-    dev_points: tuple[float, ...] = (0.0, 0.5, 1.0)
+    dev_points: Shares = Field(default=(0.0, 0.5, 1.0), min_length=1)
     """Shares of the run at which dev is evaluated, the start among them; the best point is exported."""
-
-    @property
-    def per_step(self) -> int:
-        """Pairs of an optimiser step."""
-        return self.pairs_per_step
-
-    @field_validator("dev_points")
-    @classmethod
-    def _has_one(cls, points: tuple[float, ...]) -> tuple[float, ...]:
-        if not points:
-            raise ValueError("needs at least one: calibration reads the model's scores of the dev pairs")
-        return points
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()

@@ -56,20 +56,16 @@ class EncoderJudgeConfig(Forward, ModelJudge[Literal["encoder"]]):
         form = "pointwise" if pairwise else "pairwise"
         for name in self._changed(("slope",) if pairwise else _LABELS):
             yield f"`{name}` belongs to form: {form}; remove it or set form: {form}"
-        if pairwise:
-            self._check_pairwise()
+        labels = [label for label in (self.first_label, self.second_label, self.tie_label) if label is not None]
+        if labels and (self.first_label is None or self.second_label is None):
+            yield NO_LABELS
+        if len(set(labels)) < len(labels):
+            yield f"first_label, second_label and tie_label must differ, not {', '.join(labels)}"
 
     @property
     def direct(self) -> EncoderJudgeConfig | None:
         """See OneJudge: the logit of a reranker, against 0."""
         return self if self.form == "pointwise" else None
-
-    def _check_pairwise(self) -> None:
-        labels = [label for label in (self.first_label, self.second_label, self.tie_label) if label is not None]
-        if labels and (self.first_label is None or self.second_label is None):
-            raise ValueError(NO_LABELS)
-        if len(set(labels)) < len(labels):
-            raise ValueError(f"first_label, second_label and tie_label must differ, not {', '.join(labels)}")
 
 
 def check_texts(text: str, text_pair: str | None) -> None:

@@ -57,9 +57,8 @@ class SamplingConfig(ServedModel):
 class ServerConfig(ServedModel):
     """A server and how to reach it.
 
-    Only the address and the fields of ServedModel can change an answer: another server's model of the same name may be
-    another
-    model.
+    Only the address and the fields of ServedModel can change an answer: a model of the same name on another server may
+    differ.
     """
 
     how_only = frozenset({

@@ -209,4 +209,4 @@ def measure_of(name: str) -> Measure:
         problem = "nothing installed computes it"
     except (NameError, ValueError, AssertionError) as error:  # it asserts that parameters are right, and there
         problem = re.sub(r"<object object at \w+>", "nothing", str(error))
-    raise ValueError(f"{name!r} is no measure of ir_measures ({problem}); for example nDCG@10, MRR@10, Recall@100, AP")
+    raise ValueError(f"{name!r} is not a measure of ir_measures ({problem}); use for example nDCG@10, MRR@10 or AP")

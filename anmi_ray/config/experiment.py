@@ -26,9 +26,8 @@ from anmi_ray.config.train import TrainConfig, offload_needs
 class Experiment(Settings):
     """All settings of a run.
 
-    `name`, `queries`, `execution` and `plan` change no result. The other groups belong to stages. The artifacts of runs
-    that
-    `refines` and `trained_by` name are inputs of stages.
+    `name`, `queries`, `execution` and `plan` change no result. The other groups belong to stages. The artifacts of the
+    runs in `refines` and `trained_by` are inputs of stages.
     """
 
     name: str = Field(default="experiment", pattern=RUN_NAME)
@@ -96,7 +95,7 @@ class Experiment(Settings):
             )
         if evaluate.judge is not None and evaluate.judge.judges == judge.judges:
             yield (
-                "evaluate.judge: its judges are those of judge, so it is no panel of its own: name others, or remove "
+                "evaluate.judge: expected another panel than judge, got the same judges: name others, or remove "
                 "evaluate.judge"
             )
         if evaluate.judged == "unlabelled" and self.corpus.unlabelled_dev == self.corpus.unlabelled_test == 0:

@@ -1,7 +1,7 @@
 """Settings of the judge stage: who judges, and what a simulated panel knows and gets wrong.
 
-A preset expands to an explicit truth, shared noise and list of judges; whatever is given beside it overrides it field
-by field (`judges` as a whole). All latent quantities are in probits.
+A preset expands to an explicit truth, shared noise and list of judges; settings given next to it override it field by
+field (`judges` as a whole). All latent quantities are in probits.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from statistics import NormalDist
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from anmi_ray.config.base import ExecutionSettings, OneJudge, Settings
 from anmi_ray.config.encoder_judge import EncoderJudgeConfig, Forward
@@ -69,11 +69,6 @@ class SimulatedJudgeConfig(OneJudge[Literal["simulated"]]):
     readout: Readout = "sign"
     """sign: 0, 1/2 or 1; soft: Φ of the perceived difference."""
 
-    @property
-    def direct(self) -> SimulatedJudgeConfig:
-        """See OneJudge."""
-        return self
-
 
 class SimilarityJudgeConfig(OneJudge[Literal["similarity"]]):
     """A judge without labels: the bi-encoder's similarity decides, the same in both orders, without noise.
@@ -81,27 +76,13 @@ class SimilarityJudgeConfig(OneJudge[Literal["similarity"]]):
     p_a = Φ(10 (similarity_a − similarity_b)). Asked about one document, it takes a similarity of .5 for the other's.
     """
 
-    @property
-    def direct(self) -> SimilarityJudgeConfig:
-        """See OneJudge."""
-        return self
-
 
 class NullJudgeConfig(OneJudge[Literal["null"]]):
     """A judge that answers at random, by hash, without reading: for measuring what everything but judging costs."""
 
-    reads_texts = True
-
-    @property
-    def direct(self) -> NullJudgeConfig:
-        """See OneJudge."""
-        return self
-
 
 class ApiJudgeConfig(OneJudge[Literal["api"]]):
     """A language model behind an OpenAI-compatible endpoint (OpenAI, Gemini, Anthropic, a vLLM server)."""
-
-    reads_texts = True
 
     endpoint: EndpointConfig
     """The model, and how its server is reached."""
@@ -137,9 +118,17 @@ class ImportedJudgeConfig(OneJudge[Literal["imported"]]):
     judge: str | None = None
     """Whose rows these are, by the file's column judge; null: all, of a single judge."""
 
+    @property
+    def direct(self) -> None:
+        """See OneJudge."""
+
 
 class DistilledJudgeConfig(Forward, OneJudge[Literal["distilled"]]):
     """The model that distillation makes (distill), asked as a judge: an encoder judge whose model the run makes."""
+
+    @property
+    def direct(self) -> None:
+        """See OneJudge."""
 
 
 # judges that read texts; their answers are bought and kept
@@ -234,13 +223,11 @@ def _preset(settings: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 class BudgetConfig(Settings):
-    """Limits of what judges that read texts may cost, over all resumptions and rounds of a run; queries are judged
-    whole.
+    """Limits on the cost of judges that read texts, over all resumptions and rounds of a run; queries are judged whole.
 
     Later rounds, such as the validation of borderline documents (mine.allow), spend what earlier ones left; if nothing
-    is left,
-    those documents are decided by the other rules. Earlier costs of the same comparisons and panel count under a new
-    budget.
+    is left, the other rules decide about those documents. Earlier costs of the same comparisons and panel count under a
+    new budget.
     """
 
     dollars: float | None = Field(default=None, gt=0)
@@ -249,15 +236,6 @@ class BudgetConfig(Settings):
     """Calls to judges, retries included; null: no limit."""
     hours: float | None = Field(default=None, gt=0)
     """Hours of asking; null: no limit."""
-
-    @field_validator("dollars", "calls", "hours", mode="before")
-    @classmethod
-    def _not_nothing(cls, value: object) -> object:
-        if value == 0:
-            raise ValueError(
-                "a budget of 0 buys nothing: leave it out for none, or see what a run costs with anmi plan"
-            )
-        return value
 
 
 class PilotConfig(ExecutionSettings):
@@ -357,7 +335,7 @@ class JudgeConfig(Settings):
     @property
     def reading(self) -> tuple[TextJudgeConfig, ...]:
         """The judges of the panel that read texts."""
-        return cast(tuple[TextJudgeConfig, ...], tuple(judge for judge in self.judges if judge.reads_texts))
+        return tuple(judge for judge in self.judges if isinstance(judge, TextJudgeConfig))
 
     @property
     def direct(self) -> JudgeConfig:

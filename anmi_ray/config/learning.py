@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from anmi_ray.config.base import Settings, StartModel
 from anmi_ray.core.errors import ConfigError
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Offload = Literal["none", "optimizer", "parameters"]
+
+
+def _rising(shares: tuple[float, ...]) -> tuple[float, ...]:
+    if sorted(set(shares)) != list(shares):
+        raise ValueError("must be rising shares, such as [0.5, 1.0]")
+    return shares
+
+
+Shares = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], AfterValidator(_rising)]
+"""Shares of something, each larger than the one before."""
 
 
 class LoraConfig(Settings):
@@ -64,7 +74,7 @@ class LearnConfig(StartModel):
 
     precision: Precision = "auto"
     """Arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively."""
-    dev_points: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
+    dev_points: Shares = (0.25, 0.5, 0.75, 1.0)
     """Shares of the run at which dev is evaluated; the best point is exported."""
     engine: Literal["auto", "deepspeed", "ddp"] = "auto"
     """What computes a step; auto: DeepSpeed where it offloads, or is installed and has several workers to partition
@@ -74,17 +84,10 @@ class LearnConfig(StartModel):
     seed: int = Field(default=0, ge=0)
     """Seed of the head's initial weights, the order of lists and dropout."""
 
-    @field_validator("dev_points")
-    @classmethod
-    def _ordered(cls, points: tuple[float, ...]) -> tuple[float, ...]:
-        if any(not 0.0 <= point <= 1.0 for point in points) or sorted(set(points)) != list(points):
-            raise ValueError("must be rising shares between 0 and 1, such as [0.5, 1.0]")
-        return points
-
     @property
     def per_step(self) -> int:
         """Items of the data (lists, or pairs of documents) of an optimiser step."""
-        raise NotImplementedError
+        return getattr(self, f"{self.items}_per_step")
 
     def check_workers(self, workers: int) -> None:
         """Raise ConfigError if this number of workers cannot share a step evenly."""

@@ -184,7 +184,7 @@ def _position(members: list[Any], word: str, key: str) -> int:
     if word.isdecimal() and int(word) < len(members):
         return int(word)
     raise ConfigError(
-        f"{redaction.quoted(key)}: the file lists {len(members)} there, and {word} is none of their numbers from 0",
+        f"{redaction.quoted(key)}: expected a number below {len(members)}, a place in the file's list, got {word}",
         "command line",
         "see `anmi config`",
     )

@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 from anmi_ray.config.base import Settings
 from anmi_ray.config.rules import (
     NAMED,
-    PHASES,
     AllowRule,
     GateRule,
     PosteriorRule,
@@ -20,7 +19,7 @@ from anmi_ray.config.rules import (
     Top,
     Validate,
     WeighRule,
-    unknown_composition,
+    nearest,
 )
 
 Category = Literal["danger", "soft", "goldilocks", "medium", "easy"]
@@ -80,16 +79,11 @@ class MineConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _composed(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        _check_phases(data)
-        name = data.get("rule")
-        if name is None:
-            return data
+        name = data.get("rule") if isinstance(data, dict) else None
         if not isinstance(name, str):
-            raise ValueError(f"rule: expected the name of a composition, got a {type(name).__name__}")
+            return data
         if name not in NAMED:
-            raise ValueError(f"rule: no composition is called {name!r}; {unknown_composition(name)}")
+            raise ValueError(f"rule: no composition is called {name!r}; {nearest(name, NAMED)}")
         return {**NAMED[name], **data}
 
     def _problems(self) -> Iterator[str]:
@@ -141,17 +135,3 @@ class MineConfig(Settings):
     def edges(self) -> tuple[float, ...]:
         """Inner edges of the bands, ascending, points."""
         return tuple(band.below for band in self.bands if band.below is not None)
-
-
-def _check_phases(data: dict[str, Any]) -> None:
-    """Raise ValueError for a rule in the wrong phase, naming the right one."""
-    for phase in ("allow", "weigh", "sample"):
-        rules = data.get(phase, [])
-        for one in rules if isinstance(rules, list | tuple) else [rules]:
-            name = one.get("rule") if isinstance(one, dict) else one
-            allowed = sorted(rule for rule, where in PHASES.items() if where == phase)
-            if isinstance(name, str) and PHASES.get(name) != phase:
-                hint = f"it belongs in {PHASES[name]}" if name in PHASES else "no rule is called so"
-                raise ValueError(f"{phase}: {name}: {hint}; {phase} takes {', '.join(allowed)}")
-            if isinstance(one, dict) and not isinstance(name, str):
-                raise ValueError(f"{phase}: which rule? Write its name, or {{rule: NAME, …}} with its settings")

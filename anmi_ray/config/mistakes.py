@@ -27,7 +27,7 @@ _SHAPES = {
 # where the sentences of validators say what to do
 _REMEDY = re.compile(
     r"(.+)[:;] "
-    r"((?:add|choose|divide|fix|give|keep|leave|lower|mend|name|put|raise|remove|say|set(?! by)|use|write)\b.+)",
+    r"((?:add|choose|divide|fix|give|keep|leave|lower|name|put|raise|remove|say|set(?! by)|use|write)\b.+)",
     re.DOTALL,
 )
 # Settings of the last release that are gone, without places in lists, and what to use instead.
@@ -153,7 +153,7 @@ def _explained(detail: Mapping[str, Any], name: str, models: Sequence[type[BaseM
         case "union_tag_invalid":
             value = value[_key(detail)] if isinstance(value, Mapping) else detail["ctx"]["tag"]
             near = difflib.get_close_matches(str(value), forms, n=1, cutoff=0.6)
-            if not isinstance(value, str):  # unquoted, YAML's null is no text
+            if not isinstance(value, str):  # an unquoted null of YAML is not text
                 forms = [json.dumps(form) if form == "null" else form for form in forms]
             remedy = f"did you mean {near[0]}?" if near else f"give one of {members(forms)}"
             return f"{name}.{_key(detail)}: expected a known name (given: {_given(value, name)})", remedy

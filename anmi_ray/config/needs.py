@@ -24,8 +24,8 @@ class Need:
     place: the setting to look at first.
     selector: labels of the nodes that they may run on.
     number, size, kind, labels: settings of the count, of a worker's resources, of the GPU's type, and of the selector;
-        "" if there is none.
-    gpu: setting and value that need no GPU; "" if there is none.
+        "" without one.
+    gpu: setting and value that need no GPU; "" without one.
     """
 
     worker: str

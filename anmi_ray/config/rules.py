@@ -7,7 +7,7 @@ them out. Gaps are in Elo points (anchor minus document), P means a probability 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Annotated, Any, Generic, Literal
 
@@ -235,12 +235,6 @@ AllowRule = Annotated[AnyAllow, Field(discriminator="rule"), BeforeValidator(_na
 WeighRule = Annotated[AnyWeigh, Field(discriminator="rule"), BeforeValidator(_named)]
 SampleRule = Annotated[AnySample, Field(discriminator="rule"), BeforeValidator(_named)]
 
-PHASES: dict[str, str] = {
-    model.model_fields["rule"].annotation.__args__[0]: phase  # type: ignore[union-attr]
-    for phase, union in (("allow", AnyAllow), ("weigh", AnyWeigh), ("sample", AnySample))
-    for model in union.__args__
-}
-
 # Compositions by name: what the field does, each as published or as close as ratings come to it. Where a rule says
 # nothing about the draw, the sample of the settings (or its default) is used.
 NAMED: dict[str, dict[str, Any]] = {
@@ -265,10 +259,10 @@ NAMED: dict[str, dict[str, Any]] = {
 }
 
 
-def unknown_composition(name: str) -> str:
-    """Hint for an unknown composition: the nearest name, or all."""
-    near = difflib.get_close_matches(name, NAMED, n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else f"known: {', '.join(NAMED)}"
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Hint for an unknown name: the nearest known one, or all."""
+    near = difflib.get_close_matches(name, known := list(known), n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
 
 
 # Recipes: which negatives, which loss, which curriculum; as close to their sources as ratings and a cross-encoder come.
@@ -330,9 +324,7 @@ def recipe(name: object) -> dict[str, Any]:
     """The settings of a recipe by dotted name. Raises ValueError with the nearest known name."""
     if isinstance(name, str) and name in RECIPES:
         return deepcopy(RECIPES[name])
-    near = difflib.get_close_matches(str(name), RECIPES, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(RECIPES)}"
-    raise ValueError(f"recipe: none is called {name!r}; {hint}")
+    raise ValueError(f"recipe: none is called {name!r}; {nearest(str(name), RECIPES)}")
 
 
 def fill(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Settings of training: what is learned from the examples, in which order, with which loss and which optimiser."""
+"""Settings of training: the loss and how its terms are balanced, the order of negatives, the optimiser, resources."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, ModelWrapValidatorHandler, field_validator, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
-from anmi_ray.config.base import Distinct, GpuType, Placed
-from anmi_ray.config.learning import LearnConfig, Offload
-from anmi_ray.config.objective import BalanceConfig, CurriculumConfig, LossConfig
+from anmi_ray.config.base import Distinct, GpuType, Placed, Settings
+from anmi_ray.config.learning import LearnConfig, Offload, Shares
 from anmi_ray.config.paths import PathOrUri
 from anmi_ray.core.errors import ConfigError
 
@@ -20,6 +19,71 @@ Student = Literal["cross-encoder", "bi-encoder", "late-interaction"]
 _TEMPERATURE = {"bi-encoder": 0.07, "late-interaction": 0.05}
 _BY_RATING = ("ranknet", "listnet")
 _SCHEDULED = ("table3", "algorithm3")
+
+
+class LossConfig(Settings):
+    """The ranking term and the regression term. Scores are logits; `bound` squashes them for the ranking term alone."""
+
+    ranking: Literal["infonce", "debiased", "ranknet", "listnet"] = "infonce"
+    """infonce: weighted InfoNCE (38); debiased: less the expected false negatives (needs bound); ranknet: every rated
+    pair against the preference that its ratings imply; listnet: the whole list against the softmax of its ratings."""
+    temperature: float | None = Field(default=None, gt=0, le=100)
+    """Temperature of the ranking term; null: 1 for logits, .07 for bounded scores and cosines."""
+    learn_temperature: bool = False
+    """Learn the temperature (needs bound or a bi-encoder: a logit's last layer absorbs any)."""
+    bound: float | None = Field(default=None, gt=0, le=100)
+    """C of tanh(score / c) in the ranking term; null: logits as they are."""
+    positive_share: float | None = Field(default=None, ge=0, lt=1)
+    """debiased: share of negatives that are false; null: the run's own estimate from its ratings."""
+    hardness: float = Field(default=0.0, ge=0, le=10)
+    """debiased: beta of the importance exp(beta s / temperature) of negatives."""
+    regression: Literal["ratings", "margins"] = "ratings"
+    """ratings: squared error of the mapped score; margins: of its distance to the anchor's (MarginMSE)."""
+    target: Literal["normalised", "centred"] = "normalised"
+    """Regression target: ratings less the query's mean by its spread (40), or less its mean alone, in logits (31)."""
+    in_batch: bool = False
+    """bi-encoder: the documents of the other lists of a group are negatives too, but for those in any list of the same
+    query."""
+    in_batch_lists: int | None = Field(default=None, ge=2)
+    """Lists of a group, which share their documents; null: all of a step. A group is one worker's."""
+
+    def _problems(self) -> Iterator[str]:
+        if self.hardness and self.ranking != "debiased":
+            yield f"hardness belongs to ranking: debiased, not to {self.ranking}"
+        if self.in_batch and self.ranking not in ("infonce", "debiased"):
+            yield f"in_batch adds negatives, and {self.ranking} reads ratings alone: choose infonce"
+        if not self.in_batch and self.in_batch_lists is not None:
+            yield "in_batch_lists belongs to in_batch: set in_batch: true"
+
+
+class BalanceConfig(Settings):
+    """Weights of the two terms. alpha is the ranking term's share, 1 - alpha the regression's."""
+
+    rule: Literal["fixed", "estimated", "uncertainty", "learned", "gradnorm"] = "fixed"
+    """fixed: alpha, or the curriculum's; estimated: from the share of false negatives among those mined (.75 below a
+    tenth, .4 above three); uncertainty: Kendall et al.; learned: alpha with a prior; gradnorm: Chen et al., equal
+    training rates by gradient norms."""
+    alpha: float = Field(default=0.7, ge=0, le=1)
+    """fixed: the share; learned: the prior's mode and the start."""
+
+
+class CurriculumConfig(Settings):
+    """Which rated negatives enter the ranking term when. Random negatives always do."""
+
+    rule: Literal["fixed", "table3", "algorithm3", "window", "progress"] = "fixed"
+    """fixed: all from minimum_gap_elo on; table3, algorithm3: the report's schedules of gap and alpha, in eighths of
+    the run; window: gaps of 250 to 500, which in four moves, one whenever dev stops rising, become 150 to 350;
+    progress: bands of gaps chosen by learning progress (Graves et al.)."""
+    minimum_gap_elo: float = Field(default=0.0, ge=0.0)
+    """fixed: rated negatives closer to the anchor than this stay out."""
+    bands: int = Field(default=4, ge=2, le=64)
+    """progress: bands, of equally many negatives each."""
+    exploration: float = Field(default=0.05, gt=0, le=1)
+    """progress: share of steps given to any band."""
+
+    def _problems(self) -> Iterator[str]:
+        if self.rule != "fixed" and self.minimum_gap_elo:
+            yield f"{self.rule} sets the gaps itself: leave minimum_gap_elo at 0"
 
 
 class TrainConfig(LearnConfig):
@@ -53,25 +117,10 @@ class TrainConfig(LearnConfig):
     """Which negatives enter the ranking term when."""
     dev_depth: int = Field(default=20, ge=1)
     """Documents per dev query, from the top of the hybrid run, to rerank."""
-    interpolate: tuple[float, ...] = ()
-    """Shares of the trained weights, the rest the start's (WiSE-FT), such as [0.25, 0.5, 0.75]; each is evaluated on
-    dev besides the trained weights alone, and the best is exported; 0 is the start as it was, so [0] keeps the better
-    of both."""
-
-    @field_validator("interpolate")
-    @classmethod
-    def _shares(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
-        if any(not 0.0 <= share < 1.0 for share in shares) or sorted(set(shares)) != list(shares):
-            raise ValueError(
-                "must be rising shares of at least 0 and below 1, such as [0, 0.5]; the trained weights alone, 1, are "
-                "evaluated in any case"
-            )
-        return shares
-
-    @property
-    def per_step(self) -> int:
-        """Lists of an optimiser step."""
-        return self.lists_per_step
+    interpolate: Shares = ()
+    """Shares of the trained weights, below 1, the rest the start's (WiSE-FT), such as [0.25, 0.5, 0.75]; each is
+    evaluated on dev besides the trained weights alone, and the best is exported; 0 is the start as it was, so [0] keeps
+    the better of both."""
 
     @property
     def lists_per_group(self) -> int:
@@ -129,6 +178,8 @@ class TrainConfig(LearnConfig):
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
+        if 1.0 in self.interpolate:
+            yield "interpolate: the trained weights alone, 1, are evaluated in any case: leave 1 out"
         loss = self.loss
         wants = "ranking: debiased" if loss.ranking == "debiased" else "learn_temperature" * loss.learn_temperature
         if wants and not self.bounded:

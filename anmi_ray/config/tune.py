@@ -33,6 +33,7 @@ Number = TypeVar("Number", int, float)
 _LIMIT = 2**53  # samplers compute in floating point
 Whole = Annotated[int, Field(ge=-_LIMIT, le=_LIMIT)]
 Real = Annotated[float, Field(ge=-_LIMIT, le=_LIMIT)]
+Positive = Annotated[float, Field(gt=0, le=_LIMIT)]
 
 
 class Bounds(Kind[Word], Generic[Word, Number]):
@@ -52,27 +53,12 @@ class Uniform(Bounds[Literal["uniform"], Real]):
     """A number between two, all alike."""
 
 
-class LogUniform(Bounds[Literal["loguniform"], Real]):
+class LogUniform(Bounds[Literal["loguniform"], Positive]):
     """A number between two, alike in its logarithm."""
-
-    @field_validator("low")
-    @classmethod
-    def _has_a_logarithm(cls, low: float) -> float:
-        if low <= 0:
-            raise ValueError("must be greater than 0, to have a logarithm")
-        return low
 
 
 class Integer(Bounds[Literal["integer"], Whole]):
-    """A whole number between two, both included."""
-
-    log: bool = False
-    """Alike in its logarithm."""
-
-    def _problems(self) -> Iterator[str]:
-        yield from super()._problems()
-        if self.log and self.low < 1:
-            yield f"low is {self.low}: a logarithm needs at least 1"
+    """A whole number between two, both included, all alike."""
 
 
 class Choice(Kind[Literal["choice"]]):
@@ -131,8 +117,7 @@ class AshaConfig(Settings):
     """Asynchronous successive halving stops trials that are not among the best at a rung (Li et al. 2020).
 
     Rungs are at grace, grace·reduction, grace·reduction², … of a trial's steps. A trial continues if its dev measure is
-    in the
-    best 1/reduction of the trials that reached the rung before.
+    in the best 1/reduction of the trials that reached the rung before.
     """
 
     grace: float = Field(default=0.25, gt=0, lt=1)
@@ -270,7 +255,7 @@ def _check_tuned(name: str, place: str) -> None:
     check_setting(name, place)
     first = name.split(".")[0]
     if first not in GROUPS or name in GROUPS:
-        why = f"{name} is no setting of mine or train, and all that comes before mine is made once for all trials"
+        why = f"{name} is not a setting of mine or train, and what comes before mine is made once for all trials"
         raise ConfigError(why, place, f"fix it for all: settings: {{{name}: …}}; each value is then a campaign")
     if name in _SHARED:
         raise ConfigError(f"{name} cannot be searched: {_SHARED[name]}", place, "fix it for all, in settings")

@@ -14,7 +14,7 @@ from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import apply, validate, validate_record
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.config.rules import NAMED, unknown_composition
+from anmi_ray.config.rules import NAMED, nearest
 from anmi_ray.core import redaction
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.mining.mixture import Mixture
@@ -85,7 +85,7 @@ def from_run(name: str, root: str, rule: str | None, overrides: Iterable[str]) -
         raise ConfigError("nothing would change", PLACE, "give --rule NAME, or settings such as mine.negatives=8")
     if rule is not None and rule not in NAMED:
         what = f"no composition of rules is called {redaction.quoted(rule)}"
-        raise ConfigError(what, PLACE, unknown_composition(rule))
+        raise ConfigError(what, PLACE, nearest(rule, NAMED))
     store, record = find_run(name, root)
     before = _recorded(record, store.where(f"runs/{name}.json"))
     content: dict[str, Any] = {"execution": {"root": root}, "mine": under_rule(before.mine, rule)}

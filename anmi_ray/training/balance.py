@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anmi_ray.config.objective import BalanceConfig
+from anmi_ray.config.train import BalanceConfig
 from anmi_ray.core.errors import ConfigError
 
 Weights = tuple[float | Tensor, float | Tensor]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.config.objective import CurriculumConfig
+from anmi_ray.config.train import CurriculumConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
 

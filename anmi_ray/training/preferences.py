@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from anmi_ray.config.distill import LABELS, DistillConfig, Target
-from anmi_ray.config.objective import CurriculumConfig
-from anmi_ray.config.train import TrainExecution
+from anmi_ray.config.train import CurriculumConfig, TrainExecution
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import uniforms
 from anmi_ray.models.classifier import PairClassifier, TokenInputs

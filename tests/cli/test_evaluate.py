@@ -172,7 +172,7 @@ def test_a_measure_that_is_none_is_told_the_examples_once() -> None:
         (evaluate("empty.trec"), "empty.trec: holds no ranking"),
         (evaluate("twice.trec"), "twice.trec:2: document 'd1' is repeated for query 'q1' and tag 'x': first in li"),
         ([*evaluate("one.trec"), "--measures", " ,"], "--measures: expected"),
-        ([*evaluate("one.trec"), "--measures", "Recall"], "'Recall' is no measure"),
+        ([*evaluate("one.trec"), "--measures", "Recall"], "'Recall' is not a measure"),
     ],
 )
 def test_mistakes(arguments: list[str], says: str) -> None:

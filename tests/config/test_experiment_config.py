@@ -24,13 +24,9 @@ def write(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
-def test_shipped_configurations_are_valid(path: Path) -> None:
-    assert load(path).name == path.stem
-
-
-@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_shipped_configurations_can_be_trained(path: Path) -> None:
     experiment = load(path)
+    assert experiment.name == path.stem
     refuse(train.STAGE.check(train.STAGE, experiment))
     refuse(distill.STAGE.check(distill.STAGE, experiment))
 
@@ -48,31 +44,16 @@ def test_shipped_configurations_can_be_trained(path: Path) -> None:
             "set train.lists_per_step to a multiple of 32, and it to lists_per_step / 16; or",
         ),
         (["train.student=late-interaction", "train.loss.in_batch=false"], None, ""),
+        (["train.lists_per_step=16", "distill.pairs_per_step=6"], "distill.pairs_per_step", "a multiple of"),
     ],
 )
 def test_workers_that_cannot_share_a_step_are_said_before_the_first_stage(
     tmp_path: Path, overrides: list[str], place: str | None, remedy: str
 ) -> None:
     experiment = load(write(tmp_path, "execution: {train: {num_workers: 16}}"), overrides)
-    refuse(distill.STAGE.check(distill.STAGE, experiment))  # of 16 pairs a step
-    if place is None:
-        refuse(train.STAGE.check(train.STAGE, experiment))
-        return
-    with pytest.raises(ConfigError, match="16 workers") as caught:
-        refuse(train.STAGE.check(train.STAGE, experiment))
-    assert caught.value.place == place
-    assert remedy in str(caught.value.remedy)
-
-
-def test_workers_that_cannot_share_a_step_of_distillation_are_said_before_the_first_stage(tmp_path: Path) -> None:
-    experiment = load(write(tmp_path, "execution: {train: {num_workers: 4}}"), ["distill.pairs_per_step=6"])
-    refuse(train.STAGE.check(train.STAGE, experiment))
-    with pytest.raises(ConfigError, match="pairs_per_step is 6, not a multiple of 4 workers"):
-        refuse(distill.STAGE.check(distill.STAGE, experiment))
-
-
-def test_there_are_shipped_configurations() -> None:
-    assert {path.stem for path in EXPERIMENTS} >= {"quickstart", "scifact"}
+    found = [*train.STAGE.check(train.STAGE, experiment), *distill.STAGE.check(distill.STAGE, experiment)]
+    assert [error.place for error in found] == ([] if place is None else [place])
+    assert all("16 workers" in error.message and remedy in str(error.remedy) for error in found)
 
 
 def test_a_file_names_its_run_unless_it_says_otherwise(tmp_path: Path) -> None:
@@ -82,12 +63,8 @@ def test_a_file_names_its_run_unless_it_says_otherwise(tmp_path: Path) -> None:
 
 def test_overrides_reach_into_groups_and_are_yaml(tmp_path: Path) -> None:
     settings = load(write(tmp_path, "seed: 3"), ["compare.degree=4", "corpus.packages=[numpy]", "name=other"])
-    assert (settings.compare.degree, settings.corpus.packages, settings.name, settings.seed) == (
-        4,
-        ("numpy",),
-        "other",
-        3,
-    )
+    assert (settings.compare.degree, settings.corpus.packages, settings.name) == (4, ("numpy",), "other")
+    assert settings.seed == 3
 
 
 @pytest.mark.parametrize(
@@ -133,22 +110,9 @@ def test_a_mistake_names_the_setting_and_the_remedy(tmp_path: Path, overrides: l
     assert "remedy" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["- a\n- b", "just words", "seed: [1", "\tseed: 1", "", "{}", "# nothing"])
-def test_a_file_that_holds_no_settings(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ConfigError, match=r"some\.yaml"):
-        load(write(tmp_path, text))
-
-
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such configuration file"):
         load(tmp_path / "absent.yaml")
-
-
-def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(write(tmp_path, "compare: {degre: 4}\nmine: {rule: guess}"))
-    assert "compare.degre" in str(caught.value)
-    assert "mine.rule" in str(caught.value)
 
 
 def test_weights_of_judges_that_are_not_in_the_panel() -> None:
@@ -218,7 +182,7 @@ def test_an_override_may_reach_into_a_list(tmp_path: Path) -> None:
     found = load(path, ["judge.judges.1.name=b", "judge.judges.0.name=c"])
     assert [judge.name for judge in found.judge.judges] == ["c", "b"]
     for key in ("judge.judges.2.name=b", "judge.judges.x.name=b", "judge.judges.1.name.more=1"):
-        with pytest.raises(ConfigError, match=r"lists 2 there|is a single value"):
+        with pytest.raises(ConfigError, match=r"expected a number below 2|is a single value"):
             load(path, [key])
 
 

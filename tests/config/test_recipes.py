@@ -46,15 +46,9 @@ def test_every_setting_of_a_recipe_stands(name: str) -> None:
     assert found["recipe"] == name
 
 
-def test_what_the_recipes_are() -> None:
+def test_no_two_recipes_are_the_same_run() -> None:
     by_name = {name: validate({"recipe": name}, "here") for name in RECIPES}
-    assert [one.train.balance.alpha for one in by_name.values()][:2] == [1.0, 0.0]  # one term alone
-    assert by_name["anmi2"].train.curriculum.rule == "table3"
-    extended = by_name["anmi2-extended"]
-    assert extended.mine.composition == "denoise -> positive-relative -> gaussian-mixture -> simans"
-    assert extended.train.loss.ranking == "debiased"
-    assert extended.train.loss.learn_temperature
-    assert extended.train.curriculum.rule == "progress"
+    assert by_name["anmi2-extended"].mine.composition == "denoise -> positive-relative -> gaussian-mixture -> simans"
     assert len({resolve(one)["train"].fingerprint for one in by_name.values()}) == len(by_name)
 
 

@@ -108,7 +108,9 @@ def test_what_aliases_repeat_is_changed_apart(tmp_path: Path) -> None:
         ("seed: 1".encode("utf-16"), "line 1: "),
         (b"seed: 1\nseed: 2", "line 2: "),
         (b"# nothing yet\n", "holds no settings"),
+        (b"{}", "holds no settings"),
         (b"- seed", "not a list or a single value"),
+        (b"just words", "not a list or a single value"),
     ],
 )
 def test_a_file_of_settings_or_of_a_campaign(tmp_path: Path, content: bytes, said: str) -> None:
@@ -135,13 +137,6 @@ def test_an_override(override: str, said: str) -> None:
         apply({}, override)
     assert said in str(caught.value)
     assert len(str(caught.value)) < 600
-
-
-def test_a_date_is_a_name(tmp_path: Path) -> None:
-    path = tmp_path / "c.yaml"
-    path.write_text("name: 2024-01-01")
-    assert load(path).name == "2024-01-01"
-    assert load(path, ["name=2025-12-31"]).name == "2025-12-31"
 
 
 def test_the_front_matter_of_a_template(tmp_path: Path) -> None:

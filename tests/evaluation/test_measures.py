@@ -91,7 +91,7 @@ def test_errors_say_what_to_do():
     with pytest.raises(ConfigError, match="nDCG@10, MRR@10"):
         measures.evaluate(RUN, make_qrels(GRADES), ("nCDG@10",))
     for name in ("Recall", "nDCG@0", "nDCG(", "alpha_nDCG@10"):
-        with pytest.raises(ConfigError, match="no measure of ir_measures"):
+        with pytest.raises(ConfigError, match="not a measure of ir_measures"):
             measures.evaluate(RUN, make_qrels(GRADES), (name,))
     with pytest.raises(DataError, match="no nDCG@10 of dense"):
         measures.mean(measures.evaluate(RUN, make_qrels(GRADES)), "dense", "nDCG@10")
@@ -99,7 +99,7 @@ def test_errors_say_what_to_do():
 
 def test_config_refuses_what_cannot_be_measured():
     assert EvaluateConfig(measures=("AP", "RR(rel=2)@10")).measures == ("AP", "RR(rel=2)@10")
-    with pytest.raises(ValueError, match="no measure of ir_measures"):
+    with pytest.raises(ValueError, match="not a measure of ir_measures"):
         EvaluateConfig(measures=("nCDG@10",))
     with pytest.raises(ValueError, match="named twice"):
         EvaluateConfig(measures=("AP", "AP"))

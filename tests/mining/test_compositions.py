@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anmi_ray.config.mine import MineConfig
-from anmi_ray.config.rules import NAMED, PHASES
+from anmi_ray.config.rules import NAMED, AnyAllow, AnySample, AnyWeigh
 from anmi_ray.core import identity
 from anmi_ray.core.records import EXAMPLE, REJECT
 from anmi_ray.mining import mine, mixture
@@ -28,7 +28,8 @@ FORMS: dict[str, list[dict[str, Any]]] = {
 
 
 def rules(phase: str) -> st.SearchStrategy[dict[str, Any]]:
-    names = [name for name, where in PHASES.items() if where == phase]
+    models = get_args({"allow": AnyAllow, "weigh": AnyWeigh, "sample": AnySample}[phase])
+    names = [get_args(model.model_fields["rule"].annotation)[0] for model in models]
     return st.sampled_from([{"rule": name, **form} for name in names for form in ({}, *FORMS.get(name, []))])
 
 

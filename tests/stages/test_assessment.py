@@ -211,7 +211,7 @@ def test_a_budget_of_its_own_ends_the_asking_and_not_the_run(world: World, label
             "corpus.unlabelled_test are 0",
         ),
         ((panel(KNOWS),), "set judged to unlabelled or all"),
-        (("evaluate.judged=all", panel(KNOWS), f"judge.judges={json.dumps([ORACLE])}"), "no panel of its own"),
+        (("evaluate.judged=all", panel(KNOWS), f"judge.judges={json.dumps([ORACLE])}"), "got the same judges"),
         (
             ("evaluate.judged=all", panel({"judges": [{"kind": "imported", "name": "file", "path": "p.csv"}]})),
             "only compare",

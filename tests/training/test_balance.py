@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.config.objective import BalanceConfig
+from anmi_ray.config.train import BalanceConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.training.balance import Balance, Measured, Scalars, estimated_alpha, make_balance, numbers
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from anmi_ray.config.objective import CurriculumConfig
+from anmi_ray.config.train import CurriculumConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
 from anmi_ray.training.curriculum import Curriculum, Exp3S, LearningProgress, Phase, make_curriculum

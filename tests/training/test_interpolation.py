@@ -174,7 +174,7 @@ def test_the_mix_of_adapters_is_that_of_the_merged_weights(base: Path) -> None:
 
 @pytest.mark.parametrize("shares", [(1.0,), (-0.1,), (0.5, 0.5), (0.5, 0.25)])
 def test_shares_that_are_no_mixes_are_refused(shares: tuple[float, ...]) -> None:
-    with pytest.raises(ValidationError, match=r"must be rising shares of at least 0 and below 1"):
+    with pytest.raises(ValidationError, match="interpolate"):
         TrainConfig(interpolate=shares)
     with pytest.raises(ValidationError, match="finite number"):
         TrainConfig(interpolate=(*shares, float("nan")))
