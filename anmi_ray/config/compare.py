@@ -26,11 +26,10 @@ class CompareConfig(Settings):
     """adaptive: what to become certain of. top: which documents are the best ten, and how good; negatives: gaps of up
     to 450 points to the anchors, which decide what is a negative; all: every rating."""
     rounds: int = Field(default=5, ge=2, le=50)
-    """adaptive: rounds of asking, rating and choosing, the cycle among them; all others have even parts of the other
-    pairs."""
+    """adaptive: rounds of asking, rating and choosing; the first asks the cycle, the others equal parts of the rest."""
     target_error: float | None = Field(default=None, gt=0)
-    """adaptive: points. A query is asked no more where the standard error of what `objective` wants is this small, or
-    is expected to become so by the pairs chosen; null: each is asked as much as `degree` says."""
+    """adaptive: points. Stop asking about a query once the standard error of what `objective` wants is, or is expected
+    to become, this small; null: ask as much as `degree` allows."""
     degree: int = Field(default=8, ge=2, le=1000)
     """k-regular: distinct documents that each document is compared with; queries of at most degree + 1 documents get
     every pair. Even degrees are exact; odd degrees leave one of an odd number of documents with degree - 1. adaptive:

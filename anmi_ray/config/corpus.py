@@ -155,7 +155,7 @@ class CorpusConfig(Settings):
     test_fraction: float = Field(default=0.12, ge=0.0, lt=1.0)
     """pydocs: share of queries that become test."""
     split_seed: int = Field(default=0, ge=0)
-    """Another number splits the queries another way (all but pydocs: carves another dev)."""
+    """Seed of the split of queries (all but pydocs: of dev alone)."""
     max_train_queries: int | None = Field(default=None, ge=0)
     """Largest number of train queries, chosen by hash of their text."""
     max_dev_queries: int | None = Field(default=None, ge=0)
@@ -168,7 +168,7 @@ class CorpusConfig(Settings):
     max_reject_fraction: float = Field(default=0.01, ge=0.0, le=1.0)
     """Share of documents, of queries or of qrels that may be refused as malformed."""
     shard_documents: int = Field(default=50_000, ge=1)
-    """Documents per shard, which is what a task reads and indexes at once."""
+    """Documents per shard, the unit of reading and indexing."""
 
     @field_validator("packages")
     @classmethod

@@ -165,8 +165,8 @@ class EvaluateConfig(Settings):
     rated (corpus.unlabelled_dev): none; unlabelled, those without a relevant document among the labels
     (corpus.unlabelled_test holds such queries out); all, so that labels and judges can be compared."""
     judge: JudgeConfig | None = None
-    """The panel that is asked, of one's own, with its own budget; null: the training panel (judge), of whose errors a
-    model that it trained may have made a habit, and what its budget has left."""
+    """The panel that measures, with its own budget; null: the training panel (judge), whose errors the model may have
+    learned, within the rest of its budget."""
 
     @property
     def first_stage(self) -> tuple[str, ...]:

@@ -52,8 +52,8 @@ class ExecutionConfig(ExecutionSettings):
     address: str | None = None
     """Address of a running Ray cluster ('auto' inside a job); null starts Ray on this machine."""
     cpus: int = Field(default=0, ge=0)
-    """CPUs of the cluster at its largest, not counting nodes that are there for their GPUs; 0: as many as its
-    autoscaler reports, else those that it has now. A Ray started here ignores it."""
+    """CPUs of the cluster at its largest, without GPU nodes; 0: as its autoscaler reports, else its present CPUs.
+    Ignored by a local Ray."""
     logical_cpus: int = Field(default=0, ge=0, le=1024)
     """Logical CPUs of a Ray started here; 0: twice the cores, at least 4."""
     object_store_gb: float = Field(default=0.5, gt=0)
@@ -63,11 +63,11 @@ class ExecutionConfig(ExecutionSettings):
     threads: int = Field(default=0, ge=0)
     """Threads of a task that runs a model; 0: all cores, on a cluster one."""
     window: int = Field(default=0, ge=0)
-    """Tasks submitted at once; 0: twice the number of cores, on a cluster `cpus`, or twice its present CPUs if its
-    largest size is not known."""
+    """Tasks submitted at once; 0: twice the cores, on a cluster `cpus`, or twice its present CPUs if its largest size
+    is unknown."""
     askers: Count | FewestMost = 0
-    """Actors that ask a judge: a number, or the fewest and the most, such as [1, 16]; 0: the number of cores, on a
-    cluster one up to the number of its CPUs."""
+    """Actors that ask a judge: a number, or the fewest and the most, such as [1, 16]; 0: the cores, on a cluster from 1
+    to its CPUs."""
     raters: int = Field(default=0, ge=0)
     """Actors that rate, a core each; 0: the number of cores, on a cluster that of tasks."""
     gpu_dollars_hour: float | None = Field(default=None, gt=0)

@@ -239,20 +239,20 @@ class BudgetConfig(Settings):
 
 
 class PilotConfig(ExecutionSettings):
-    """A pilot asks a sample of the run's own questions, so it changes no judgment. A gate that is null is open."""
+    """A pilot asks a sample of the run's own questions, so it changes no judgment. A limit of null is not checked."""
 
     pairs: int = Field(default=300, ge=1)
     """Pairs of documents that every judge is asked about, both orders."""
     min_agreement: float | None = Field(default=0.6, ge=0, le=1)
-    """Least share of pairs with one known positive in which it is preferred, of those that take a side."""
+    """Least share of decided pairs with one known positive in which it is preferred."""
     max_position_bias: float | None = Field(default=0.15, ge=0, le=0.5)
-    """Most that the preference for the document shown first is off one half."""
+    """Largest distance of the preference for the document shown first from one half."""
     max_inconsistent: float | None = Field(default=0.4, ge=0, le=1)
     """Largest share of pairs whose two orders get different verdicts."""
     max_failures: float | None = Field(default=0.05, ge=0, le=1)
-    """Largest share of questions that stay without an answer."""
+    """Largest share of questions without an answer."""
     max_dollars: float | None = Field(default=None, ge=0)
-    """Most dollars that a judge may cost for the whole run, as its pilot projects."""
+    """Largest cost of a judge for the whole run, projected from its pilot, in dollars."""
 
 
 class JudgeConfig(Settings):
@@ -263,8 +263,7 @@ class JudgeConfig(Settings):
     preset: Preset = "realistic"
     """Sets the fields of this group that are not given."""
     accuracy: float | None = Field(default=None, ge=0.55, le=0.95)
-    """Presets panel and one-judge: the share of pairs of a relevant and another candidate that each judge puts right;
-    null: .8."""
+    """Presets panel and one-judge: accuracy of each judge on pairs of a relevant and another candidate; null: .8."""
     truth: TruthConfig = TruthConfig()
     """Latent relevance that simulated judges perceive."""
     shared_noise: SharedNoiseConfig = SharedNoiseConfig()
@@ -275,22 +274,22 @@ class JudgeConfig(Settings):
     )
     """The judges; each answers every comparison, as orders says."""
     orders: Literal["both", "one"] = "both"
-    """Orders in which judges are shown a pair: both, so that what they prefer for its place cancels, or one, drawn by
-    hash of the pair, at half the calls; one needs rate.judge_offsets: true, which fits that preference."""
+    """Orders in which judges see a pair: both, so that position bias cancels, or one, drawn by hash of the pair, at
+    half the calls; one needs rate.judge_offsets: true, which fits the bias."""
     retry_passes: int = Field(default=1, ge=0, le=10)
-    """Times that failures which may go away are asked again when all is done."""
+    """How often transient failures are asked again after all other questions."""
     max_failures: float = Field(default=0.05, ge=0, le=1)
-    """Share of a judge's questions that may stay without an answer for a reason that may go away (time-outs, overload);
-    with more the run ends, and asks those again when it is started again."""
+    """Largest share of a judge's questions without an answer for a transient reason (time-outs, overload); above it the
+    run stops, and asks them again when it is restarted."""
     budget: BudgetConfig = BudgetConfig()
     """Limits of what judges that read texts may cost, in all rounds."""
     max_left_out: float = Field(default=0.0, ge=0, le=1)
-    """Share of queries that a spent budget may leave out, else the run ends; above 0 any number may be left out of a
-    later round (compare.rounds, refines), for they keep the answers that they have."""
+    """Largest share of queries that a spent budget may leave out, else the run stops; above 0 later rounds
+    (compare.rounds, refines) may leave out any number, as these queries keep their earlier answers."""
     target_hours: float | None = Field(default=None, gt=0)
-    """Hours in which the panel should have answered, from the start of each run and of each round that asks
-    (compare.rounds, refines): pools are as large as that needs, within their limits (execution.askers, a vllm judge's
-    execution.engines); null: their limits."""
+    """Hours within which the panel should answer, from the start of a run and of each round (compare.rounds, refines):
+    pools are as large as that needs, up to their limits (execution.askers, a vllm judge's execution.engines); null:
+    as large as their limits."""
     pilot: PilotConfig = PilotConfig()
     """How judges are tried, and what they must reach."""
 

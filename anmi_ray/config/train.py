@@ -107,7 +107,7 @@ class TrainConfig(LearnConfig):
     lists_per_step: int = Field(default=8, ge=1)
     """lists (an anchor and its negatives) per optimiser step."""
     negatives: int | None = Field(default=None, ge=1)
-    """Negatives of a list that a step reads, drawn by weight anew in every epoch, rated ones first; null: all."""
+    """Negatives of a list per step, drawn by weight in every epoch, rated ones first; null: all."""
 
     loss: LossConfig = Field(default_factory=LossConfig)
     """The ranking and the regression term."""
