@@ -120,11 +120,9 @@ class CorpusConfig(Settings):
     documents: Paths = ()
     """trec, table: files and folders of documents, local or s3://, gs://, file://; read sorted by path."""
     queries: Paths = ()
-    """trec: files of topics (<top> or tsv); table: of queries. Their split is that of their qrels; without any,
-    train."""
+    """trec: files of topics (<top> or tsv); table: of queries. Their split is that of their qrels, else train."""
     qrels: Splits[Paths] | None = None
-    """trec, table: files of relevance grades by split; a grade below 0 counts as 0, not relevant; null: there are
-    none."""
+    """trec, table: files of relevance grades by split, or null; a grade below 0 counts as 0, not relevant."""
     labels: SplitNames = _SPLITS
     """Splits whose relevance grades are read. Other grades are never read, and queries of those splits are unlabelled:
     [test] trains without labels, and measures with them."""

@@ -35,8 +35,7 @@ class Experiment(Settings):
     seed: int = Field(default=0, ge=0)
     """Root of every derived seed."""
     recipe: str | None = None
-    """infonce-mined, zelo, anmi2 or anmi2-extended: fills the settings of mine and train that it is about where these
-    are not given."""
+    """infonce-mined, zelo, anmi2 or anmi2-extended: fills its settings of mine and train if not given."""
     refines: str | None = Field(default=None, min_length=1)
     """Another run under the same root to refine: its pairs are judged again with those where its model and its ratings
     disagree, and training starts from its model."""

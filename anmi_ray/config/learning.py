@@ -47,8 +47,7 @@ class LearnConfig(StartModel):
     former_default = MappingProxyType({"engine": "deepspeed"})
 
     max_tokens: int = Field(default=128, ge=16, le=32_768)
-    """Tokens of an input: a bi-encoder's text, or a query and the documents that are read with it; the longest are
-    cut."""
+    """Tokens of an input, a bi-encoder's text or a query with its documents; the longest texts are cut."""
     dropout: float | None = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout probability everywhere in the model; null: as the model was trained."""
     freeze_embeddings: bool = True
@@ -69,8 +68,7 @@ class LearnConfig(StartModel):
     layer_decay: float = Field(default=1.0, gt=0, le=1.0)
     """Factor on the learning rate per layer below the highest; 1: all alike."""
     average_decay: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Decay per step of an average of the weights of the run's second half, which is evaluated and exported; 0:
-    none."""
+    """Decay per step of an average of the weights in the run's second half, evaluated and exported; 0: no average."""
 
     precision: Precision = "auto"
     """Arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively."""

@@ -51,8 +51,7 @@ class MineConfig(Settings):
     how_only = frozenset({"rule"})  # its meaning is in the fields that it fills
 
     rule: str | None = None
-    """A composition by name (posterior, table2, simans, ...): fills allow, weigh and sample where these are not
-    given."""
+    """A composition by name (posterior, table2, simans, ...): fills allow, weigh and sample if not given."""
     allow: tuple[AllowRule, ...] = (GateRule(rule="gate"),)
     """Who may be a negative, rule after rule: gate, denoise, rocketqa, rank-window, score-margin, positive-relative,
     validate; known positives never may."""

@@ -48,8 +48,7 @@ class QueriesConfig(Settings):
     """Documents that the writer is asked about, at most, one call each; null: as many as queries are wanted
     (--number)."""
     examples: PathOrUri | None = Field(default=None, min_length=1)
-    """File of your own users' queries, one a line or JSON lines with `text` or `query`: kind example imitates up to
-    twenty of them."""
+    """File of your users' queries, a line each or JSON lines with `text` or `query`; kind example imitates up to 20."""
     check: bool = False
     """Ask the judges of judge.judges that read texts whether a query's document answers it, within judge.budget, and
     leave out queries that they do not confirm."""
