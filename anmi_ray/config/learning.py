@@ -17,7 +17,7 @@ Offload = Literal["none", "optimizer", "parameters"]
 
 def _rising(shares: tuple[float, ...]) -> tuple[float, ...]:
     if sorted(set(shares)) != list(shares):
-        raise ValueError("must be rising shares, such as [0.5, 1.0]")
+        raise ValueError("expected rising shares, such as [0.5, 1.0]")
     return shares
 
 

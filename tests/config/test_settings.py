@@ -21,7 +21,7 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.redaction import is_secret_name
 from docs import generate
 
-MOST = 320
+MOST = 316
 PACKAGE = Path(config.__file__).parents[1]
 
 
