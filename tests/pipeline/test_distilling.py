@@ -99,8 +99,7 @@ def test_the_plan_counts_the_ensemble_and_what_is_asked_of_the_judge() -> None:
 def test_the_plan_prices_the_ensemble(config: Path, tmp_path: Path) -> None:
     overrides = [JUDGE, f"distill.judge.judges=[{API}]", "distill.sample.pairs=50"]
     settings = load(config, [*overrides, f"execution.root={tmp_path / 'root'}"])
-    blocks = list(plan(settings))
-    said = "\n".join(block for block in blocks if isinstance(block, str))
+    said = "\n".join(plan(settings).lines)
     assert "llm: 100 calls" in said
     assert "about 0.1 dollars" not in said
     assert "texts of train queries and their candidates are sent to http://h/v1" in sent(settings)
