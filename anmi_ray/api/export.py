@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anmi_ray.api.onnx_export import write_onnx
+from anmi_ray.api.runs import Run
 from anmi_ray.core.errors import DataError
-from anmi_ray.evaluation.fusion import ServedFusion, of_sweep
 from anmi_ray.evaluation.significance import LEVEL
 from anmi_ray.models.card import Card, text, weights_in_words
-from anmi_ray.stages import by_judges, elsewhere, relevance
+from anmi_ray.stages import by_judges
 from anmi_ray.stages.evaluate import baseline_of
-from anmi_ray.store import Artifact, Store
+from anmi_ray.store import Artifact
 from anmi_ray.store.folders import copy_sealed, new_folder
-from anmi_ray.store.runs import collection_of, find_run
+from anmi_ray.store.runs import collection_of
 
 if TYPE_CHECKING:
     from anmi_ray.models.onnx_files import Numbers
@@ -47,47 +47,30 @@ def export(
     Raises ConfigError if the run is unknown or `to` is neither absent nor an empty folder, DataError if the run has no
     model, StoreError if the model does not match its seal, and the errors of `write_onnx`.
     """
-    store, record = find_run(name, root)
-    artifacts = {stage: Artifact(store, stage, known["fingerprint"]) for stage, known in record["stages"].items()}
-    if "train" not in artifacts or artifacts["train"].manifest() is None:
+    run = Run(name, root)
+    train = run.artifacts.get("train")
+    if train is None or train.manifest() is None:
         raise DataError("has no model: its train stage is not complete", f"run {name}", "finish it with `anmi run`")
     with new_folder(to) as beside:
-        copy_sealed(artifacts["train"], "model", beside)
-        fusion = fusion_of(artifacts.get("evaluate"))
-        if fusion is not None:
-            fusion.write(beside)
-        relevant = relevance.of(artifacts["evaluate"]) if "evaluate" in artifacts else None
-        if relevant is not None:
-            relevant.write(beside)
-        files = write_onnx(beside, onnx, artifacts) if onnx else ()
-        worth = tuple(relevant.said()) if relevant is not None else ()
-        made = _card(store, record, artifacts, license, title or name, fusion)
-        card = text(replace(made, relevance=worth, onnx=files), beside)
-        (beside / "README.md").write_text(card, encoding="utf-8")
+        copy_sealed(train, "model", beside)
+        for found in (run.fusion(), run.relevance()):
+            if found is not None:
+                found.write(beside)
+        files = write_onnx(beside, onnx, run.artifacts) if onnx else ()
+        card = replace(_card(run, license, title or name), onnx=files)
+        (beside / "README.md").write_text(text(card, beside), encoding="utf-8")
     return to
 
 
-def fusion_of(evaluate: Artifact | None) -> ServedFusion | None:
-    """The fusion that a run measured; None if it was not evaluated, not fused, or had no dev query."""
-    sweep = evaluate.read_json("fusion.json") if evaluate is not None and evaluate.manifest() is not None else None
-    return of_sweep(sweep) if sweep and "parts" in sweep else None  # missing in the first release
-
-
-def _card(
-    store: Store,
-    record: Mapping[str, Any],
-    artifacts: Mapping[str, Artifact],
-    license: str | None,
-    title: str,
-    fusion: ServedFusion | None,
-) -> Card:
+def _card(run: Run, license: str | None, title: str) -> Card:
+    record, artifacts, fusion, relevant = run.record, run.artifacts, run.fusion(), run.relevance()
     config, judges = record["config"], record["config"]["judge"]["judges"]
     revision = record["stages"]["train"].get("inputs", {}).get("model", "")
     ensemble = config["distill"]["judge"]["judges"] if any(one["kind"] == "distilled" for one in judges) else ()
     evaluate = artifacts.get("evaluate")
-    rows = evaluate.read_json("comparisons.json") if evaluate is not None and evaluate.manifest() is not None else None
-    judged = by_judges.measurements(evaluate) if evaluate is not None and evaluate.manifest() is not None else None
-    alone = judged if not rows else None
+    measured = evaluate is not None and evaluate.manifest() is not None
+    rows = evaluate.read_json("comparisons.json") if measured else None
+    alone = by_judges.measurements(evaluate) if measured and not rows else None
     collection = collection_of(record)
     return Card(
         name=title,
@@ -104,7 +87,8 @@ def _card(
         license=license,
         fusion=None if fusion is None else fusion.weights,
         by_judges=alone.said() if alone else "",
-        elsewhere=[asdict(one) for one in elsewhere.measured(store, record["name"])],
+        elsewhere=[asdict(one) for one in run.elsewhere()],
+        relevance=tuple(relevant.said()) if relevant is not None else (),
     )
 
 

@@ -110,12 +110,11 @@ def _place(model: str | Path | Run, root: str) -> Path | Run:
 
 def _fusion(place: Path | Run, given: Mapping[str, Any], option: str) -> ServedFusion:
     """Return the fusion of a folder or run. Raise ConfigError if it has none, or not of the systems in `given`."""
-    from anmi_ray.api.export import fusion_of
     from anmi_ray.evaluation import fusion
 
-    if isinstance(place, Path):
-        found = fusion.read_served(place)
-    elif (found := fusion_of(place.artifact("evaluate", "fusion"))) is None:
+    found = fusion.read_served(place) if isinstance(place, Path) else place.fusion()
+    if found is None:
+        place.artifact("evaluate", "fusion")
         remedy = "give it dev queries and evaluate.fusion"
         raise ConfigError("the run has not chosen weights of a fusion", f"run {place.name}", remedy)
     found.check(given, option)
