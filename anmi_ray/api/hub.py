@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,21 +11,6 @@ from anmi_ray.core.errors import AnmiError, ConfigError, StoreError, first_line
 TOKEN = "HF_TOKEN"
 _OPTION = "--push-to-hub"
 _BAD_METADATA = "Invalid metadata in README.md"  # start of the client's message
-
-
-@dataclass(frozen=True)
-class Pushed:
-    """A repository that a folder was uploaded to; private is None if unknown."""
-
-    address: str
-    private: bool | None
-
-    def said(self) -> str:
-        """Describe where it is, and its visibility."""
-        if self.private is None:
-            return f"on the hub: {self.address}"
-        where = "private on the hub" if self.private else "public on the hub, as its repository is"
-        return f"{where}: {self.address}"
 
 
 def check(repository: str) -> str:
@@ -45,8 +29,8 @@ def check(repository: str) -> str:
     return token
 
 
-def push(folder: Path, repository: str, kind: Literal["model", "dataset"]) -> Pushed:
-    """Upload `folder` as one commit; a new repository is created as private.
+def push(folder: Path, repository: str, kind: Literal["model", "dataset"]) -> str:
+    """Upload `folder` as one commit; say where it is. A new repository is created as private.
 
     An existing repository keeps its visibility and loses files that `folder` lacks. HF_ENDPOINT names another hub.
     Raises ConfigError as `check`, or if the hub rejects the card's metadata; StoreError if it cannot be reached or
@@ -74,7 +58,10 @@ def push(folder: Path, repository: str, kind: Literal["model", "dataset"]) -> Pu
         raise StoreError(f"cannot be reached: {first_line(error)}", api.endpoint, remedy) from None
     except ValueError as error:  # rejected metadata; the client has no class for it
         raise _not_understood(error, folder, api.endpoint, kept) from None
-    return Pushed(str(address), private)
+    if private is None:
+        return f"on the hub: {address}"
+    where = "private on the hub" if private else "public on the hub, as its repository is"
+    return f"{where}: {address}"
 
 
 def _not_understood(error: ValueError, folder: Path, endpoint: str, kept: str) -> AnmiError:

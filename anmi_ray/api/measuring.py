@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Comparison rows of all systems; the first system is the baseline."""
-
-    comparisons: list[dict[str, Any]]
-    measures: list[str]
-    baseline: str
-
-
 def evaluate(
     collection: Path | None,
     run_files: Sequence[Path],
@@ -40,8 +31,10 @@ def evaluate(
     say: Say | None = None,
     qrels_file: Path | None = None,
     own_document: OwnDocument = "same-text",
-) -> Evaluation:
+) -> dict[str, Any]:
     """Measure TREC runs against `qrels/<split>.tsv` of a collection, or a qrels file; the first system is the baseline.
+
+    Return measures, the name of the baseline, and systems, a row per measure and system.
 
     A system is a tag of a file, named by the tag, or FILE:TAG if several files share it. Scores decide, with ties as in
     trec_eval.
@@ -80,7 +73,7 @@ def evaluate(
     table, qrels = own_documents.leave_out(table, own), own_documents.without(qrels, own)
     metrics = measures.evaluate(table, qrels, measured, labels)
     rows = [asdict(row) for name in measured for row in significance.compare(metrics, labels[0], labels, name)]
-    return Evaluation(rows, measured, labels[0])
+    return {"measures": measured, "baseline": labels[0], "systems": rows}
 
 
 def _check_judged(run: NamedRun, grades: Grades, label: str, place: str, say: Say | None, documents: bool) -> None:

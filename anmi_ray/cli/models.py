@@ -64,7 +64,7 @@ def export(
     if hub is not None and (folder := to or dataset) is not None:
         with working("uploading"):
             pushed = hubs.push(folder, hub, "dataset" if to is None else "model")
-        print(pushed.said())
+        print(pushed)
 
 
 def rerank(
@@ -161,12 +161,11 @@ def evaluate(
     if not names:
         raise ConfigError("--measures: expected at least one", COMMAND_LINE, "write --measures nDCG@10,AP")
     with console.working("measuring"):
-        result = measuring.evaluate(collection, ranking, split, names, console.note, qrels, own_document)
+        found = measuring.evaluate(collection, ranking, split, names, console.note, qrels, own_document)
     if as_json:
-        facts = {"measures": result.measures, "baseline": result.baseline, "systems": result.comparisons}
-        print(console.as_json(facts))
+        print(console.as_json(found))
         return
-    console.stdout().print(console.systems_table(result.comparisons, result.measures, result.baseline))
+    console.stdout().print(console.systems_table(found["systems"], found["measures"], found["baseline"]))
 
 
 def serve(
