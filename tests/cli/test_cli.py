@@ -16,7 +16,6 @@ import pyarrow.csv as pacsv
 import pytest
 import yaml
 
-from anmi_ray.cli import console
 from anmi_ray.evaluation.relevance import RelevanceCurve
 from anmi_ray.models.bi_encoder import BiEncoder
 from tests.cli.test_export import write_run
@@ -192,13 +191,3 @@ def test_runs_are_listed(folder: Path) -> None:
     listed = json.loads(printed("show", "--root", "root", "--json"))["runs"]
     assert [row["run"] for row in listed] == ["r1"]
     assert "r1" in printed("show", "--root", "root")
-
-
-def test_markup_in_the_names_of_systems_is_text(capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["[/x]", "[bold]start"]
-    figures = {"measure": "nDCG@10", "mean": 0.5, "low": 0.4, "high": 0.6, "queries": 9}
-    rows = [{"system": name, **figures, "difference": None, "p": None} for name in names]
-    rows[1] |= {"difference": 0.1, "difference_low": 0.0, "difference_high": 0.2, "p": 0.5}
-    console.stdout().print(console.systems_table(rows, ["nDCG@10"], names[0]))
-    said = capsys.readouterr().out
-    assert all(said.count(name) == count for name, count in zip(names, (2, 1), strict=True))

@@ -16,6 +16,7 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.judging.spend import gpu_hours
+from anmi_ray.pipeline.stages import names_of
 from anmi_ray.planning.plan import costs, plan
 from anmi_ray.runtime.costs import StageCost
 from anmi_ray.store import Store, runs
@@ -91,6 +92,37 @@ def test_what_is_planned_grows_with_rows_alone() -> None:
 
     small, large = planned(1), planned(10)
     assert large["compare"].pairs == 10 * small["compare"].pairs > 0
+
+
+ENCODER = {"kind": "encoder", "model": "m", "max_tokens": 128}
+PAIRWISE = {**ENCODER, "name": "pair", "form": "pairwise", "first_label": "A", "second_label": "B"}
+DISTILLED = {"judges": [{"kind": "distilled"}, {"kind": "similarity"}]}
+DISTILL = {"form": "pairwise", "sample": {"pairs": 1000}, "max_tokens": 100, "epochs": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "stage", "work"),
+    [
+        ({}, "compare", "40,000 pairs"),
+        ({}, "judge", "240,000 judgments by 3"),
+        ({"judge": {"judges": [ENCODER, {"kind": "similarity"}]}}, "judge", "80,000 judgments by 1 in-process"),
+        ({"judge": {"judges": [ENCODER, PAIRWISE]}}, "judge", "10,000 inputs to encoder"),
+        ({"judge": {"judges": [PAIRWISE]}}, "judge", "80,000 inputs to pair, of at most 128 tokens each"),
+        ({"judge": DISTILLED, "distill": DISTILL}, "label", "6,000 judgments by 3"),
+        ({"judge": DISTILLED, "distill": DISTILL}, "judge", "80,000 judgments by 1 in-process"),
+        ({"judge": DISTILLED, "distill": DISTILL}, "judge", "80,000 inputs to distilled, of at most 100 tokens each"),
+        ({"judge": DISTILLED, "distill": {**DISTILL, "form": "pointwise"}}, "judge", "10,000 inputs to distilled"),
+        ({"mine": {"rule": "validated"}}, "borderline", "700 borderline documents"),
+        ({"mine": {"rule": "validated"}}, "validate", "4,200 judgments by 3"),
+    ],
+)
+def test_the_plan_counts_what_the_settings_say(settings: dict[str, Any], stage: str, work: str) -> None:
+    experiment = Experiment.model_validate({"retrieve": {"candidates": 20}, "compare": {"degree": 8}, **settings})
+    found = {"flows": [{"unit": "to ask about", "rows_out": 700}]}
+    counts = {"documents": 5000, "train": 500, "dev": 50, "test": 100}
+    planned = costs(experiment, counts, manifest=lambda one: found if one.name == "borderline" else None)
+    assert tuple(planned) == names_of(experiment)
+    assert work in planned[stage].work
 
 
 def test_scoring_on_gpus_is_planned_there_where_the_models_size_is_known() -> None:
