@@ -216,25 +216,22 @@ class Run:
             return
         for bucket in buckets:
             queries = self._queries(bucket)
-            texts = None if name == "queries" else self._texts(bucket)
+            texts = None
+            if name != "queries":
+                retrieve = self.artifact("retrieve")
+                texts = retrieve.read_part("texts", bucket, records.TEXT_OF, ["doc_id", "external_id"])
             for artifact, pairs in rounds:
                 table = artifact.read_part(name, bucket, record)
-                if pairs is not None:
-                    table = _with_pairs(table, pairs.read_part("comparisons", bucket, records.COMPARISON))
+                if pairs is not None:  # insert the compared documents after the query
+                    compared = pairs.read_part("comparisons", bucket, records.COMPARISON)
+                    ids = compared["comparison_id"].combine_chunks()
+                    rows = pc.index_in(table["comparison_id"], value_set=ids)
+                    for position, column in ((2, "doc_a"), (3, "doc_b")):
+                        table = table.add_column(position, column, compared[column].take(rows))
                 yield _named(table, queries, texts)
 
     def _queries(self, bucket: int) -> pa.Table:
         return self.artifact("ingest").read_part("queries", bucket, records.QUERY, ["query_id", "external_id"])
-
-    def _texts(self, bucket: int) -> pa.Table:
-        return self.artifact("retrieve").read_part("texts", bucket, records.TEXT_OF, ["doc_id", "external_id"])
-
-
-def _with_pairs(judgments: pa.Table, comparisons: pa.Table) -> pa.Table:
-    """Insert the compared documents after the query."""
-    rows = pc.index_in(judgments["comparison_id"], value_set=comparisons["comparison_id"].combine_chunks())
-    table = judgments.add_column(2, "doc_a", comparisons["doc_a"].take(rows))
-    return table.add_column(3, "doc_b", comparisons["doc_b"].take(rows))
 
 
 def _named(table: pa.Table, queries: pa.Table, texts: pa.Table | None) -> pa.Table:

@@ -56,7 +56,12 @@ def queries(
     made = make_queries(experiment, to, number, console.note)
     refused = f", {made.refused_documents:,} rejected" if made.refused_documents else ""
     print(f"{made.documents:,} documents{refused}; {len(made.queries):,} queries\n")
-    out.print(console.table(_counts(made)))
+    rows: list[dict[str, str]] = []
+    for kind, counts in made.counts().items():
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.most_common() if reason != "kept")
+        numbers = {"candidates": f"{sum(counts.values()):,}", "kept": f"{counts['kept']:,}"}
+        rows.append({"kind": kind, **numbers, "left out": reasons})
+    out.print(console.table(rows))
     print()
     out.print(console.table(_examples(made)))
     if experiment.simulated is not None:
@@ -88,13 +93,6 @@ def _settings(experiment: Experiment, overrides: list[str], to: Path, queries: i
     corpus = {"reader": "beir", "path": str(to), **sizes}
     values = {"corpus": corpus, "name": run_name(to.resolve())}
     return [*settings, *(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items())]
-
-
-def _counts(made: MadeQueries) -> Iterator[dict[str, str]]:
-    for kind, counts in made.counts().items():
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.most_common() if reason != "kept")
-        total = f"{sum(counts.values()):,}"
-        yield {"kind": kind, "candidates": total, "kept": f"{counts['kept']:,}", "left out": reasons}
 
 
 def _examples(made: MadeQueries) -> Iterator[dict[str, str]]:

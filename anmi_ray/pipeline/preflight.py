@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import AnmiError, ConfigError, StoreError, flatten, rebuild
 from anmi_ray.judging import kinds
@@ -39,7 +38,9 @@ def check(experiment: Experiment, todo: Iterable[Stage], notice: Callable[[str],
         check_room(need, notice, grows=execution.address is not None)
     if execution.address is None:
         return
-    keys = {key for stage in todo if stage.asks for key in _keys(stage.config_of(experiment))}
+    panels = (stage.config_of(experiment) for stage in todo if stage.asks)
+    servers = (kinds.of(judge).server for panel in panels for judge in panel.judges)
+    keys = {server.key_env for server in servers if server is not None and server.key_env}
     roots = [execution.root, *([execution.train.storage_path] if execution.train.storage_path else [])]
     for root in roots:
         check_storage(root, notice, keys if root == execution.root else (), execution.judging_on)
@@ -54,13 +55,6 @@ def needs(experiment: Experiment, todo: Iterable[Stage]) -> list[Need]:
     for stage in todo:
         found += [need for need in stage.needs(stage, experiment) if need not in found]
     return found
-
-
-def _keys(panel: JudgeConfig) -> Iterator[str]:
-    """Yield the environment variables with the keys of a panel's servers."""
-    for judge in map(kinds.of, panel.judges):
-        if judge.server is not None and judge.server.key_env:
-            yield judge.server.key_env
 
 
 @dataclass(frozen=True)
@@ -93,7 +87,10 @@ def check_storage(
         seen = _looked(root, folder, token, wanted, nodes, notice)
         _check_seen(seen, store, folder, nodes, here)
     finally:
-        _clear(root, folder, notice)
+        try:
+            uri.remove(uri.below(uri.absolute(root), folder))
+        except (OSError, StoreError) as error:
+            notice(f"{folder} cannot be removed from {public_root(root)}: {error}")
     for node, found in seen.items():
         if found.lacking and selects(on or {}, nodes[node]) and nodes[node]["Resources"].get("CPU", 0) >= ACTOR_CPUS:
             raise ConfigError(
@@ -169,11 +166,3 @@ def _on(node: Mapping[str, Any], error: AnmiError) -> StoreError:
 
 def _name(node: Mapping[str, Any]) -> str:
     return f"node {node['NodeManagerAddress']} ({node['NodeID'][:8]})"
-
-
-def _clear(root: str, folder: str, notice: Callable[[str], None]) -> None:
-    """Remove the files of the check."""
-    try:
-        uri.remove(uri.below(uri.absolute(root), folder))
-    except (OSError, StoreError) as error:
-        notice(f"{folder} cannot be removed from {public_root(root)}: {error}")

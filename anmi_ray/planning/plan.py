@@ -23,7 +23,7 @@ from anmi_ray.corpus.counts import CollectionCounts, of_manifest
 from anmi_ray.judging import kinds
 from anmi_ray.judging.spend import CallCost
 from anmi_ray.pipeline import requirements
-from anmi_ray.pipeline.resolve import Resolved, changes, resolve, todo
+from anmi_ray.pipeline.resolve import changes, resolve, todo
 from anmi_ray.pipeline.run import run_record
 from anmi_ray.pipeline.stages import FIRST, stages_of
 from anmi_ray.planning.prices import CallCosts
@@ -83,7 +83,9 @@ def plan(experiment: Experiment, offline: bool = False) -> Plan:
     else:
         with requirements.all_named(experiment, stages_of(experiment), offline):
             resolved = resolve(experiment)
-            collection = _counts(experiment, resolved, store)
+            manifest = resolved[FIRST].artifact(store).manifest()
+            collection = requirements.counts_of(experiment, math.inf) if manifest is None else of_manifest(manifest)
+            assert collection is not None, "only a limit of time leaves a collection uncounted"
     execution = experiment.execution
     buckets = (resolved and runs.known_buckets(store)) or execution.buckets_on(execution.cpus)
     blocks: list[str | Table] = [
@@ -107,9 +109,21 @@ def plan(experiment: Experiment, offline: bool = False) -> Plan:
     if resolved:
         states = {name: (state, why) for name, state, why in changes(experiment, resolved)}
     to_do = [cost for name, cost in found.items() if states[name][0] != "complete"]
-    blocks += [_table(found, states), *calls.lines, f"to do: {_total(to_do)}; {sent(experiment)}"]
-    problems = _problems(experiment, resolved, store, collection, offline)
-    return Plan(blocks, [_figures(name, cost, *states[name]) for name, cost in found.items()], combined(problems))
+    sums = {number: sum(getattr(cost, number) for cost in to_do) for number in _NUMBERS}
+    total = f"{sums['calls']:,} calls, {sums['tokens'] / 1e6:,.2f} million tokens"
+    total += f", about {sums['gpu_hours']:,.1f} GPU hours" if sums["gpu_hours"] else ""
+    total += f", about {sums['dollars']:,.2f} dollars" if sums["dollars"] else ""
+    blocks += [_table(found, states), *calls.lines, f"to do: {total}; {sent(experiment)}"]
+    rows: list[dict[str, Any]] = []
+    for name, cost in found.items():
+        numbers = {number: getattr(cost, number) for number in _NUMBERS}
+        state, why = states[name]
+        rows.append({"stage": name, "work": cost.work, **numbers, "state": state, "artifact": why})
+    problems = list(requirements.of_collection(experiment, stages_of(experiment), collection))
+    if resolved:
+        problems += caught(run_record, store, experiment, resolved)
+        problems += requirements.of_machine(experiment, [item.stage for item in todo(store, resolved)], offline)
+    return Plan(blocks, rows, combined(problems))
 
 
 def costs(
@@ -166,20 +180,6 @@ def _table(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]]
     return table
 
 
-def _figures(name: str, cost: StageCost, state: str, why: str) -> dict[str, Any]:
-    """Return a row of the table as numbers."""
-    numbers = {number: getattr(cost, number) for number in _NUMBERS}
-    return {"stage": name, "work": cost.work, **numbers, "state": state, "artifact": why}
-
-
-def _total(to_do: Sequence[StageCost]) -> str:
-    """Describe the calls, tokens, GPU hours and dollars of all stages that are not complete."""
-    calls, tokens, gpu_hours, dollars = (sum(getattr(cost, number) for cost in to_do) for number in _NUMBERS)
-    total = f"{calls:,} calls, {tokens / 1e6:,.2f} million tokens"
-    total += f", about {gpu_hours:,.1f} GPU hours" if gpu_hours else ""
-    return total + (f", about {dollars:,.2f} dollars" if dollars else "")
-
-
 def sent(experiment: Experiment) -> str:
     """Describe which texts are sent where."""
     judges = _servers(experiment.judge, experiment.ensemble)
@@ -201,31 +201,6 @@ def _servers(*panels: JudgeConfig | None) -> list[EndpointConfig]:
     """Return the servers of the panels' judges."""
     judges = [kinds.of(judge) for panel in panels if panel is not None for judge in panel.judges]
     return [judge.server for judge in judges if judge.server is not None]
-
-
-def _counts(experiment: Experiment, resolved: Mapping[str, Resolved], store: Store) -> CollectionCounts:
-    """Count the collection by its ingest artifact, else by reading it. Raises DataError if it is too small."""
-    manifest = resolved[FIRST].artifact(store).manifest()
-    if manifest is not None:
-        return of_manifest(manifest)
-    counts = requirements.counts_of(experiment, most_s=math.inf)
-    assert counts is not None, "only a limit of time leaves a collection uncounted"
-    return counts
-
-
-def _problems(
-    experiment: Experiment,
-    resolved: Mapping[str, Resolved],
-    store: Store,
-    counts: CollectionCounts,
-    offline: bool,
-) -> Iterator[AnmiError]:
-    """Yield the errors that a run would end with: missing queries, labels, packages, keys, servers or disk."""
-    yield from requirements.of_collection(experiment, stages_of(experiment), counts)
-    if resolved:
-        yield from caught(run_record, store, experiment, resolved)
-        left = [item.stage for item in todo(store, resolved)]
-        yield from requirements.of_machine(experiment, left, offline)
 
 
 def _blind(experiment: Experiment, counts: CollectionCounts) -> Iterator[str]:

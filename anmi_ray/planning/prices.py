@@ -145,7 +145,11 @@ def _asked(
     compared, added = {made[COMPARED]: pairs}, 0
     if before:
         is_chosen = made[COMPARED].manifest() is not None  # then it includes those before
-        compared = {one: _pairs_of(one, made[INGEST]) for one in ([made[COMPARED]] if is_chosen else before)}
+        buckets = range((made[INGEST].manifest() or {"buckets": 0})["buckets"])
+        compared = {
+            one: sum(one.read_part("comparisons", bucket, COMPARISON, ["round"]).num_rows for bucket in buckets)
+            for one in ([made[COMPARED]] if is_chosen else before)
+        }
         added = 0 if is_chosen else orders * pairs
     if not AnswerLog(made[COMPARED].store, judge.identity).buckets():
         return added + orders * sum(compared.values()), 0
@@ -272,12 +276,6 @@ def _stated(experiment: Experiment, judge: PromptJudge) -> CallTokens:
     return CallTokens(
         float(tokens), 0.0, float(min(judge.longest_answer, _ANSWER["scale"])), "as plan.prompt_tokens says"
     )
-
-
-def _pairs_of(compared: Artifact, ingest: Artifact) -> int:
-    """Count the comparisons of an artifact, by one small column."""
-    buckets = (ingest.manifest() or {"buckets": 0})["buckets"]
-    return sum(compared.read_part("comparisons", one, COMPARISON, ["round"]).num_rows for one in range(buckets))
 
 
 def priced(experiment: Experiment, judge: PromptJudge, tokens: CallTokens, calls: int, bought: int | None) -> CallCost:
