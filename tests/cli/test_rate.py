@@ -106,12 +106,10 @@ def test_ratings_are_printed_without_out_and_many_in_part(file: Path) -> None:
     assert "10 more documents" in said
 
 
-@pytest.mark.parametrize("orders", [("AB", "BA"), ("ab ", "ba"), ("first", "second"), ("original", "swapped")])
-def test_leanings_are_fitted_whatever_the_orders_are_called(tmp_path: Path, orders: tuple[str, str]) -> None:
+def test_leanings_are_fitted_whatever_the_orders_are_called(tmp_path: Path) -> None:
     """Three of four answers name the document that was shown first."""
-    names = dict(zip(("ab", "ba"), orders, strict=True))
     said = []
-    for words in ({"ab": "ab", "ba": "ba"}, names):
+    for words in ({"ab": "ab", "ba": "ba"}, {"ab": "original", "ba": "swapped"}):
         rows = [
             f"q,d{i},d{j},{int((i + 2 * j + (order == 'ba')) % 4 < 3) ^ (order == 'ba')},{words[order]}\n"
             for i in range(8)
