@@ -52,7 +52,7 @@ def rerank(
     device: cpu, cuda, or auto, a GPU if torch finds one
     precision: float32, bfloat16, float16, or auto, bfloat16 if the device supports it natively
 
-    Raise ConfigError if there is no such run or device, the run has no model, no P(relevant) or no such fusion, or
+    Raise ConfigError if the run or device does not exist, the run lacks a model, P(relevant) or such a fusion, or
     texts is a string; DataError if a folder has no model, or scores are not one finite number per text.
 
     >>> ranking = anmi_ray.rerank("quickstart", "sort a list", ["Tuples are immutable.", "list.sort() sorts it."])
@@ -155,7 +155,7 @@ def names_run(model: str) -> bool:
 def model_of(model: str, root: str) -> tuple[str, str | ModelSource]:
     """Return the name of `model` and what `load` takes, for a folder, a run under `root`, or a model of the hub.
 
-    Raise ConfigError if it is none of these or the run has no model, DataError if the folder has none.
+    Raise ConfigError for anything else or if the run has no model, DataError if the folder has none.
     """
     from anmi_ray.models import loading
 
