@@ -117,33 +117,23 @@ def test_a_run_has_stored_its_audit(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["begun"], "the run has no audit: its judge stage is not complete"),
-        (["done", "--grades", "g.tsv"], "--grades needs a FILE"),
-        (["done", "--rejects", "r.csv"], "--rejects needs a FILE"),
-        (["done", "--out", "nowhere/o.json"], "mkdir -p"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_mistakes_about_runs(root: Path, arguments: list[str], says: str) -> None:
-    assert says in refused("audit", *arguments, "--root", root)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
         (["answers.csv", "--out", "answers.csv"], "would overwrite it; it is read"),
         (["answers.csv", "--grades", "other.tsv"], "other.tsv: no compared pair is graded"),
         (["answers.csv", "--grades", "broken.tsv"], "broken.tsv:2 (grade is not an integer: x)"),
         (["empty.csv"], "no answer to audit"),
         (
             ["bad.csv"],
-            "2 of 2 rows cannot be used (100.0%, allowed 10.0%): 1 document compared with itself (bad.csv:2); ",
+            "2 of 2 rows cannot be used (100.0%, allowed 10.0%): 1 document compared with itself (bad.csv:2)",
         ),
         ([], "Missing argument 'RUN|FILE'"),
+        (["begun"], "the run has no audit: its judge stage is not complete"),
+        (["done", "--grades", "other.tsv"], "--grades needs a FILE"),
+        (["done", "--rejects", "r.csv"], "--rejects needs a FILE"),
+        (["done", "--out", "nowhere/o.json"], "mkdir -p"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistakes_about_files(file: Path, arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes(file: Path, root: Path, arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     others = {
         "other.tsv": "query-id\tcorpus-id\tscore\nz\ta\t1\n",
@@ -154,7 +144,7 @@ def test_mistakes_about_files(file: Path, arguments: list[str], says: str, monke
     for name, text in others.items():
         (file.parent / name).write_text(text)
     assert says in refused("audit", *arguments)
-    assert {path.name for path in file.parent.iterdir()} == {file.name, *others}
+    assert {path.name for path in file.parent.iterdir()} == {file.name, root.name, *others}
 
 
 def test_rejects_are_written_before_it_fails(file: Path, tmp_path: Path) -> None:

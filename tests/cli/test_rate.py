@@ -125,7 +125,7 @@ def test_leanings_are_fitted_whatever_the_orders_are_called(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("wrong", "says"),
     [
         (["--out", "o.xlsx"], "name it .csv, .tsv, .jsonl (each also .gz or .zst) or .parquet"),
         (["--out", "nowhere/o.csv"], "mkdir -p"),
@@ -136,34 +136,21 @@ def test_leanings_are_fitted_whatever_the_orders_are_called(tmp_path: Path) -> N
         (["--out", "o.csv", "--model", "elo"], "'elo' is not one of"),
         (["--out", "o.csv", "--max-reject-fraction", "2"], "--max-reject-fraction"),
         (["--out", "o.csv", "--anchors", "absent.csv"], "absent.csv: no such file or folder"),
+        (GOOD, "its columns are 'q1', 'a', 'b', '1'"),
+        ((HEAD + GOOD).replace("query_id", "qid"), "--all-one-query"),
+        (HEAD, "nothing to rate"),
+        (HEAD + GOOD + "q1,a\n", "1 of 7 rows cannot be used (14.3%, allowed 10.0%): 1 not as many columns"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistakes_on_the_command_line(
-    file: Path, arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+def test_mistakes_in_arguments_or_in_the_file(
+    file: Path, wrong: list[str] | str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(file.parent)
+    if isinstance(wrong, str):
+        file.write_text(wrong)
+    arguments = ["--out", "o.csv"] if isinstance(wrong, str) else wrong
     assert says in refused("rate", file.name, *arguments)
     assert [path.name for path in file.parent.iterdir()] == [file.name]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "says"),
-    [
-        ("p.txt", HEAD + GOOD, "p.txt: its name does not show its format"),
-        ("p.csv", GOOD, "its columns are 'q1', 'a', 'b', '1'"),
-        ("p.csv", (HEAD + GOOD).replace("query_id", "qid"), "--all-one-query"),
-        ("p.csv", HEAD, "nothing to rate"),
-        ("p.csv", HEAD + GOOD + "q1,a\n", "1 of 7 rows cannot be used (14.3%, allowed 10.0%): 1 not as many columns"),
-    ],
-)
-def test_mistakes_in_the_file(
-    tmp_path: Path, name: str, content: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / name).write_text(content)
-    assert says in refused("rate", name, "--out", "o.csv")
-    assert not (tmp_path / "o.csv").exists()
 
 
 def test_separation_names_ids_as_they_stand_in_the_file(file: Path, tmp_path: Path) -> None:
