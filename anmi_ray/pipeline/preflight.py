@@ -78,19 +78,31 @@ def check_storage(
     folder, store = f"preflight-{token}", Store(root)
     here = ray.get_runtime_context().get_node_id()
     nodes = {node["NodeID"]: node for node in alive()}
-    wanted = tuple(sorted(keys))
     try:
         store.publish_json(f"{folder}/driver.json", token)
     except StoreError as error:
         raise _on(nodes[here], error) from None
     try:
-        seen = _looked(root, folder, token, wanted, nodes, notice)
-        _check_seen(seen, store, folder, nodes, here)
+        seen = _looked(root, folder, token, tuple(sorted(keys)), nodes, notice)
+        written = store.names(folder)
     finally:
         try:
             uri.remove(uri.below(uri.absolute(root), folder))
         except (OSError, StoreError) as error:
             notice(f"{folder} cannot be removed from {public_root(root)}: {error}")
+    for node, found in seen.items():
+        if found.error is not None:
+            raise _on(nodes[node], rebuild(found.error))
+    apart = [node for node, found in seen.items() if not found.sees or f"{node}.json" not in written]
+    if apart:
+        more = f" (nor do {len(apart) - 1} more)" if len(apart) > 1 else ""
+        raise StoreError(
+            f"the storage is not shared by the nodes: {_name(nodes[apart[0]])} does not see what "
+            f"{_name(nodes[here])}, the driver's, writes there{more}",
+            public_root(store.root),
+            "give storage that every node reaches: a bucket (--root s3://bucket/folder), or a disk that is mounted "
+            "at the same place on all of them",
+        )
     for node, found in seen.items():
         if found.lacking and selects(on or {}, nodes[node]) and nodes[node]["Resources"].get("CPU", 0) >= ACTOR_CPUS:
             raise ConfigError(
@@ -139,24 +151,6 @@ def _look(root: str, folder: str, token: str, node: str, keys: tuple[str, ...]) 
     except StoreError as error:
         return _Seen(False, lacking, flatten(error))
     return _Seen(sees, lacking)
-
-
-def _check_seen(seen: Mapping[str, _Seen], store: Store, folder: str, nodes: Mapping[str, Any], here: str) -> None:
-    """Raise StoreError if nodes cannot write, or do not see each other's files."""
-    for node, found in seen.items():
-        if found.error is not None:
-            raise _on(nodes[node], rebuild(found.error))
-    written = store.names(folder)
-    apart = [node for node, found in seen.items() if not found.sees or f"{node}.json" not in written]
-    if apart:
-        more = f" (nor do {len(apart) - 1} more)" if len(apart) > 1 else ""
-        raise StoreError(
-            f"the storage is not shared by the nodes: {_name(nodes[apart[0]])} does not see what "
-            f"{_name(nodes[here])}, the driver's, writes there{more}",
-            public_root(store.root),
-            "give storage that every node reaches: a bucket (--root s3://bucket/folder), or a disk that is mounted "
-            "at the same place on all of them",
-        )
 
 
 def _on(node: Mapping[str, Any], error: AnmiError) -> StoreError:
