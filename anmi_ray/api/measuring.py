@@ -112,21 +112,20 @@ def _read_runs(run_files: Sequence[Path], say: Say | None) -> dict[Path, NamedRu
 
 def _systems(runs: Mapping[Path, NamedRun]) -> dict[str, NamedRun]:
     """Return the run of each tag of each file, by the system's name."""
-    tagged: list[tuple[Path, str, NamedRun]] = []
-    for path, run in runs.items():
-        for tag in pc.unique(run.table["system"]).to_pylist():
-            table = run.table.filter(pc.equal(run.table["system"], tag))
-            ids = {*table["query_id"].to_pylist(), *table["doc_id"].to_pylist()}
-            queries, documents = ({n: key for n, key in names.items() if key in ids} for names in run[1:])
-            tagged.append((path, tag, run._replace(table=table, queries=queries, documents=documents)))
-    files = Counter(tag for _, tag, _ in tagged)
-    names = [tag if files[tag] == 1 else f"{path.stem}:{tag}" for path, tag, _ in tagged]
+    tagged = [(path, tag) for path, run in runs.items() for tag in pc.unique(run.table["system"]).to_pylist()]
+    files = Counter(tag for _, tag in tagged)
+    names = [tag if files[tag] == 1 else f"{path.stem}:{tag}" for path, tag in tagged]
     if len(set(names)) < len(names):
-        names = [f"{path}:{tag}" for path, tag, _ in tagged]
+        names = [f"{path}:{tag}" for path, tag in tagged]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise ConfigError(f"two systems would be named {twice[0]}", "--ranking", "rename a tag or a file")
     systems: dict[str, NamedRun] = {}
-    for name, (_, _, run) in zip(names, tagged, strict=True):
-        columns = {column: run.table[column] for column in run.table.column_names}
-        systems[name] = run._replace(table=RUN.table({**columns, "system": [name] * run.table.num_rows}))
+    for name, (path, tag) in zip(names, tagged, strict=True):
+        run = runs[path]
+        table = run.table.filter(pc.equal(run.table["system"], tag))
+        ids = {*table["query_id"].to_pylist(), *table["doc_id"].to_pylist()}
+        queries, documents = ({n: key for n, key in known.items() if key in ids} for known in run[1:])
+        columns = {column: table[column] for column in table.column_names}
+        named = RUN.table({**columns, "system": [name] * table.num_rows})
+        systems[name] = run._replace(table=named, queries=queries, documents=documents)
     return systems

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,7 +12,7 @@ import pytest
 
 from tests.cli.test_queries import rows_of
 from tests.commands import anmi, printed, refused
-from tests.judging.serving import Chat, serving
+from tests.judging.serving import Chat
 from tests.small import write_config
 
 KEY = 'sk-marked-Z9"q/x+w=0123456789abcd'  # with characters that JSON and URLs write otherwise
@@ -132,19 +131,11 @@ def test_a_line_of_yaml_that_cannot_be_read_is_not_shown(here: Path) -> None:
         assert not leaks(text)
 
 
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    """Of a chat server."""
-    with serving() as found:
-        yield found
-
-
 def test_a_key_of_the_environment_is_sent_and_stands_nowhere(
-    here: Path, port: int, small_collection: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, chat: Chat, small_collection: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that wants the key, and answers some questions with an error that quotes it."""
     monkeypatch.setenv("MARKED", KEY)
-    chat = Chat(port, "marked")
     chat.setup(key=KEY, faults={"echo:500": 0.3})
     (here / "mine").mkdir()
     rows = [json.dumps(row) + "\n" for row in rows_of(small_collection, "corpus")[:60]]
