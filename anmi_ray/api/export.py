@@ -83,9 +83,9 @@ def _card(run: Run, license: str | None, title: str) -> Card:
     revision = record["stages"]["train"].get("inputs", {}).get("model", "")
     ensemble = config["distill"]["judge"]["judges"] if any(one["kind"] == "distilled" for one in judges) else ()
     evaluate = artifacts.get("evaluate")
-    measured = evaluate is not None and evaluate.manifest() is not None
-    rows = evaluate.read_json("comparisons.json") if measured else None
-    alone = by_judges.measurements(evaluate) if measured and not rows else None
+    measured = evaluate if evaluate is not None and evaluate.manifest() is not None else None
+    rows = None if measured is None else measured.read_json("comparisons.json")
+    alone = None if measured is None or rows else by_judges.measurements(measured)
     collection = collection_of(record)
     return Card(
         name=title,

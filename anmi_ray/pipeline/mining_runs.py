@@ -177,8 +177,8 @@ def mine(experiments: Sequence[Experiment], reporter: Reporter | None = None) ->
 
 
 def _mined(experiment: Experiment, artifact: Artifact) -> dict[str, Any]:
-    found = {"run": experiment.name, "composition": experiment.mine.composition, "artifact": artifact.fingerprint}
-    found["flows"] = (artifact.manifest() or {"flows": []})["flows"]
+    found: dict[str, Any] = {"run": experiment.name, "composition": experiment.mine.composition}
+    found |= {"artifact": artifact.fingerprint, "flows": (artifact.manifest() or {"flows": []})["flows"]}
     found |= artifact.read_json("summary.json")
     if (fitted := artifact.read_json("mixture.json")) is not None:
         mixture = Mixture.from_dict(fitted)
