@@ -65,7 +65,7 @@ def rerank(
     place = _place(model, root)
     source = place.model if isinstance(place, Run) else _checked(place)
     fusion = None if scores is None else _fusion(place, scores, "scores")
-    calibrated = None if min_relevance is None else _relevance(place)
+    calibrated = None if min_relevance is None else _relevance(place, required=True)
     own = np.zeros(0)
     if texts:
         with gpu_memory_named(_gpu_full):
@@ -121,19 +121,14 @@ def _fusion(place: Path | Run, given: Mapping[str, Any], option: str) -> ServedF
     return found
 
 
-def _relevance(place: Path | Run) -> Relevance:
-    """Return P(relevant) of a model. Raise ConfigError if it has none."""
+def _relevance(place: Path | Run, required: bool) -> Relevance | None:
+    """Return P(relevant) of a model. Raise ConfigError if it is required and missing."""
     from anmi_ray.evaluation import relevance
 
-    if (found := _calibrated(place)) is None:
+    found = place.relevance() if isinstance(place, Run) else relevance.find(place)
+    if found is None and required:
         raise relevance.missing(_named(place))
     return found
-
-
-def _calibrated(place: Path | Run) -> Relevance | None:
-    from anmi_ray.evaluation import relevance
-
-    return place.relevance() if isinstance(place, Run) else relevance.find(place)
 
 
 def _named(place: Path | Run) -> str:
@@ -142,7 +137,7 @@ def _named(place: Path | Run) -> str:
 
 def calibration_of(model: str, root: str) -> Relevance | None:
     """Return P(relevant) of a model, named as for `model_of`, or None. Raise DataError if a folder's is damaged."""
-    return _calibrated(_place(model, root))
+    return _relevance(_place(model, root), required=False)
 
 
 def names_run(model: str) -> bool:
@@ -249,7 +244,9 @@ def rerank_run(
     place = _place(model, root)
     source = model_of(str(model), root)[1]
     fusion = _fusion(place, given, "--fuse") if given else None
-    calibrated = _relevance(place) if min_relevance is not None else _calibrated(place) if table_file else None
+    calibrated = None
+    if min_relevance is not None or table_file is not None:
+        calibrated = _relevance(place, required=min_relevance is not None)
     if table_file is not None and calibrated is None and say is not None:
         say(f"{table_file}: has no column relevance, since {_named(place)} has no calibrated P(relevant)")
     named = _one_system(run_file, say)

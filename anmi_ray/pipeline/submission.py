@@ -98,7 +98,7 @@ class Submission:
         searched = [] if self.campaign is None else [result_settings(self.campaign)]
         found = [what, result_settings(self.experiment), list(named_inputs(self.experiment)), *searched]
         settings = json.dumps(found, sort_keys=True, ensure_ascii=False)
-        code: list[bytes] = []
+        code: list[bytes] = []  # names and contents of files, without those of _EXCLUDED
         for part in self.code:
             for path in sorted(part.rglob("*")):
                 name = path.relative_to(part.parent)
