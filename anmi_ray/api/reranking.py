@@ -112,9 +112,10 @@ def _fusion(place: Path | Run, given: Mapping[str, Any], option: str) -> ServedF
     """Return the fusion of a folder or run. Raise ConfigError if it has none, or not of the systems in `given`."""
     from anmi_ray.evaluation import fusion
 
-    found = fusion.read_served(place) if isinstance(place, Path) else place.fusion()
-    if found is None:
-        place.artifact("evaluate", "fusion")
+    if isinstance(place, Path):
+        found = fusion.read_served(place)
+    elif (found := place.fusion()) is None:
+        place.artifact("evaluate", "fusion")  # raises if the run is not evaluated
         remedy = "give it dev queries and evaluate.fusion"
         raise ConfigError("the run has not chosen weights of a fusion", f"run {place.name}", remedy)
     found.check(given, option)
