@@ -112,7 +112,7 @@ DISTILL = {"form": "pairwise", "sample": {"pairs": 1000}, "max_tokens": 100, "ep
         ({"judge": DISTILLED, "distill": DISTILL}, "judge", "80,000 judgments by 1 in-process"),
         ({"judge": DISTILLED, "distill": DISTILL}, "judge", "80,000 inputs to distilled, of at most 100 tokens each"),
         ({"judge": DISTILLED, "distill": {**DISTILL, "form": "pointwise"}}, "judge", "10,000 inputs to distilled"),
-        ({"mine": {"rule": "validated"}}, "borderline", "700 borderline documents"),
+        ({"mine": {"rule": "validated"}}, "borderline", "about 700 borderline documents"),
         ({"mine": {"rule": "validated"}}, "validate", "4,200 judgments by 3"),
     ],
 )
@@ -122,7 +122,9 @@ def test_the_plan_counts_what_the_settings_say(settings: dict[str, Any], stage: 
     counts = {"documents": 5000, "train": 500, "dev": 50, "test": 100}
     planned = costs(experiment, counts, manifest=lambda one: found if one.name == "borderline" else None)
     assert tuple(planned) == names_of(experiment)
-    assert work in planned[stage].work
+    assert any(part.startswith(work) for part in planned[stage].work.split("; "))
+    if stage == "borderline":  # an estimate until they are found
+        assert "150 borderline documents" in costs(experiment, counts)[stage].work
 
 
 def test_scoring_on_gpus_is_planned_there_where_the_models_size_is_known() -> None:
