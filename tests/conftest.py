@@ -11,12 +11,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from filelock import FileLock
 from hypothesis import settings
 
 from tests import s3 as endpoints
+
+if TYPE_CHECKING:
+    from tests.judging.serving import Chat
 
 # Read when the libraries are imported, so set before any test module is.
 os.environ.pop("RAY_ADDRESS", None)  # never join somebody's cluster
@@ -136,6 +140,25 @@ def trained_in_one_task(ray_local: None) -> Iterator[None]:
 
     with in_one_task():
         yield
+
+
+@pytest.fixture(scope="session")
+def chat_port() -> Iterator[int]:
+    """Port of a chat-completions server in a separate process."""
+    from tests.judging.serving import serving
+
+    with serving() as port:
+        yield port
+
+
+@pytest.fixture
+def chat(chat_port: int, request: pytest.FixtureRequest) -> Chat:
+    """A server for one test, without faults until it is told otherwise (see chat_server.py)."""
+    from tests.judging.serving import Chat
+
+    server = Chat(chat_port, "".join(c if c.isalnum() else "-" for c in request.node.name))
+    server.setup()
+    return server
 
 
 @pytest.fixture(scope="session")

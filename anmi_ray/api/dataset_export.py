@@ -94,7 +94,8 @@ def _card(
             for table in counts
         ],
     )
-    stages = {stage: known["fingerprint"] for stage, known in run.record["stages"].items()}
+    stages = {stage: artifact.fingerprint for stage, artifact in run.artifacts.items()}
+    versions = {"anmi_ray": __version__, **run.record["environment"].get("versions", {})}
     card = DatasetCard.from_template(
         data,
         template_str=TEMPLATE.read_text(encoding="utf-8"),
@@ -116,14 +117,10 @@ def _card(
                 f"{config['compare'].get('design', 'regular')}, {config['compare']['degree']} opponents a document",
             ),
             ("ratings", str(config["rate"].get("model", ""))),
-            ("versions", ", ".join([f"anmi_ray {__version__}", *_versions(run)])),
+            ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ],
     )
     return str(card)
-
-
-def _versions(run: Run) -> Iterator[str]:
-    yield from (f"{name} {version}" for name, version in run.record["environment"].get("versions", {}).items())
 
 
 def _judges(run: Run, counted: Mapping[tuple[str, str], int]) -> Iterator[dict[str, str]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,16 +21,8 @@ _TAG = "bm25"
 _Row = dict[str, str | float]
 
 
-@dataclass(frozen=True)
-class _Judge:
-    """How a simulated judge answers: sharp to differences, leaning towards whatever is shown first, in logits."""
-
-    name: str
-    sharpness: float
-    lean: float
-
-
-JUDGES = (_Judge("careful", 3.0, 0.0), _Judge("hasty", 1.2, 0.0), _Judge("first-glance", 2.0, 1.5))
+# By simulated judge: how sharply it sees differences, and its leaning to the document shown first, in logits.
+JUDGES = {"careful": (3.0, 0.0), "hasty": (1.2, 0.0), "first-glance": (2.0, 1.5)}
 
 
 def write_demo(to: Path) -> Path:
@@ -80,12 +71,12 @@ def _answers(
     draw = rng("demo", query)
     strength_D = np.asarray(score[: len(ids)]) / max(score[0], 1e-9) + 2.0 * np.asarray(labels)
     steps = range(1, min(OPPONENTS, (len(ids) - 1) // 2) + 1)
-    for judge in JUDGES:
+    for judge, (sharpness, leaning) in JUDGES.items():
         for i, j in ((i, (i + step) % len(ids)) for i in range(len(ids)) for step in steps):
             for first, second in ((i, j), (j, i)):
-                logit = judge.sharpness * (strength_D[first] - strength_D[second]) + judge.lean + draw.logistic()
+                logit = sharpness * (strength_D[first] - strength_D[second]) + leaning + draw.logistic()
                 pair = {"query_id": query, "doc_a": ids[first], "doc_b": ids[second]}
-                yield {**pair, "preference": float(logit > 0), "judge": judge.name}
+                yield {**pair, "preference": float(logit > 0), "judge": judge}
 
 
 def _write_collection(

@@ -52,7 +52,9 @@ class Check:
 
 def report(config: str | None = None) -> list[Check]:
     """All checks of this environment and machine; with `config`, also whether its judges' servers answer."""
-    checks = [_python(), *_packages(), _compiler(), _jdk(), _gpu(), *_machine()]
+    python = f"{platform.python_version()} ({sys.executable})"
+    checks = [Check("Python", "ok", python, "everything", "install Python 3.11 or newer")]
+    checks += [*_packages(), _compiler(), _jdk(), _gpu(), *_machine()]
     return checks + ([] if config is None else list(_servers(config)))
 
 
@@ -67,12 +69,6 @@ def version_of(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _python() -> Check:
-    state: State = "ok" if sys.version_info >= (3, 11) else "broken"
-    found = f"{platform.python_version()} ({sys.executable})"
-    return Check("Python", state, found, "everything", "install Python 3.11 or newer")
 
 
 def _packages() -> Iterator[Check]:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anmi_ray.api.runs import Run
-from anmi_ray.core.errors import AnmiError, ConfigError
+from anmi_ray.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from anmi_ray.config.experiment import Experiment
+    from anmi_ray.planning.plan import Plan
     from anmi_ray.runtime.reporter import Reporter
-
-_PLAIN_WIDTH = 200  # characters per line of a plan as text: no cell is folded
 
 
 def load(path: str | Path, **settings: Any) -> Experiment:
@@ -90,36 +85,6 @@ def part(experiment: Experiment, first: str, last: str) -> tuple[str, str]:
     return first, last
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A run's plan; `print` shows it as text.
-
-    blocks: lines, and a table for rich
-    stages: name, work, state, calls, tokens, GPU hours and dollars of each stage
-    problem: the error with which the run would fail, if one is known
-    """
-
-    blocks: list[str | Table]
-    stages: list[dict[str, Any]]
-    problem: AnmiError | None = None
-
-    @property
-    def lines(self) -> list[str]:
-        """Return its lines."""
-        return [block for block in self.blocks if isinstance(block, str)]
-
-    def __str__(self) -> str:
-        from rich.console import Console
-
-        text = StringIO()
-        console = Console(file=text, width=_PLAIN_WIDTH, soft_wrap=True, markup=False, emoji=False)
-        for block in self.blocks:
-            console.print(block, highlight=False)
-        if self.problem is not None:
-            console.print(str(self.problem), highlight=False, markup=False)
-        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
-
-
 def plan(experiment: Experiment, *, offline: bool = False) -> Plan:
     """Return what each stage would cost; run nothing. Read the collection, or its size from the settings in `plan`.
 
@@ -129,12 +94,6 @@ def plan(experiment: Experiment, *, offline: bool = False) -> Plan:
     >>> print(str(anmi_ray.plan(config)).splitlines()[-1])
     to do: 0 calls, ...; nothing is sent outside this machine or cluster
     """
-    from anmi_ray.planning import plan as planning
+    from anmi_ray.planning.plan import plan as plan_stages
 
-    blocks: list[str | Table] = []
-    steps = planning.plan(experiment, offline)
-    while True:
-        try:
-            blocks.append(next(steps))
-        except StopIteration as end:
-            return Plan(blocks, *end.value)
+    return plan_stages(experiment, offline)

@@ -28,7 +28,6 @@ from anmi_ray.labelling.answers import (
     name_fault,
     read_answers,
 )
-from anmi_ray.store.runs import find_run
 from anmi_ray.tables import formats
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ _PREFERENCE = {"a": 1.0, "b": 0.0, "unsure": 0.5}
 
 
 class Labelling:
-    """The pairs that people are asked about, and their answers. Raise ConfigError if there is no such run.
+    """The pairs that people are asked about, and their answers. Raise ConfigError if the run does not exist.
 
     pairs, overlap: how many pairs to select, and the share of them that everyone answers; None: as selected before,
     else 200 and 0.2. A new selection keeps all answers, and replaces the stored one if `keep`.
@@ -53,7 +52,7 @@ class Labelling:
     def __init__(self, run: Run, pairs: int | None = None, overlap: float | None = None, keep: bool = True) -> None:
         self.run = run
         self.notices: list[str] = []
-        self._store, record = find_run(run.name, run.root)
+        self._store, record = run.store, run.record
         path = f"{folder_of(run.name)}/pairs.json"
         remedy = "delete it: pairs are selected again, and people's answers stay"
         before = self._store.read_json(path, remedy) or {"settings": {"pairs": 200, "overlap": 0.2}, "pairs": []}
@@ -216,5 +215,4 @@ def _of_people(last: Mapping[tuple[str, str], PersonAnswer], judged: pa.Table) -
 
 def audit_of_people(run: Run) -> dict[str, Any] | None:
     """Return `Labelling.audit`, or None if people answered nothing; write nothing."""
-    store, _ = find_run(run.name, run.root)
-    return Labelling(run, keep=False).audit() if store.names(f"{folder_of(run.name)}/answers") else None
+    return Labelling(run, keep=False).audit() if run.store.names(f"{folder_of(run.name)}/answers") else None

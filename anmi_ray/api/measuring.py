@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Comparison rows of all systems; the first system is the baseline."""
-
-    comparisons: list[dict[str, Any]]
-    measures: list[str]
-    baseline: str
-
-
 def evaluate(
     collection: Path | None,
     run_files: Sequence[Path],
@@ -40,8 +31,10 @@ def evaluate(
     say: Say | None = None,
     qrels_file: Path | None = None,
     own_document: OwnDocument = "same-text",
-) -> Evaluation:
+) -> dict[str, Any]:
     """Measure TREC runs against `qrels/<split>.tsv` of a collection, or a qrels file; the first system is the baseline.
+
+    Return measures, the name of the baseline, and systems, a row per measure and system.
 
     A system is a tag of a file, named by the tag, or FILE:TAG if several files share it. Scores decide, with ties as in
     trec_eval.
@@ -80,7 +73,7 @@ def evaluate(
     table, qrels = own_documents.leave_out(table, own), own_documents.without(qrels, own)
     metrics = measures.evaluate(table, qrels, measured, labels)
     rows = [asdict(row) for name in measured for row in significance.compare(metrics, labels[0], labels, name)]
-    return Evaluation(rows, measured, labels[0])
+    return {"measures": measured, "baseline": labels[0], "systems": rows}
 
 
 def _check_judged(run: NamedRun, grades: Grades, label: str, place: str, say: Say | None, documents: bool) -> None:
@@ -119,21 +112,20 @@ def _read_runs(run_files: Sequence[Path], say: Say | None) -> dict[Path, NamedRu
 
 def _systems(runs: Mapping[Path, NamedRun]) -> dict[str, NamedRun]:
     """Return the run of each tag of each file, by the system's name."""
-    tagged: list[tuple[Path, str, NamedRun]] = []
-    for path, run in runs.items():
-        for tag in pc.unique(run.table["system"]).to_pylist():
-            table = run.table.filter(pc.equal(run.table["system"], tag))
-            ids = {*table["query_id"].to_pylist(), *table["doc_id"].to_pylist()}
-            queries, documents = ({n: key for n, key in names.items() if key in ids} for names in run[1:])
-            tagged.append((path, tag, run._replace(table=table, queries=queries, documents=documents)))
-    files = Counter(tag for _, tag, _ in tagged)
-    names = [tag if files[tag] == 1 else f"{path.stem}:{tag}" for path, tag, _ in tagged]
+    tagged = [(path, tag) for path, run in runs.items() for tag in pc.unique(run.table["system"]).to_pylist()]
+    files = Counter(tag for _, tag in tagged)
+    names = [tag if files[tag] == 1 else f"{path.stem}:{tag}" for path, tag in tagged]
     if len(set(names)) < len(names):
-        names = [f"{path}:{tag}" for path, tag, _ in tagged]
+        names = [f"{path}:{tag}" for path, tag in tagged]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise ConfigError(f"two systems would be named {twice[0]}", "--ranking", "rename a tag or a file")
     systems: dict[str, NamedRun] = {}
-    for name, (_, _, run) in zip(names, tagged, strict=True):
-        columns = {column: run.table[column] for column in run.table.column_names}
-        systems[name] = run._replace(table=RUN.table({**columns, "system": [name] * run.table.num_rows}))
+    for name, (path, tag) in zip(names, tagged, strict=True):
+        run = runs[path]
+        table = run.table.filter(pc.equal(run.table["system"], tag))
+        ids = {*table["query_id"].to_pylist(), *table["doc_id"].to_pylist()}
+        queries, documents = ({n: key for n, key in known.items() if key in ids} for known in run[1:])
+        columns = {column: table[column] for column in table.column_names}
+        named = RUN.table({**columns, "system": [name] * table.num_rows})
+        systems[name] = run._replace(table=named, queries=queries, documents=documents)
     return systems

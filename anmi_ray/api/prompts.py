@@ -38,6 +38,7 @@ def preview_prompts(experiment: Experiment, query: str | None, first: str | None
     documents = _documents(reader.documents(), first, second, experiment.corpus.name)
     asked = _query(reader, query, experiment)
     names = [document["external_id"] for document in documents]
+    texts = [f"{document['title']}\n{document['text']}".strip() for document in documents]
     yield f"query {asked['external_id']}; shown first: {names[0]}, second: {names[1]}"
     for judge in judges:
         server = judge.server
@@ -48,7 +49,7 @@ def preview_prompts(experiment: Experiment, query: str | None, first: str | None
                 raise
             builder = PromptBuilder.load(judge.prompt)  # its model may be on the cluster only
             yield f"\njudge {judge.name}: tokenizer not loaded, so texts may be cut elsewhere ({error.message})"
-        shown = preview(builder, asked["text"], *(_text(document) for document in documents))
+        shown = preview(builder, asked["text"], *texts)
         where = f"{server.model} at {server.base_url}" if server else f"{judge.config.model} on the cluster"
         yield from said(f"judge {judge.name}", where, shown)
 
@@ -62,10 +63,6 @@ def said(who: str, where: str, shown: Preview) -> Iterator[str]:
             yield f"{what}: {', '.join(parts)}"
     for message in shown.messages:
         yield f"--- {message['role']}\n{message['content']}"
-
-
-def _text(document: dict[str, str]) -> str:
-    return f"{document['title']}\n{document['text']}".strip()
 
 
 def _documents(tables: Iterator[pa.Table], first: str | None, second: str | None, path: str) -> list[dict[str, str]]:

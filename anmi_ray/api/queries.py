@@ -52,14 +52,13 @@ _REMEDY = {
 
 @dataclass(frozen=True)
 class MadeQueries:
-    """A collection that was written to `folder`.
+    """A collection that was written.
 
     ranks: BM25's rank of each query's document
     searched: the same for all searched candidates, in a collection without any of them; 0: not found
     left_out: the other candidates, with reasons
     """
 
-    folder: Path
     documents: int
     refused_documents: int
     queries: list[QueryCandidate]
@@ -85,7 +84,7 @@ def make_queries(experiment: Experiment, to: Path, number: int, say: Callable[[s
     or yields no query, StoreError if the storage fails.
     """
     with new_folder(to) as folder:
-        return _Maker(experiment, number, folder, say).make(to)
+        return _Maker(experiment, number, folder, say).make()
 
 
 def preview_writing(experiment: Experiment, number: int) -> Iterator[str]:
@@ -129,7 +128,7 @@ class _Maker:
             asked += [judge.server for judge in checking(experiment) if judge.server is not None]
         refuse(of_servers(asked, offline=True))  # before the documents are read
 
-    def make(self, to: Path) -> MadeQueries:
+    def make(self) -> MadeQueries:
         self._say("reading documents, counting phrases")
         tried = self._candidates()
         for line in self._rejected:
@@ -146,7 +145,7 @@ class _Maker:
         self._say(f"writing {self._documents:,} documents and {len(queries):,} queries")
         self._write(queries, ranks)
         kinds = (*self._found_kinds, *self._experiment.queries.written)
-        return MadeQueries(to, self._documents, self._refused, queries, ranks, self._searched, self._left, kinds)
+        return MadeQueries(self._documents, self._refused, queries, ranks, self._searched, self._left, kinds)
 
     def _tables(self) -> Iterator[pa.Table]:
         """Read the documents again, shard by shard."""

@@ -52,7 +52,7 @@ def rerank(
     device: cpu, cuda, or auto, a GPU if torch finds one
     precision: float32, bfloat16, float16, or auto, bfloat16 if the device supports it natively
 
-    Raise ConfigError if there is no such run or device, the run has no model, no P(relevant) or no such fusion, or
+    Raise ConfigError if the run or device does not exist, the run lacks a model, P(relevant) or such a fusion, or
     texts is a string; DataError if a folder has no model, or scores are not one finite number per text.
 
     >>> ranking = anmi_ray.rerank("quickstart", "sort a list", ["Tuples are immutable.", "list.sort() sorts it."])
@@ -65,7 +65,7 @@ def rerank(
     place = _place(model, root)
     source = place.model if isinstance(place, Run) else _checked(place)
     fusion = None if scores is None else _fusion(place, scores, "scores")
-    calibrated = None if min_relevance is None else _relevance(place)
+    calibrated = None if min_relevance is None else _relevance(place, required=True)
     own = np.zeros(0)
     if texts:
         with gpu_memory_named(_gpu_full):
@@ -110,31 +110,26 @@ def _place(model: str | Path | Run, root: str) -> Path | Run:
 
 def _fusion(place: Path | Run, given: Mapping[str, Any], option: str) -> ServedFusion:
     """Return the fusion of a folder or run. Raise ConfigError if it has none, or not of the systems in `given`."""
-    from anmi_ray.api.export import fusion_of
     from anmi_ray.evaluation import fusion
 
     if isinstance(place, Path):
         found = fusion.read_served(place)
-    elif (found := fusion_of(place.artifact("evaluate", "fusion"))) is None:
+    elif (found := place.fusion()) is None:
+        place.artifact("evaluate", "fusion")  # raises if the run is not evaluated
         remedy = "give it dev queries and evaluate.fusion"
         raise ConfigError("the run has not chosen weights of a fusion", f"run {place.name}", remedy)
     found.check(given, option)
     return found
 
 
-def _relevance(place: Path | Run) -> Relevance:
-    """Return P(relevant) of a model. Raise ConfigError if it has none."""
+def _relevance(place: Path | Run, required: bool) -> Relevance | None:
+    """Return P(relevant) of a model. Raise ConfigError if it is required and missing."""
     from anmi_ray.evaluation import relevance
 
-    if (found := _calibrated(place)) is None:
+    found = place.relevance() if isinstance(place, Run) else relevance.find(place)
+    if found is None and required:
         raise relevance.missing(_named(place))
     return found
-
-
-def _calibrated(place: Path | Run) -> Relevance | None:
-    from anmi_ray.evaluation import relevance
-
-    return place.relevance() if isinstance(place, Run) else relevance.find(place)
 
 
 def _named(place: Path | Run) -> str:
@@ -143,7 +138,7 @@ def _named(place: Path | Run) -> str:
 
 def calibration_of(model: str, root: str) -> Relevance | None:
     """Return P(relevant) of a model, named as for `model_of`, or None. Raise DataError if a folder's is damaged."""
-    return _calibrated(_place(model, root))
+    return _relevance(_place(model, root), required=False)
 
 
 def names_run(model: str) -> bool:
@@ -156,7 +151,7 @@ def names_run(model: str) -> bool:
 def model_of(model: str, root: str) -> tuple[str, str | ModelSource]:
     """Return the name of `model` and what `load` takes, for a folder, a run under `root`, or a model of the hub.
 
-    Raise ConfigError if it is none of these or the run has no model, DataError if the folder has none.
+    Raise ConfigError for anything else or if the run has no model, DataError if the folder has none.
     """
     from anmi_ray.models import loading
 
@@ -250,7 +245,9 @@ def rerank_run(
     place = _place(model, root)
     source = model_of(str(model), root)[1]
     fusion = _fusion(place, given, "--fuse") if given else None
-    calibrated = _relevance(place) if min_relevance is not None else _calibrated(place) if table_file else None
+    calibrated = None
+    if min_relevance is not None or table_file is not None:
+        calibrated = _relevance(place, required=min_relevance is not None)
     if table_file is not None and calibrated is None and say is not None:
         say(f"{table_file}: has no column relevance, since {_named(place)} has no calibrated P(relevant)")
     named = _one_system(run_file, say)

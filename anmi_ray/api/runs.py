@@ -19,6 +19,7 @@ from anmi_ray.store import Artifact
 from anmi_ray.store.runs import find_run
 
 if TYPE_CHECKING:
+    from anmi_ray.evaluation.fusion import ServedFusion
     from anmi_ray.evaluation.headline import Headline
     from anmi_ray.evaluation.judged import ByJudges
     from anmi_ray.evaluation.relevance import Relevance
@@ -61,9 +62,10 @@ _TABLES = {
 
 
 class Run:
-    """A run under a root, a folder or a URI. Raise ConfigError if there is no run of that name.
+    """A run under a root, a folder or a URI. Raise ConfigError if no run has that name.
 
     record: settings, fingerprints of stages, environment
+    artifacts: by stage, complete or not
 
     >>> run = anmi_ray.Run("quickstart", root="results")
     >>> run.table("ratings").column_names
@@ -79,7 +81,9 @@ class Run:
     def __init__(self, name: str, root: str | Path = "results") -> None:
         self.name = name
         self.root = os.fspath(root)
-        self._store, self.record = find_run(name, self.root)
+        self.store, self.record = find_run(name, self.root)
+        stages = self.record["stages"].items()
+        self.artifacts = {stage: Artifact(self.store, stage, recorded["fingerprint"]) for stage, recorded in stages}
 
     def __repr__(self) -> str:
         return f"Run({self.name!r}, root={str(self.root)!r})"
@@ -141,25 +145,33 @@ class Run:
         """Return the model's measures on other collections (evaluate.also), with those of the first stage and start."""
         from anmi_ray.stages import elsewhere
 
-        return elsewhere.measured(self._store, self.name)
+        return elsewhere.measured(self.store, self.name)
+
+    def fusion(self) -> ServedFusion | None:
+        """Return the fusion that the run measured; None if it was not evaluated, not fused, or had no dev query."""
+        from anmi_ray.evaluation.fusion import of_sweep
+
+        evaluate = self.artifacts.get("evaluate")
+        sweep = evaluate.read_json("fusion.json") if evaluate is not None and evaluate.manifest() is not None else None
+        return of_sweep(sweep) if sweep and "parts" in sweep else None  # missing in the first release
 
     def relevance(self) -> Relevance | None:
         """Return P(relevant) of the model's scores; None without an evaluation or a fitted curve."""
         from anmi_ray.stages import relevance
 
-        evaluate = self._recorded("evaluate")
+        evaluate = self.artifacts.get("evaluate")
         return None if evaluate is None else relevance.of(evaluate)
 
     def audit(self) -> tuple[str, dict[str, Any]]:
         """Return the stage that asked the judges, and the audit it stored over a sample of queries, as of `audit`.
 
         If the run only distilled a judge, it is the ensemble's. A stage that failed after asking has one, too. Raise
-        ConfigError if there is none.
+        ConfigError without an audit.
         """
         stages = {**self.record["stages"], **self.record.get("failed", {})}
         stage = "label" if "judge" not in stages and "label" in stages else "judge"
         recorded = stages.get(stage)
-        artifact = None if recorded is None else Artifact(self._store, stage, recorded["fingerprint"])
+        artifact = None if recorded is None else Artifact(self.store, stage, recorded["fingerprint"])
         figures = None if artifact is None else artifact.read_json("audit.json")
         if figures is None:
             raise self._lacks("audit", stage)
@@ -169,7 +181,7 @@ class Run:
     def report(self) -> str | None:
         """Return the location of the report, or None."""
         path = f"reports/{self.name}/report.html"
-        return self._store.where(path) if self._store.exists(path) else None
+        return self.store.where(path) if self.store.exists(path) else None
 
     @property
     def model(self) -> Path:
@@ -183,14 +195,10 @@ class Run:
 
     def artifact(self, stage: str, what: str = "") -> Artifact:
         """Return a stage artifact. Raise ConfigError if the run has not reached it (`what`: name in the message)."""
-        artifact = self._recorded(stage)
+        artifact = self.artifacts.get(stage)
         if artifact is None or artifact.manifest() is None:
             raise self._lacks(what or f"artifact of {stage}", stage)
         return artifact
-
-    def _recorded(self, stage: str) -> Artifact | None:
-        recorded = self.record["stages"].get(stage)
-        return None if recorded is None else Artifact(self._store, stage, recorded["fingerprint"])
 
     def _lacks(self, what: str, stage: str) -> ConfigError:
         what = f"the run has no {what}: its {stage} stage is not complete"
@@ -208,25 +216,22 @@ class Run:
             return
         for bucket in buckets:
             queries = self._queries(bucket)
-            texts = None if name == "queries" else self._texts(bucket)
+            texts = None
+            if name != "queries":
+                retrieve = self.artifact("retrieve")
+                texts = retrieve.read_part("texts", bucket, records.TEXT_OF, ["doc_id", "external_id"])
             for artifact, pairs in rounds:
                 table = artifact.read_part(name, bucket, record)
-                if pairs is not None:
-                    table = _with_pairs(table, pairs.read_part("comparisons", bucket, records.COMPARISON))
+                if pairs is not None:  # insert the compared documents after the query
+                    compared = pairs.read_part("comparisons", bucket, records.COMPARISON)
+                    ids = compared["comparison_id"].combine_chunks()
+                    rows = pc.index_in(table["comparison_id"], value_set=ids)
+                    for position, column in ((2, "doc_a"), (3, "doc_b")):
+                        table = table.add_column(position, column, compared[column].take(rows))
                 yield _named(table, queries, texts)
 
     def _queries(self, bucket: int) -> pa.Table:
         return self.artifact("ingest").read_part("queries", bucket, records.QUERY, ["query_id", "external_id"])
-
-    def _texts(self, bucket: int) -> pa.Table:
-        return self.artifact("retrieve").read_part("texts", bucket, records.TEXT_OF, ["doc_id", "external_id"])
-
-
-def _with_pairs(judgments: pa.Table, comparisons: pa.Table) -> pa.Table:
-    """Insert the compared documents after the query."""
-    rows = pc.index_in(judgments["comparison_id"], value_set=comparisons["comparison_id"].combine_chunks())
-    table = judgments.add_column(2, "doc_a", comparisons["doc_a"].take(rows))
-    return table.add_column(3, "doc_b", comparisons["doc_b"].take(rows))
 
 
 def _named(table: pa.Table, queries: pa.Table, texts: pa.Table | None) -> pa.Table:

@@ -77,7 +77,8 @@ class QueryWriting:
         seed = self._experiment.seed
         answers = held.table.to_pylist()
         found: list[tuple[QueryCandidate, str]] = []
-        for source, row in zip(_sources(questions), held.rows(questions.ids).tolist(), strict=True):
+        sources = questions.texts["external_id"].take(pa.array(questions.first)).to_pylist()
+        for source, row in zip(sources, held.rows(questions.ids).tolist(), strict=True):
             given = None if row < 0 else answers[row]
             said = "" if given is None else given["text"] or ""
             queries = writing.read_queries(said)
@@ -223,11 +224,6 @@ def _direct(asked: Sequence[tuple[tuple[str, str], Document]]) -> TextQuestions:
         }
     )
     return direct_questions(comparisons, queries, texts)
-
-
-def _sources(questions: TextQuestions) -> list[str]:
-    """Return the document of each question."""
-    return questions.texts["external_id"].take(pa.array(questions.first)).to_pylist()
 
 
 def _examples(experiment: Experiment) -> list[str]:

@@ -37,9 +37,8 @@ def export(
     root: RunRootOption = "results",
 ) -> None:
     """Export a run's model (--to) as a Hugging Face folder, or its judgments (--dataset) as Parquet, with a card."""
-    from anmi_ray.api import hub as hubs
+    from anmi_ray.api import export as exporting
     from anmi_ray.api.dataset_export import export_dataset
-    from anmi_ray.api.export import export as export_model
     from anmi_ray.cli.console import working
 
     if to is None and dataset is None:
@@ -51,7 +50,7 @@ def export(
     if hub is not None:
         if to is not None and dataset is not None:
             raise ConfigError("--push-to-hub uploads one folder", COMMAND_LINE, "give --to or --dataset, not both")
-        hubs.check(hub)
+        exporting.check_upload(hub)
     if dataset is not None:
         with working("writing the dataset"):
             export_dataset(run_name, root, dataset, license_, title, texts)
@@ -59,12 +58,12 @@ def export(
     if to is not None:
         files: list[Numbers] = [*(("float32",) if onnx or int8 else ()), *(("int8",) if int8 else ())]
         with working("copying and checking the model"):
-            export_model(run_name, root, to, license_, title, files)
+            exporting.export(run_name, root, to, license_, title, files)
         print(f"model: {to}")
     if hub is not None and (folder := to or dataset) is not None:
         with working("uploading"):
-            pushed = hubs.push(folder, hub, "dataset" if to is None else "model")
-        print(pushed.said())
+            pushed = exporting.push(folder, hub, "dataset" if to is None else "model")
+        print(pushed)
 
 
 def rerank(
@@ -161,12 +160,11 @@ def evaluate(
     if not names:
         raise ConfigError("--measures: expected at least one", COMMAND_LINE, "write --measures nDCG@10,AP")
     with console.working("measuring"):
-        result = measuring.evaluate(collection, ranking, split, names, console.note, qrels, own_document)
+        found = measuring.evaluate(collection, ranking, split, names, console.note, qrels, own_document)
     if as_json:
-        facts = {"measures": result.measures, "baseline": result.baseline, "systems": result.comparisons}
-        print(console.as_json(facts))
+        print(console.as_json(found))
         return
-    console.stdout().print(console.systems_table(result.comparisons, result.measures, result.baseline))
+    console.stdout().print(console.systems_table(found["systems"], found["measures"], found["baseline"]))
 
 
 def serve(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from anmi_ray.api.queries import MadeQueries
     from anmi_ray.config.experiment import Experiment
-    from anmi_ray.pipeline.mining_runs import Mined
     from anmi_ray.reports.campaign import Trial
     from anmi_ray.tuning.run import Finished
 
@@ -57,7 +56,12 @@ def queries(
     made = make_queries(experiment, to, number, console.note)
     refused = f", {made.refused_documents:,} rejected" if made.refused_documents else ""
     print(f"{made.documents:,} documents{refused}; {len(made.queries):,} queries\n")
-    out.print(console.table(_counts(made)))
+    rows: list[dict[str, str]] = []
+    for kind, counts in made.counts().items():
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.most_common() if reason != "kept")
+        numbers = {"candidates": f"{sum(counts.values()):,}", "kept": f"{counts['kept']:,}"}
+        rows.append({"kind": kind, **numbers, "left out": reasons})
+    out.print(console.table(rows))
     print()
     out.print(console.table(_examples(made)))
     if experiment.simulated is not None:
@@ -89,13 +93,6 @@ def _settings(experiment: Experiment, overrides: list[str], to: Path, queries: i
     corpus = {"reader": "beir", "path": str(to), **sizes}
     values = {"corpus": corpus, "name": run_name(to.resolve())}
     return [*settings, *(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items())]
-
-
-def _counts(made: MadeQueries) -> Iterator[dict[str, str]]:
-    for kind, counts in made.counts().items():
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.most_common() if reason != "kept")
-        total = f"{sum(counts.values()):,}"
-        yield {"kind": kind, "candidates": total, "kept": f"{counts['kept']:,}", "left out": reasons}
 
 
 def _examples(made: MadeQueries) -> Iterator[dict[str, str]]:
@@ -131,58 +128,56 @@ def mine(
     with console.output_of(experiments[0].execution) as output:
         mined = mining_runs.mine(experiments, output.reporter)
     for one in mined:
-        output.log("examples are mined", run=one.run, composition=one.composition)
+        output.log("examples are mined", run=one["run"], composition=one["composition"])
     output.show(*(_described(mined[0]) if len(mined) == 1 else ("", console.table(map(_compared, mined)))))
-    found = [one.to_json() for one in mined]
-    console.write_json(found[0] if len(found) == 1 else {"runs": found}, out)
+    console.write_json(mined[0] if len(mined) == 1 else {"runs": mined}, out)
 
 
-def _compared(mined: Mined) -> dict[str, str]:
+def _compared(mined: Mapping[str, Any]) -> dict[str, str]:
     """Return a run's row: examples, negatives, gaps, estimated shares of false negatives in % with 95 % intervals."""
     from anmi_ray.cli.console import share
 
     def number(name: str, places: int) -> str:
-        return "" if mined.summary[name] is None else f"{mined.summary[name]:,.{places}f}"
+        return "" if mined[name] is None else f"{mined[name]:,.{places}f}"
 
     return {
-        "run": mined.run,
+        "run": mined["run"],
         "examples": number("examples", 0),
         "queries": number("queries", 0),
         "negatives each": number("negatives_per_example", 1),
         "mean gap": number("mean_gap_elo", 0),
-        "false % of weight": share(mined.summary["false_negative_rate"]),
-        "false % of documents": share(mined.summary["false_negative_rate_unweighted"]),
+        "false % of weight": share(mined["false_negative_rate"]),
+        "false % of documents": share(mined["false_negative_rate_unweighted"]),
     }
 
 
-def _described(mined: Mined) -> Iterator[str | Table]:
+def _described(mined: Mapping[str, Any]) -> Iterator[str | Table]:
     """Yield the examples of a run: categories, counts, gaps and false negatives."""
     from anmi_ray.cli.console import rows, share, table
     from anmi_ray.store import Flow
 
-    summary = mined.summary
-    yield f"run {mined.run}: {mined.composition}\n"
-    yield table(_category(name, row) for name, row in summary["categories"].items())
-    yield "\n" + rows(Flow(**flow) for flow in mined.flows)
-    each = summary["negatives_per_example"]
-    rated = summary["rated_share"]
+    yield f"run {mined['run']}: {mined['composition']}\n"
+    yield table(_category(name, row) for name, row in mined["categories"].items())
+    yield "\n" + rows(Flow(**flow) for flow in mined["flows"])
+    each = mined["negatives_per_example"]
+    rated = mined["rated_share"]
     negatives = f", {each:.1f} negatives each" if each is not None else ""
     negatives += f", {rated:.0%} of their weight on rated ones" if rated is not None else ""
-    yield f"{summary['examples']:,} examples of {summary['queries']:,} queries{negatives}"
-    gap = summary["mean_gap_elo"]
+    yield f"{mined['examples']:,} examples of {mined['queries']:,} queries{negatives}"
+    gap = mined["mean_gap_elo"]
     if gap is None:
         yield "no rated negative has weight"
         return
-    yield f"gaps: mean {gap:.0f} Elo, ± {summary['mean_gap_se_elo']:.0f} Elo (standard error)"
-    of_weight = share(summary["false_negative_rate"])
-    of_documents = share(summary["false_negative_rate_unweighted"])
+    yield f"gaps: mean {gap:.0f} Elo, ± {mined['mean_gap_se_elo']:.0f} Elo (standard error)"
+    of_weight = share(mined["false_negative_rate"])
+    of_documents = share(mined["false_negative_rate_unweighted"])
     yield (
-        f"false negatives (true gap below {summary['false_negative_gap_elo']:g} Elo), estimated, in %: "
+        f"false negatives (true gap below {mined['false_negative_gap_elo']:g} Elo), estimated, in %: "
         f"{of_weight} of the weight, {of_documents} of the documents"
     )
-    if "mixture" in summary:
-        yield f"mixture: {summary['mixture']}"
-    for rule, counts in summary.get("verdicts", {}).items():
+    if "mixture" in mined:
+        yield f"mixture: {mined['mixture']}"
+    for rule, counts in mined.get("verdicts", {}).items():
         yield f"{rule}: " + ", ".join(f"{name.replace('_', '-')} {count:,}" for name, count in counts.items())
 
 

@@ -15,7 +15,8 @@ from anmi_ray.core.redaction import shown
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from anmi_ray.store import Artifact, Store
+    from anmi_ray.api.runs import Run
+    from anmi_ray.store import Artifact
 
 
 def show(
@@ -72,22 +73,21 @@ def runs(root: str) -> Iterator[dict[str, str]]:
 
 def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
     """Yield lines and tables that describe a run. Raise ConfigError if it does not exist."""
+    from anmi_ray.api.runs import Run
     from anmi_ray.cli import console
     from anmi_ray.corpus.counts import of_manifest
     from anmi_ray.pipeline.stages import INGEST, recorded_names
     from anmi_ray.reports import audits
-    from anmi_ray.stages import by_judges, elsewhere, relevance
+    from anmi_ray.stages import by_judges
     from anmi_ray.stages.evaluate import baseline_of
-    from anmi_ray.store import Artifact
-    from anmi_ray.store.runs import find_run
 
-    store, record = find_run(run_name, root)
-    artifacts = {name: Artifact(store, name, stage["fingerprint"]) for name, stage in record["stages"].items()}
+    run = Run(run_name, root)
+    record, artifacts = run.record, run.artifacts
     environment = record["environment"]
     machine = f"{environment['processor']}, {environment['cores']} cores"
     revision = environment["git"] or "unknown"
     yield f"run {run_name} over {shown(str(record['corpus_name']))}; {machine}; revision {revision}"
-    yield console.table(_boundaries(store, record, artifacts))
+    yield console.table(_boundaries(run))
     ingested = artifacts[INGEST].manifest() if INGEST in artifacts else None
     if ingested is not None:
         counts = of_manifest(ingested)
@@ -112,14 +112,14 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
             yield f"baseline: {baseline_of(evaluate)}"
         if judged is not None:
             yield from console.judged_lines(judged, baseline_of(evaluate))
-        worth = relevance.of(evaluate)
+        worth = run.relevance()
         why_not = evaluated.get("unfitted", "the run is older than this figure")
         yield from (worth.said() if worth is not None else [f"P(relevant): not fitted: {why_not}"])
-    if others := elsewhere.measured(store, run_name):
+    if others := run.elsewhere():
         yield "on other collections, which were not used for any choice:"
         yield console.elsewhere_table(others)
     if "train" in artifacts:
-        curves = store.read_json(f"tracking/{artifacts['train'].fingerprint}/curves.json") or {}
+        curves = run.store.read_json(f"tracking/{artifacts['train'].fingerprint}/curves.json") or {}
         yield from (f"curves: {place}" for place in curves.values())
     for name in recorded_names(record):
         if name in artifacts:
@@ -128,37 +128,38 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
 
 def figures(run_name: str, root: str) -> dict[str, Any]:
     """Return what --json prints: a run's stages, their rows at every boundary, and every system's measures."""
-    from anmi_ray.stages import by_judges, elsewhere
-    from anmi_ray.store import Artifact
-    from anmi_ray.store.runs import find_run
+    from anmi_ray.api.runs import Run
 
-    store, record = find_run(run_name, root)
-    artifacts = {name: Artifact(store, name, stage["fingerprint"]) for name, stage in record["stages"].items()}
-    evaluate = artifacts.get("evaluate")
-    systems = by_judges.systems(evaluate) if evaluate is not None and evaluate.manifest() is not None else []
-    facts = {"run": run_name, "corpus": shown(str(record["corpus_name"])), "environment": record["environment"]}
-    facts |= {"stages": list(_stages(store, record, artifacts)), "systems": systems}
-    return {**facts, "elsewhere": [asdict(one) for one in elsewhere.measured(store, run_name)]}
+    run = Run(run_name, root)
+    evaluate = run.artifacts.get("evaluate")
+    return {
+        "run": run_name,
+        "corpus": shown(str(run.record["corpus_name"])),
+        "environment": run.record["environment"],
+        "stages": list(_stages(run)),
+        "systems": run.systems() if evaluate is not None and evaluate.manifest() is not None else [],
+        "elsewhere": [asdict(one) for one in run.elsewhere()],
+    }
 
 
-def _stages(store: Store, record: dict[str, Any], artifacts: dict[str, Artifact]) -> Iterator[dict[str, Any]]:
+def _stages(run: Run) -> Iterator[dict[str, Any]]:
     """Yield each recorded stage: its artifact, seconds, whether it is complete, and its flows."""
     from anmi_ray.pipeline.stages import recorded_names
 
-    for name in recorded_names(record):
-        artifact = artifacts.get(name)
+    for name in recorded_names(run.record):
+        artifact = run.artifacts.get(name)
         facts: dict[str, Any] = {"stage": name, "artifact": None, "seconds": None, "complete": False, "flows": []}
         if artifact is not None:
             manifest = artifact.manifest()
-            timing = store.read_json(f"timings/{name}-{artifact.fingerprint}.json") or {}
+            timing = run.store.read_json(f"timings/{name}-{artifact.fingerprint}.json") or {}
             facts |= {"artifact": artifact.fingerprint, "seconds": timing.get("seconds")}
             facts |= {"complete": manifest is not None, "flows": (manifest or {}).get("flows", [])}
         yield facts
 
 
-def _boundaries(store: Store, record: dict[str, Any], artifacts: dict[str, Artifact]) -> Iterator[dict[str, str]]:
+def _boundaries(run: Run) -> Iterator[dict[str, str]]:
     """Yield a row per stage and unit: in = out + rejected."""
-    for stage in _stages(store, record, artifacts):
+    for stage in _stages(run):
         seconds = "" if stage["seconds"] is None else f"{stage['seconds']:.1f}"
         head = {"stage": stage["stage"], "artifact": stage["artifact"] or "-", "seconds": seconds}
         if not stage["flows"]:

@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from anmi_ray.config.base import Settings
@@ -29,28 +28,6 @@ from anmi_ray.store.runs import find_run
 PLACE = "command line"
 _PHASES = (["allow"], ["weigh"], ["sample"])
 _MAY_CHANGE = ("mine", "execution", "name")
-
-
-@dataclass(frozen=True)
-class Mined:
-    """Negatives that were chosen again.
-
-    composition: the rules, in order.
-    fingerprint: of the mine artifact.
-    flows: Flow rows of the artifact.
-    summary: of mining.summary.
-    """
-
-    run: str
-    composition: str
-    fingerprint: str
-    flows: list[Mapping[str, Any]]
-    summary: Mapping[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        head = {"run": self.run, "composition": self.composition, "artifact": self.fingerprint}
-        return {**head, "flows": [dict(flow) for flow in self.flows], **self.summary}
 
 
 def under_rule(mine: MineConfig, rule: str | None) -> dict[str, Any]:
@@ -170,13 +147,16 @@ def from_run_by_rule(name: str, root: str, rules: str | None, overrides: Iterabl
     return experiments
 
 
-def mine(experiments: Sequence[Experiment], reporter: Reporter | None = None) -> list[Mined]:
+def mine(experiments: Sequence[Experiment], reporter: Reporter | None = None) -> list[dict[str, Any]]:
     """Choose the negatives of experiments made by `from_run`, in one Ray session.
+
+    Return JSON values for each: run, composition of the rules, artifact (its fingerprint), flows, and the figures of
+    mining.summary.
 
     A record that has this mining already stays as it is. Raises ConfigError if a name belongs to a run that was trained
     on other negatives.
     """
-    mined: list[Mined] = []
+    mined: list[dict[str, Any]] = []
     with ExitStack() as session:
         for experiment in experiments:
             store, item = Store(experiment.execution.root), resolve(experiment)[MINE]
@@ -196,10 +176,12 @@ def mine(experiments: Sequence[Experiment], reporter: Reporter | None = None) ->
     return mined
 
 
-def _mined(experiment: Experiment, artifact: Artifact) -> Mined:
-    flows, summary = (artifact.manifest() or {"flows": []})["flows"], artifact.read_json("summary.json")
+def _mined(experiment: Experiment, artifact: Artifact) -> dict[str, Any]:
+    found: dict[str, Any] = {"run": experiment.name, "composition": experiment.mine.composition}
+    found |= {"artifact": artifact.fingerprint, "flows": (artifact.manifest() or {"flows": []})["flows"]}
+    found |= artifact.read_json("summary.json")
     if (fitted := artifact.read_json("mixture.json")) is not None:
         mixture = Mixture.from_dict(fitted)
-        thresholds = [at for at in mixture.thresholds if at is not None]
-        summary = {**summary, "thresholds": thresholds, "mixture": mixture.summary()}
-    return Mined(experiment.name, experiment.mine.composition, artifact.fingerprint, flows, summary)
+        found["thresholds"] = [at for at in mixture.thresholds if at is not None]
+        found["mixture"] = mixture.summary()
+    return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import AnmiError, ConfigError, StoreError, flatten, rebuild
 from anmi_ray.judging import kinds
@@ -39,7 +38,9 @@ def check(experiment: Experiment, todo: Iterable[Stage], notice: Callable[[str],
         check_room(need, notice, grows=execution.address is not None)
     if execution.address is None:
         return
-    keys = {key for stage in todo if stage.asks for key in _keys(stage.config_of(experiment))}
+    panels = (stage.config_of(experiment) for stage in todo if stage.asks)
+    servers = (kinds.of(judge).server for panel in panels for judge in panel.judges)
+    keys = {server.key_env for server in servers if server is not None and server.key_env}
     roots = [execution.root, *([execution.train.storage_path] if execution.train.storage_path else [])]
     for root in roots:
         check_storage(root, notice, keys if root == execution.root else (), execution.judging_on)
@@ -54,13 +55,6 @@ def needs(experiment: Experiment, todo: Iterable[Stage]) -> list[Need]:
     for stage in todo:
         found += [need for need in stage.needs(stage, experiment) if need not in found]
     return found
-
-
-def _keys(panel: JudgeConfig) -> Iterator[str]:
-    """Yield the environment variables with the keys of a panel's servers."""
-    for judge in map(kinds.of, panel.judges):
-        if judge.server is not None and judge.server.key_env:
-            yield judge.server.key_env
 
 
 @dataclass(frozen=True)
@@ -84,16 +78,31 @@ def check_storage(
     folder, store = f"preflight-{token}", Store(root)
     here = ray.get_runtime_context().get_node_id()
     nodes = {node["NodeID"]: node for node in alive()}
-    wanted = tuple(sorted(keys))
     try:
         store.publish_json(f"{folder}/driver.json", token)
     except StoreError as error:
         raise _on(nodes[here], error) from None
     try:
-        seen = _looked(root, folder, token, wanted, nodes, notice)
-        _check_seen(seen, store, folder, nodes, here)
+        seen = _looked(root, folder, token, tuple(sorted(keys)), nodes, notice)
+        written = store.names(folder)
     finally:
-        _clear(root, folder, notice)
+        try:
+            uri.remove(uri.below(uri.absolute(root), folder))
+        except (OSError, StoreError) as error:
+            notice(f"{folder} cannot be removed from {public_root(root)}: {error}")
+    for node, found in seen.items():
+        if found.error is not None:
+            raise _on(nodes[node], rebuild(found.error))
+    apart = [node for node, found in seen.items() if not found.sees or f"{node}.json" not in written]
+    if apart:
+        more = f" (nor do {len(apart) - 1} more)" if len(apart) > 1 else ""
+        raise StoreError(
+            f"the storage is not shared by the nodes: {_name(nodes[apart[0]])} does not see what "
+            f"{_name(nodes[here])}, the driver's, writes there{more}",
+            public_root(store.root),
+            "give storage that every node reaches: a bucket (--root s3://bucket/folder), or a disk that is mounted "
+            "at the same place on all of them",
+        )
     for node, found in seen.items():
         if found.lacking and selects(on or {}, nodes[node]) and nodes[node]["Resources"].get("CPU", 0) >= ACTOR_CPUS:
             raise ConfigError(
@@ -144,24 +153,6 @@ def _look(root: str, folder: str, token: str, node: str, keys: tuple[str, ...]) 
     return _Seen(sees, lacking)
 
 
-def _check_seen(seen: Mapping[str, _Seen], store: Store, folder: str, nodes: Mapping[str, Any], here: str) -> None:
-    """Raise StoreError if nodes cannot write, or do not see each other's files."""
-    for node, found in seen.items():
-        if found.error is not None:
-            raise _on(nodes[node], rebuild(found.error))
-    written = store.names(folder)
-    apart = [node for node, found in seen.items() if not found.sees or f"{node}.json" not in written]
-    if apart:
-        more = f" (nor do {len(apart) - 1} more)" if len(apart) > 1 else ""
-        raise StoreError(
-            f"the storage is not shared by the nodes: {_name(nodes[apart[0]])} does not see what "
-            f"{_name(nodes[here])}, the driver's, writes there{more}",
-            public_root(store.root),
-            "give storage that every node reaches: a bucket (--root s3://bucket/folder), or a disk that is mounted "
-            "at the same place on all of them",
-        )
-
-
 def _on(node: Mapping[str, Any], error: AnmiError) -> StoreError:
     """Add the node to an error of the storage."""
     return StoreError(f"{error.message} ({error.place})", _name(node), error.remedy)
@@ -169,11 +160,3 @@ def _on(node: Mapping[str, Any], error: AnmiError) -> StoreError:
 
 def _name(node: Mapping[str, Any]) -> str:
     return f"node {node['NodeManagerAddress']} ({node['NodeID'][:8]})"
-
-
-def _clear(root: str, folder: str, notice: Callable[[str], None]) -> None:
-    """Remove the files of the check."""
-    try:
-        uri.remove(uri.below(uri.absolute(root), folder))
-    except (OSError, StoreError) as error:
-        notice(f"{folder} cannot be removed from {public_root(root)}: {error}")

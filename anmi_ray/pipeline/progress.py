@@ -120,26 +120,8 @@ class Reporters(Reporter):
     finished = _to_all("finished")
 
 
-class _Logged(Reporter):
-    """Log events other than start and end."""
-
-    def notice(self, text: str) -> None:
-        """Give the user a notice."""
-        _LOG.info("notice", extra={"text": text})
-
-    def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
-        """Report a dev measure of training."""
-        _LOG.info("dev measured", extra={"step": step, "share": round(share, 4), "dev": dev})
-
-    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
-        """Report a complete stage that did not have to run."""
-        if seconds is None:
-            rows = [asdict(flow) for flow in add_flows(flows)]
-            _LOG.info("stage is reused", extra={"stage": name, "rows": rows})
-
-
 class Snapshots(Reporter):
-    """Publish a run's snapshots from a separate thread.
+    """Log a run's events, and publish its snapshots from a separate thread.
 
     A snapshot that cannot be published is skipped: the run's own writes report problems of the storage.
     """
@@ -182,6 +164,7 @@ class Snapshots(Reporter):
 
     def notice(self, text: str) -> None:
         """Give the user a notice."""
+        _LOG.info("notice", extra={"text": text})
         with self._changed:
             self._notices = [*self._notices, {"time": time.time(), "stage": self._stage, "text": scrub(text)}]
             self._notices = self._notices[-_NOTICES:]
@@ -189,15 +172,19 @@ class Snapshots(Reporter):
 
     def measured(self, step: int, share: float, dev: float, group: str | None) -> None:
         """Report a dev measure of training."""
+        _LOG.info("dev measured", extra={"step": step, "share": round(share, 4), "dev": dev})
         with self._changed:
             self._said["training"] = {"step": step, "share": share, "dev": dev}
             self._wanted(_PROGRESS_S)
 
     def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
         """A stage is complete."""
+        rows = [asdict(flow) for flow in add_flows(flows)]
+        if seconds is None:
+            _LOG.info("stage is reused", extra={"stage": name, "rows": rows})
         with self._changed:
             known = self._stages.setdefault(name, {"name": name})
-            known |= {"state": REUSED if seconds is None else DONE, "flows": [asdict(one) for one in add_flows(flows)]}
+            known |= {"state": REUSED if seconds is None else DONE, "flows": rows}
             known |= {} if seconds is None else {"seconds": round(seconds, 3)}
             self._wanted(_STAGE_S)
 
@@ -251,4 +238,4 @@ class Snapshots(Reporter):
 def told(store: Store, run: str, stages: Sequence[str], reporter: Reporter) -> Iterator[Reporters]:
     """Report a run's progress inside the context, and its outcome at the end."""
     with Span(_LOG, "run", run=run), Snapshots(store, run, stages) as snapshots:
-        yield Reporters(reporter, _Logged(), snapshots, second=snapshots.second)
+        yield Reporters(reporter, snapshots, second=snapshots.second)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -72,13 +72,13 @@ def of_servers(servers: Sequence[ServerConfig], offline: bool = False) -> list[A
     """Return errors of unset keys, forbidden addresses and, unless offline, servers that do not answer."""
     if not servers:
         return []
+    check = connections.check if offline else connections.check_reachable
+
+    async def ask_all() -> list[BaseException | None]:
+        return await asyncio.gather(*map(check, servers), return_exceptions=True)
+
     with ThreadPoolExecutor(1) as pool:  # a notebook's thread runs an event loop already
-        check = connections.check if offline else connections.check_reachable
-        return pool.submit(asyncio.run, _asked(servers, check)).result()
-
-
-async def _asked(servers: Sequence[ServerConfig], check: Callable[[ServerConfig], Awaitable[None]]) -> list[AnmiError]:
-    found = await asyncio.gather(*map(check, servers), return_exceptions=True)
+        found = pool.submit(asyncio.run, ask_all()).result()
     for error in found:
         if error is not None and not isinstance(error, AnmiError):
             raise error

@@ -98,7 +98,13 @@ class Submission:
         searched = [] if self.campaign is None else [result_settings(self.campaign)]
         found = [what, result_settings(self.experiment), list(named_inputs(self.experiment)), *searched]
         settings = json.dumps(found, sort_keys=True, ensure_ascii=False)
-        return digest("job", settings, *(content for part in self.code for content in _contents(part))).hex()
+        code: list[bytes] = []  # names and contents of files, without those of _EXCLUDED
+        for part in self.code:
+            for path in sorted(part.rglob("*")):
+                name = path.relative_to(part.parent)
+                if path.is_file() and path.suffix != ".pyc" and not any(one.startswith(".") for one in name.parts):
+                    code += (str(name).encode(), path.read_bytes())
+        return digest("job", settings, *code).hex()
 
     def id_of(self, attempt: int) -> str:
         """The submission id of an attempt, counted from 1."""
@@ -210,7 +216,10 @@ def variables(names: Iterable[str], secrets: Iterable[str]) -> dict[str, str]:
         if "=" in name:
             what = f"{name.partition('=')[0]} is given a value"
             raise ConfigError(what, option, "give the name alone: the value is this process's own")
-        if name not in secrets and (secret := _secret_in(name, os.environ.get(name, ""))):
+        secret = f"{name} looks like a secret" if redaction.NAMES.search(name) else ""
+        if not secret and redaction.in_address(os.environ.get(name, "")):
+            secret = f"the value of {name} holds a credential"
+        if secret and name not in secrets:
             raise ConfigError(
                 f"{secret}, and all users of the cluster's job server could read it",
                 "--env",
@@ -222,13 +231,6 @@ def variables(names: Iterable[str], secrets: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _secret_in(name: str, value: str) -> str | None:
-    """Describe the secret in an environment variable, or None."""
-    if redaction.NAMES.search(name):
-        return f"{name} looks like a secret"
-    return f"the value of {name} holds a credential" if redaction.in_address(value) else None
-
-
 def checkout() -> tuple[Path, ...]:
     """Return the code to ship: the package and jobs. Raises ConfigError outside a checkout."""
     root = Path(__file__).resolve().parents[2]
@@ -238,14 +240,6 @@ def checkout() -> tuple[Path, ...]:
             "the package that runs here is not a checkout", "--ship-code", "leave it out: the image holds the package"
         )
     return parts
-
-
-def _contents(part: Path) -> Iterator[bytes]:
-    """Yield the names and contents of the files of a part of the code, without those of `_EXCLUDED`."""
-    for path in sorted(part.rglob("*")):
-        name = path.relative_to(part.parent)
-        if path.is_file() and path.suffix != ".pyc" and not any(one.startswith(".") for one in name.parts):
-            yield from (str(name).encode(), path.read_bytes())
 
 
 def passing(exit_code: int | None, error: str | None) -> bool:

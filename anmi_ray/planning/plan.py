@@ -7,10 +7,12 @@ settings gives their size, and nothing is read.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import StringIO
+from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from anmi_ray.config.endpoint import EndpointConfig
@@ -21,56 +23,80 @@ from anmi_ray.corpus.counts import CollectionCounts, of_manifest
 from anmi_ray.judging import kinds
 from anmi_ray.judging.spend import CallCost
 from anmi_ray.pipeline import requirements
-from anmi_ray.pipeline.resolve import Resolved, changes, resolve, todo
+from anmi_ray.pipeline.resolve import changes, resolve, todo
 from anmi_ray.pipeline.run import run_record
 from anmi_ray.pipeline.stages import FIRST, stages_of
-from anmi_ray.planning.prices import Prices
-from anmi_ray.runtime.costs import BEGUN, COMPARED, StageCost, Workload
+from anmi_ray.planning.prices import CallCosts
+from anmi_ray.runtime.costs import COMPARED, StageCost, Workload
 from anmi_ray.runtime.stage import Stage
-from anmi_ray.stages import refine
 from anmi_ray.stages.ingest import TRAIN_QUERIES
 from anmi_ray.store import Store, runs
 
 _COLUMNS = ("stage", "work", "calls", "million tokens", "GPU hours", "dollars", "state", "why")
+_PLAIN_WIDTH = 200  # characters per line of a plan as text: no cell is folded
 _NUMBERS = ("calls", "tokens", "gpu_hours", "dollars")  # of a StageCost
 
 Calls = Callable[[Stage, int], Sequence[CallCost]]
 Manifest = Callable[[Stage], Mapping[str, Any] | None]
 
 
-class PlanEnd(NamedTuple):
-    """The end of a plan.
+@dataclass(frozen=True)
+class Plan:
+    """A run's plan; `print` shows it as text.
 
-    stages: the row of each stage in the table, as numbers.
-    problem: the error that a run would end with, as far as is known.
+    blocks: lines, and a table for rich
+    stages: name, work, state, calls, tokens, GPU hours and dollars of each stage
+    problem: the error with which the run would fail, if one is known
     """
 
+    blocks: list[str | Table]
     stages: list[dict[str, Any]]
-    problem: AnmiError | None
+    problem: AnmiError | None = None
+
+    @property
+    def lines(self) -> list[str]:
+        """Return its lines."""
+        return [block for block in self.blocks if isinstance(block, str)]
+
+    def __str__(self) -> str:
+        text = StringIO()
+        console = Console(file=text, width=_PLAIN_WIDTH, soft_wrap=True, markup=False, emoji=False)
+        for block in self.blocks:
+            console.print(block, highlight=False)
+        if self.problem is not None:
+            console.print(str(self.problem), highlight=False, markup=False)
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
-def plan(experiment: Experiment, offline: bool = False) -> Generator[str | Table, None, PlanEnd]:
-    """Yield what a run would do, as lines and a table. Reads the collection to count it; writes nothing.
+def plan(experiment: Experiment, offline: bool = False) -> Plan:
+    """Return what each stage would do and cost. Reads the collection to count it; writes nothing.
 
     offline: do not contact judges' servers.
     """
     store = Store(experiment.execution.root)
     if experiment.plan.documents is not None:  # on paper: nothing is read
-        resolved, collection = {}, _given(experiment)
+        size = experiment.plan
+        resolved = {}
+        collection = CollectionCounts(
+            experiment.plan.documents, {"train": size.train, "dev": size.dev, "test": size.test}
+        )
     else:
         with requirements.all_named(experiment, stages_of(experiment), offline):
             resolved = resolve(experiment)
-            collection = _counts(experiment, resolved, store)
+            manifest = resolved[FIRST].artifact(store).manifest()
+            collection = requirements.counts_of(experiment, math.inf) if manifest is None else of_manifest(manifest)
+            assert collection is not None, "only a limit of time leaves a collection uncounted"
     execution = experiment.execution
     buckets = (resolved and runs.known_buckets(store)) or execution.buckets_on(execution.cpus)
-    yield f"{collection.documents:,} documents; queries: {collection.in_words}; {buckets:,} buckets"
+    blocks: list[str | Table] = [
+        f"{collection.documents:,} documents; queries: {collection.in_words}; {buckets:,} buckets"
+    ]
     if resolved and (kept := runs.buckets_kept(store, execution)):
-        yield kept
-    yield from collection.notices(experiment)
-    yield from _blind(experiment, collection)
+        blocks.append(kept)
+    blocks += [*collection.notices(experiment), *_blind(experiment, collection)]
     counts = {"documents": collection.documents, **collection.queries}
     counts["dev_labelled"] = collection.labelled.get("dev", 0)
-    calls = _Calls(experiment, resolved, store)
+    calls = CallCosts(experiment, resolved, store)
     found = costs(
         experiment,
         counts,
@@ -82,12 +108,22 @@ def plan(experiment: Experiment, offline: bool = False) -> Generator[str | Table
     states = dict.fromkeys(found, ("on paper", ""))
     if resolved:
         states = {name: (state, why) for name, state, why in changes(experiment, resolved)}
-    yield _table(found, states)
-    yield from calls.lines
     to_do = [cost for name, cost in found.items() if states[name][0] != "complete"]
-    yield f"to do: {_total(to_do)}; {sent(experiment)}"
-    problems = _problems(experiment, resolved, store, collection, offline)
-    return PlanEnd(list(_figures(found, states)), combined(problems))
+    sums = {number: sum(getattr(cost, number) for cost in to_do) for number in _NUMBERS}
+    total = f"{sums['calls']:,} calls, {sums['tokens'] / 1e6:,.2f} million tokens"
+    total += f", about {sums['gpu_hours']:,.1f} GPU hours" if sums["gpu_hours"] else ""
+    total += f", about {sums['dollars']:,.2f} dollars" if sums["dollars"] else ""
+    blocks += [_table(found, states), *calls.lines, f"to do: {total}; {sent(experiment)}"]
+    rows: list[dict[str, Any]] = []
+    for name, cost in found.items():
+        numbers = {number: getattr(cost, number) for number in _NUMBERS}
+        state, why = states[name]
+        rows.append({"stage": name, "work": cost.work, **numbers, "state": state, "artifact": why})
+    problems = list(requirements.of_collection(experiment, stages_of(experiment), collection))
+    if resolved:
+        problems += caught(run_record, store, experiment, resolved)
+        problems += requirements.of_machine(experiment, [item.stage for item in todo(store, resolved)], offline)
+    return Plan(blocks, rows, combined(problems))
 
 
 def costs(
@@ -121,43 +157,6 @@ def costs(
     return found
 
 
-class _Calls:
-    """Costs of calls to language models, stage after stage."""
-
-    def __init__(self, experiment: Experiment, resolved: Mapping[str, Resolved], store: Store) -> None:
-        self._experiment = experiment
-        self._resolved = resolved
-        self._store = store
-        # by group of settings and whether about single documents: prompts are as long in each round
-        self._known: dict[tuple[str, bool], list[CallCost]] = {}
-        self._all_rounds: dict[tuple[str, bool], list[CallCost]] = {}
-
-    def __call__(self, stage: Stage, pairs: int) -> list[CallCost]:
-        kind, prices = (stage.group, stage.direct), Prices(self._experiment, stage)
-        reads = stage.reads if self._resolved else {}
-        made = {role: self._resolved[name].artifact(self._store) for role, name in reads.items()}
-        if BEGUN in stage.reads:
-            found = prices.of_pairs(self._known[kind], pairs, made)
-            self._all_rounds[kind] = prices.together([self._all_rounds[kind], found])
-            return found
-        if kind in self._known:
-            return prices.of_pairs(self._known[kind], pairs)
-        chosen = self._resolved.get(stage.reads[COMPARED])
-        others = {} if chosen is None else runs.of_other_runs(self._store, chosen.inputs)
-        asked = prices.costs(made, pairs, [one for one in others.values() if one.stage in refine.ASKED])
-        self._known[kind] = self._all_rounds[kind] = asked
-        return asked
-
-    @property
-    def lines(self) -> Iterator[str]:
-        """Describe every panel's calls, of all rounds of a design together."""
-        for (_, direct), asked in self._all_rounds.items():
-            if direct and asked:
-                yield "about single documents:"
-            for cost in asked:
-                yield from cost.said()
-
-
 def _table(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]]) -> Table:
     """One row per stage; columns that are empty throughout are left out."""
     rows = [
@@ -181,22 +180,6 @@ def _table(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]]
     return table
 
 
-def _figures(found: Mapping[str, StageCost], states: Mapping[str, tuple[str, str]]) -> Iterator[dict[str, Any]]:
-    """The rows of the table as numbers."""
-    for name, cost in found.items():
-        state, artifact = states[name]
-        numbers = {number: getattr(cost, number) for number in _NUMBERS}
-        yield {"stage": name, "work": cost.work, **numbers, "state": state, "artifact": artifact}
-
-
-def _total(to_do: Sequence[StageCost]) -> str:
-    """Describe the calls, tokens, GPU hours and dollars of all stages that are not complete."""
-    calls, tokens, gpu_hours, dollars = (sum(getattr(cost, number) for cost in to_do) for number in _NUMBERS)
-    total = f"{calls:,} calls, {tokens / 1e6:,.2f} million tokens"
-    total += f", about {gpu_hours:,.1f} GPU hours" if gpu_hours else ""
-    return total + (f", about {dollars:,.2f} dollars" if dollars else "")
-
-
 def sent(experiment: Experiment) -> str:
     """Describe which texts are sent where."""
     judges = _servers(experiment.judge, experiment.ensemble)
@@ -218,37 +201,6 @@ def _servers(*panels: JudgeConfig | None) -> list[EndpointConfig]:
     """Return the servers of the panels' judges."""
     judges = [kinds.of(judge) for panel in panels if panel is not None for judge in panel.judges]
     return [judge.server for judge in judges if judge.server is not None]
-
-
-def _given(experiment: Experiment) -> CollectionCounts:
-    """Return the collection's size as the settings' `plan` gives it."""
-    given = experiment.plan
-    return CollectionCounts(given.documents or 0, {"train": given.train, "dev": given.dev, "test": given.test})
-
-
-def _counts(experiment: Experiment, resolved: Mapping[str, Resolved], store: Store) -> CollectionCounts:
-    """Count the collection by its ingest artifact, else by reading it. Raises DataError if it is too small."""
-    manifest = resolved[FIRST].artifact(store).manifest()
-    if manifest is not None:
-        return of_manifest(manifest)
-    counts = requirements.counts_of(experiment, most_s=math.inf)
-    assert counts is not None, "only a limit of time leaves a collection uncounted"
-    return counts
-
-
-def _problems(
-    experiment: Experiment,
-    resolved: Mapping[str, Resolved],
-    store: Store,
-    counts: CollectionCounts,
-    offline: bool,
-) -> Iterator[AnmiError]:
-    """Yield the errors that a run would end with: missing queries, labels, packages, keys, servers or disk."""
-    yield from requirements.of_collection(experiment, stages_of(experiment), counts)
-    if resolved:
-        yield from caught(run_record, store, experiment, resolved)
-        left = [item.stage for item in todo(store, resolved)]
-        yield from requirements.of_machine(experiment, left, offline)
 
 
 def _blind(experiment: Experiment, counts: CollectionCounts) -> Iterator[str]:

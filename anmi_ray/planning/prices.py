@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -26,10 +26,13 @@ from anmi_ray.judging.kinds import PromptJudge
 from anmi_ray.judging.prompt_builder import PromptBuilder
 from anmi_ray.judging.questions import direct_questions, text_questions
 from anmi_ray.judging.spend import CallCost, CallTokens
-from anmi_ray.pipeline.stages import COMPARE, INGEST, RETRIEVE
+from anmi_ray.pipeline.resolve import Resolved
+from anmi_ray.pipeline.stages import INGEST, RETRIEVE
+from anmi_ray.runtime.costs import BEGUN, COMPARED
 from anmi_ray.runtime.stage import Stage
+from anmi_ray.stages import refine
 from anmi_ray.stages.ingest import config_of as ingest_config
-from anmi_ray.store import Artifact
+from anmi_ray.store import Artifact, Store, runs
 from anmi_ray.store.answer_log import AnswerLog
 
 QUERIES, PAIRS = 200, 2  # queries in the sample of prompts, and pairs of each
@@ -53,114 +56,130 @@ class Prompts:
     source: str
 
 
-@dataclass(frozen=True)
-class Prices:
-    """Prices of a stage's questions to its judges that read prompts."""
+class CallCosts:
+    """Costs of calls to language models, stage after stage."""
 
-    experiment: Experiment
-    stage: Stage
+    def __init__(self, experiment: Experiment, resolved: Mapping[str, Resolved], store: Store) -> None:
+        self._experiment = experiment
+        self._resolved = resolved
+        self._store = store
+        # by group of settings and whether about single documents: prompts are as long in each round
+        self._first: dict[tuple[str, bool], list[CallCost]] = {}
+        self._all_rounds: dict[tuple[str, bool], list[CallCost]] = {}
 
-    @cached_property
-    def judges(self) -> dict[str, PromptJudge]:
-        """These judges by name, in the panel's order."""
-        return {judge.name: judge for judge in kinds.prompted(self.stage.panel(self.experiment))}
+    def __call__(self, stage: Stage, pairs: int) -> list[CallCost]:
+        """Return the cost of each judge of a stage for `pairs` comparisons in all orders.
 
-    @cached_property
-    def orders(self) -> int:
-        """Orders in which a comparison is asked about."""
-        return self.stage.orders(self.experiment)
-
-    def costs(self, made: Mapping[str, Artifact], pairs: int, before: Sequence[Artifact] = ()) -> list[CallCost]:
-        """Return the cost of each judge for `pairs` comparisons in all orders.
-
-        made: by role, what the stage reads, complete or not; unused if `plan` describes the collection.
-        before: comparisons of the refined run, which are asked about too, since another judge has answered none.
+        The comparisons of a later round of a design include the earlier ones; if they exist, only what is missing of
+        all of them costs.
         """
-        if not self.judges:
-            return []
-        if self.experiment.plan.documents is not None:
-            calls = self.orders * pairs
-            return [
-                priced(self.experiment, judge, _stated(self.experiment, judge), calls, 0)
-                for judge in self.judges.values()
-            ]
-        prompts = sample(self.experiment, made)
+        experiment, kind = self._experiment, (stage.group, stage.direct)
+        reads = stage.reads if self._resolved else {}
+        made = {role: self._resolved[name].artifact(self._store) for role, name in reads.items()}
+        if kind not in self._first:
+            chosen = self._resolved.get(stage.reads[COMPARED])
+            others = {} if chosen is None else runs.of_other_runs(self._store, chosen.inputs)
+            before = [one for one in others.values() if one.stage in refine.ASKED]
+            self._first[kind] = self._all_rounds[kind] = costs(experiment, stage, made, pairs, before)
+            return self._first[kind]
         found: list[CallCost] = []
-        for judge in self.judges.values():
-            log = AnswerLog(made[COMPARE].store, judge.identity)
-            tokens = _by_server(log) or count(judge.prompt_builder(), prompts, judge.longest_answer)
-            found.append(
-                priced(self.experiment, judge, tokens, *self._asked(judge, made, pairs, before, bool(log.buckets())))
-            )
-        return found
-
-    def of_pairs(
-        self, known: Sequence[CallCost], pairs: int, made: Mapping[str, Artifact] | None = None
-    ) -> list[CallCost]:
-        """Return the cost of `pairs` other comparisons in all orders, at the tokens of `known` costs.
-
-        made: for a later round of a design, whose comparisons include the earlier ones; if they exist, only what is
-        missing of all of them costs. Without it no answer is bought.
-        """
-        found: list[CallCost] = []
-        for cost in known:
-            calls, bought = self.orders * pairs, 0
-            judge = self.judges[cost.judge]
-            if made and (of_all := self._bought(judge, made, pairs)):
+        sums: list[CallCost] = []
+        judges = kinds.prompted(stage.panel(experiment))
+        for judge, first, so_far in zip(judges, self._first[kind], self._all_rounds[kind], strict=True):
+            calls, bought = stage.orders(experiment) * pairs, 0
+            if BEGUN in reads and (of_all := _bought(experiment, stage, judge, made, pairs)):
                 missing = of_all[0] - of_all[1]
                 calls = max(calls, missing)
                 bought = calls - missing
-            found.append(priced(self.experiment, judge, cost.tokens, calls, bought))
+            found.append(priced(experiment, judge, first.tokens, calls, bought))
+            all_bought = None if so_far.bought is None else so_far.bought + bought
+            sums.append(priced(experiment, judge, first.tokens, so_far.calls + calls, all_bought))
+        if BEGUN in stage.reads:
+            self._all_rounds[kind] = sums
         return found
 
-    def together(self, rounds: Sequence[Sequence[CallCost]]) -> list[CallCost]:
-        """Return the cost of all rounds of a design, judge by judge."""
-        found: list[CallCost] = []
-        for costs in zip(*rounds, strict=True):
-            bought = [cost.bought for cost in costs if cost.bought is not None]
-            all_bought = sum(bought) if len(bought) == len(costs) else None
-            calls = sum(cost.calls for cost in costs)
-            found.append(priced(self.experiment, self.judges[costs[0].judge], costs[0].tokens, calls, all_bought))
-        return found
+    @property
+    def lines(self) -> Iterator[str]:
+        """Describe every panel's calls, of all rounds of a design together."""
+        for (_, direct), asked in self._all_rounds.items():
+            if direct and asked:
+                yield "about single documents:"
+            for cost in asked:
+                yield from cost.said()
 
-    def _asked(
-        self, judge: PromptJudge, made: Mapping[str, Artifact], pairs: int, before: Sequence[Artifact], known: bool
-    ) -> tuple[int, int | None]:
-        """Return a judge's calls, and those bought; None if they are too many to look up.
 
-        known: the judge has answers in the log.
-        """
-        compared, added = {made[COMPARE]: pairs}, 0
-        if before:
-            is_chosen = made[COMPARE].manifest() is not None  # then it includes those before
-            compared = {one: _pairs_of(one, made[INGEST]) for one in ([made[COMPARE]] if is_chosen else before)}
-            added = 0 if is_chosen else self.orders * pairs
-        if not known:
-            return added + self.orders * sum(compared.values()), 0
-        found = [self._bought(judge, {**made, COMPARE: one}, number) for one, number in compared.items()]
-        counted = [one for one in found if one is not None]
-        if len(counted) < len(found):
-            return self.orders * pairs, None
-        return added + sum(asked for asked, _ in counted), sum(final for _, final in counted)
+def costs(
+    experiment: Experiment, stage: Stage, made: Mapping[str, Artifact], pairs: int, before: Sequence[Artifact] = ()
+) -> list[CallCost]:
+    """Return the cost of each judge of a stage for `pairs` comparisons in all orders.
 
-    def _bought(self, judge: PromptJudge, made: Mapping[str, Artifact], pairs: int) -> tuple[int, int] | None:
-        """Return the run's questions and those with a final answer; None without pairs, or if they are too many."""
-        ingest = made[INGEST].manifest()
-        if ingest is None or made[COMPARE].manifest() is None or pairs > LOOKED_UP:
-            return None
-        log = AnswerLog(made[COMPARE].store, judge.identity)
-        in_orders = partial(text_questions, orders=self.stage.panel(self.experiment).orders)
-        questions_of = direct_questions if self.stage.direct else in_orders
-        asked = final = 0
-        for bucket in range(ingest["buckets"]):
-            questions = questions_of(
-                made[COMPARE].read_part("comparisons", bucket, COMPARISON),
-                made[INGEST].read_part("queries", bucket, QUERY),
-                made[RETRIEVE].read_part("texts", bucket, TEXT_OF),
-            )
-            asked += len(questions.ids)
-            final += int(log.read(bucket).final(questions.ids).sum())
-        return asked, final
+    made: by role, what the stage reads, complete or not; unused if `plan` describes the collection.
+    before: comparisons of the refined run, which are asked about too, since another judge has answered none.
+    """
+    judges = kinds.prompted(stage.panel(experiment))
+    if experiment.plan.documents is not None:
+        calls = stage.orders(experiment) * pairs
+        return [priced(experiment, judge, _stated(experiment, judge), calls, 0) for judge in judges]
+    if not judges:
+        return []
+    prompts = sample(experiment, made)
+    found: list[CallCost] = []
+    for judge in judges:
+        log = AnswerLog(made[COMPARED].store, judge.identity)
+        tokens = _by_server(log) or count(judge.prompt_builder(), prompts, judge.longest_answer)
+        calls, bought = _asked(experiment, stage, judge, made, pairs, before)
+        found.append(priced(experiment, judge, tokens, calls, bought))
+    return found
+
+
+def _asked(
+    experiment: Experiment,
+    stage: Stage,
+    judge: PromptJudge,
+    made: Mapping[str, Artifact],
+    pairs: int,
+    before: Sequence[Artifact],
+) -> tuple[int, int | None]:
+    """Return a judge's calls, and those bought; None if they are too many to look up."""
+    orders = stage.orders(experiment)
+    compared, added = {made[COMPARED]: pairs}, 0
+    if before:
+        is_chosen = made[COMPARED].manifest() is not None  # then it includes those before
+        buckets = range((made[INGEST].manifest() or {"buckets": 0})["buckets"])
+        compared = {
+            one: sum(one.read_part("comparisons", bucket, COMPARISON, ["round"]).num_rows for bucket in buckets)
+            for one in ([made[COMPARED]] if is_chosen else before)
+        }
+        added = 0 if is_chosen else orders * pairs
+    if not AnswerLog(made[COMPARED].store, judge.identity).buckets():
+        return added + orders * sum(compared.values()), 0
+    found = [_bought(experiment, stage, judge, {**made, COMPARED: one}, number) for one, number in compared.items()]
+    counted = [one for one in found if one is not None]
+    if len(counted) < len(found):
+        return orders * pairs, None
+    return added + sum(asked for asked, _ in counted), sum(final for _, final in counted)
+
+
+def _bought(
+    experiment: Experiment, stage: Stage, judge: PromptJudge, made: Mapping[str, Artifact], pairs: int
+) -> tuple[int, int] | None:
+    """Return the run's questions and those with a final answer; None without pairs, or if they are too many."""
+    ingest = made[INGEST].manifest()
+    if ingest is None or made[COMPARED].manifest() is None or pairs > LOOKED_UP:
+        return None
+    log = AnswerLog(made[COMPARED].store, judge.identity)
+    in_orders = partial(text_questions, orders=stage.panel(experiment).orders)
+    questions_of = direct_questions if stage.direct else in_orders
+    asked = final = 0
+    for bucket in range(ingest["buckets"]):
+        questions = questions_of(
+            made[COMPARED].read_part("comparisons", bucket, COMPARISON),
+            made[INGEST].read_part("queries", bucket, QUERY),
+            made[RETRIEVE].read_part("texts", bucket, TEXT_OF),
+        )
+        asked += len(questions.ids)
+        final += int(log.read(bucket).final(questions.ids).sum())
+    return asked, final
 
 
 def sample(experiment: Experiment, made: Mapping[str, Artifact]) -> Prompts:
@@ -169,9 +188,9 @@ def sample(experiment: Experiment, made: Mapping[str, Artifact]) -> Prompts:
     For questions about single documents, the first round's pairs are used: their length is about the same.
     """
     ingest = made[INGEST].manifest()
-    compare = made.get("first", made[COMPARE])
+    compare = made.get("first", made[COMPARED])
     if ingest is not None and compare.manifest() is not None:
-        return _of_pairs({**made, COMPARE: compare}, ingest["buckets"])
+        return _of_pairs({**made, COMPARED: compare}, ingest["buckets"])
     return _of_documents(experiment, made[INGEST])
 
 
@@ -181,7 +200,7 @@ def _of_pairs(made: Mapping[str, Artifact], buckets: int) -> Prompts:
     query: list[int] = []
     seen = 0
     for bucket in range(buckets):
-        pairs = made[COMPARE].read_part("comparisons", bucket, COMPARISON)
+        pairs = made[COMPARED].read_part("comparisons", bucket, COMPARISON)
         chosen = pc.unique(pairs["query_id"]).sort().slice(0, QUERIES - seen)
         pairs = _few(pairs.filter(pc.is_in(pairs["query_id"], value_set=chosen)))
         parts = ("queries", QUERY, made[INGEST]), ("texts", TEXT_OF, made[RETRIEVE])
@@ -257,12 +276,6 @@ def _stated(experiment: Experiment, judge: PromptJudge) -> CallTokens:
     return CallTokens(
         float(tokens), 0.0, float(min(judge.longest_answer, _ANSWER["scale"])), "as plan.prompt_tokens says"
     )
-
-
-def _pairs_of(compared: Artifact, ingest: Artifact) -> int:
-    """Count the comparisons of an artifact, by one small column."""
-    buckets = (ingest.manifest() or {"buckets": 0})["buckets"]
-    return sum(compared.read_part("comparisons", one, COMPARISON, ["round"]).num_rows for one in range(buckets))
 
 
 def priced(experiment: Experiment, judge: PromptJudge, tokens: CallTokens, calls: int, bought: int | None) -> CallCost:

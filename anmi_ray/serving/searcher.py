@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.api import reranking
-from anmi_ray.api.export import fusion_of
 from anmi_ray.api.runs import Run
 from anmi_ray.config.load import validate_as
 from anmi_ray.config.retrieve import RetrieveConfig
-from anmi_ray.core.errors import ConfigError
 from anmi_ray.evaluation.fusion import FUSED, ServedFusion
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.kinds import reads_apart
@@ -190,10 +188,7 @@ def _student(run: Run, ingest: Artifact, threads: int) -> Student | None:
 
 def _fusion(run: Run, systems: set[str]) -> ServedFusion | None:
     """The run's fusion, if it has one over the systems available here."""
-    try:
-        fusion = fusion_of(run.artifact("evaluate"))
-    except ConfigError:  # not evaluated
-        return None
+    fusion = run.fusion()
     return fusion if fusion is not None and set(fusion.partners) <= systems else None
 
 

@@ -19,7 +19,7 @@ import anmi_ray
 from anmi_ray.api.export import export
 from anmi_ray.api.reranking import rerank_run
 from anmi_ray.api.runs import _TABLES  # pyright: ignore[reportPrivateUsage]
-from anmi_ray.core.errors import AnmiError, ConfigError, DataError, StoreError
+from anmi_ray.core.errors import AnmiError, ConfigError, DataError
 from anmi_ray.evaluation.relevance import RelevanceCurve
 from anmi_ray.models.pairs import document_text
 from anmi_ray.pipeline.resolve import resolve
@@ -70,12 +70,9 @@ def imported_by(statement: str) -> list[str]:
     return json.loads(done.stdout)
 
 
-def test_importing_it_imports_nothing_else() -> None:
+def test_importing_it_imports_nothing_else_and_loading_settings_nothing_heavy() -> None:
     modules = imported_by("dir(anmi_ray)")
     assert [name for name in modules if name in HEAVY or name.startswith("anmi_ray")] == ["anmi_ray"]
-
-
-def test_settings_are_loaded_without_torch_ray_and_numba() -> None:
     modules = imported_by("anmi_ray.change(anmi_ray.load('jobs/configs/quickstart.yaml'), name='other')")
     assert [name for name in modules if name in HEAVY[:4]] == []
 
@@ -124,36 +121,20 @@ def test_all_tables_go_by_the_ids_of_the_collection(run: anmi_ray.Run) -> None:
                 assert ids <= (queries if column == "query_id" else documents), (name, column)
 
 
-def test_examples_of_training_name_their_anchor_first(run: anmi_ray.Run) -> None:
-    examples = run.table("examples")
+def test_rows_of_a_runs_tables_belong_together(run: anmi_ray.Run) -> None:
     gaps = run.table("gaps")
     known = set(zip(gaps["query_id"].to_pylist(), gaps["anchor_id"].to_pylist(), strict=True))
-    for row in examples.to_pylist():
+    for row in run.table("examples").to_pylist():
         assert len(row["doc_ids"]) == len(row["gaps"])
         assert (row["query_id"], row["doc_ids"][0]) in known
-
-
-def test_judgments_compare_the_documents_that_they_name(run: anmi_ray.Run) -> None:
-    judgments = run.table("judgments")
     comparisons = run.table("comparisons").to_pylist()
     compared = {row["comparison_id"]: (row["query_id"], row["doc_a"], row["doc_b"]) for row in comparisons}
-    for row in judgments.to_pylist():
+    for row in run.table("judgments").to_pylist():
         assert compared[row["comparison_id"]] == (row["query_id"], row["doc_a"], row["doc_b"])
-
-
-def test_metrics_are_those_of_the_systems(run: anmi_ray.Run) -> None:
     metrics = run.table("metrics")
     for row in run.systems():
         of_system = pc.and_(pc.equal(metrics["system"], row["system"]), pc.equal(metrics["measure"], row["measure"]))
-        values = metrics.filter(of_system)["value"]
-        assert pc.mean(values).as_py() == pytest.approx(row["mean"])
-
-
-def test_the_audit_is_what_the_command_writes(run: anmi_ray.Run) -> None:
-    stage, figures = run.audit()
-    assert stage == "judge"
-    assert figures["source"] == {"run": "quickstart", "root": "results"}
-    assert figures["judges"]
+        assert pc.mean(metrics.filter(of_system)["value"]).as_py() == pytest.approx(row["mean"])
 
 
 def test_texts_are_ranked_alike_by_name_run_and_folder(run: anmi_ray.Run) -> None:
@@ -295,17 +276,3 @@ def test_stages_that_a_run_has_not_reached(config: Path) -> None:
         short.systems()
     with refused(ConfigError, "no model: its train stage"):
         anmi_ray.rerank(short, "query", ["text"])
-
-
-def test_mistakes_in_tables() -> None:
-    table = {"query_id": ["q"], "doc_a": ["x"], "doc_b": ["y"], "preference": [0.9]}
-    with refused(ConfigError, "rate", "prior"):
-        anmi_ray.rate(table, prior=-1.0)
-    with refused(DataError, "has no column doc_b"):
-        anmi_ray.rate({name: column for name, column in table.items() if name != "doc_b"})
-    with refused(DataError, "no table can be made of int"):
-        anmi_ray.rate(3)
-    with refused(DataError, "rows cannot be used"):
-        anmi_ray.audit({**table, "preference": [3.0]})
-    with refused(StoreError, "no such file"):
-        anmi_ray.audit("absent.csv")

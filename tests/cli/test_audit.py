@@ -11,9 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
 import pytest
 
 from anmi_ray.judging import read_judgments
@@ -84,27 +82,6 @@ def test_everything_it_writes(file: Path, tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 4
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".csv.zst", ".parquet"])
-def test_formats_agree(file: Path, tmp_path: Path, suffix: str) -> None:
-    table = pacsv.read_csv(file, convert_options=pacsv.ConvertOptions(strings_can_be_null=True))
-    path = tmp_path / f"other{suffix}"
-    if suffix == ".parquet":
-        pq.write_table(table, path)
-    else:
-        with pa.output_stream(str(path)) as sink:  # packs by the suffix
-            if suffix.startswith(".csv"):
-                pacsv.write_csv(table, sink)
-            else:
-                rows = ({k: v for k, v in row.items() if v is not None} for row in table.to_pylist())
-                sink.write("".join(json.dumps(row) + "\n" for row in rows).encode())
-    found = []
-    for source in (file, path):
-        out = tmp_path / "o.json"
-        audit(source, "--out", out)
-        found.append({**json.loads(out.read_text()), "source": None})
-    assert found[0] == found[1]
-
-
 def test_only_what_is_known_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "plain.csv"
     path.write_text("query_id,doc_a,doc_b,preference\nq,[a],b,1\nq,b,c,.5\n")
@@ -140,48 +117,34 @@ def test_a_run_has_stored_its_audit(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nothing"], "no run of that name; there are begun, done"),
+        (["answers.csv", "--out", "answers.csv"], "would overwrite it; it is read"),
+        (["answers.csv", "--grades", "other.tsv"], "other.tsv: no compared pair is graded"),
+        (["answers.csv", "--grades", "broken.tsv"], "broken.tsv:2 (grade is not an integer: x)"),
+        (["empty.csv"], "no answer to audit"),
+        (
+            ["bad.csv"],
+            "2 of 2 rows cannot be used (100.0%, allowed 10.0%): 1 document compared with itself (bad.csv:2)",
+        ),
+        ([], "Missing argument 'RUN|FILE'"),
         (["begun"], "the run has no audit: its judge stage is not complete"),
-        (["done", "--grades", "g.tsv"], "--grades needs a FILE"),
+        (["done", "--grades", "other.tsv"], "--grades needs a FILE"),
         (["done", "--rejects", "r.csv"], "--rejects needs a FILE"),
         (["done", "--out", "nowhere/o.json"], "mkdir -p"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistakes_about_runs(root: Path, arguments: list[str], says: str) -> None:
-    assert says in refused("audit", *arguments, "--root", root)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["answers.csv", "--out", "answers.csv"], "would overwrite it; it is read"),
-        (["answers.csv", "--grades", "absent.tsv"], "absent.tsv: no such file or folder"),
-        (["answers.csv", "--grades", "other.tsv"], "other.tsv: no compared pair is graded"),
-        (["answers.csv", "--grades", "broken.tsv"], "broken.tsv:2 (grade is not an integer: x)"),
-        (["empty.csv"], "no answer to audit"),
-        (["rate.csv"], "has no column preference"),
-        (
-            ["bad.csv"],
-            "2 of 2 rows cannot be used (100.0%, allowed 10.0%): 1 document compared with itself (bad.csv:2); ",
-        ),
-        ([], "Missing argument 'RUN|FILE'"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_mistakes_about_files(file: Path, arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes(file: Path, root: Path, arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     others = {
         "other.tsv": "query-id\tcorpus-id\tscore\nz\ta\t1\n",
         "broken.tsv": "query-id\tcorpus-id\tscore\nq0\ta\tx\n",
         "empty.csv": HEAD,
-        "rate.csv": "query_id,doc_a,doc_b\n",
         "bad.csv": HEAD + "q,a,a,j,ab,1,\nq,a,b,j,ab,nan,\n",
     }
     for name, text in others.items():
         (file.parent / name).write_text(text)
     assert says in refused("audit", *arguments)
-    assert {path.name for path in file.parent.iterdir()} == {file.name, *others}
+    assert {path.name for path in file.parent.iterdir()} == {file.name, root.name, *others}
 
 
 def test_rejects_are_written_before_it_fails(file: Path, tmp_path: Path) -> None:

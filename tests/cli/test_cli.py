@@ -16,7 +16,6 @@ import pyarrow.csv as pacsv
 import pytest
 import yaml
 
-from anmi_ray.cli import console
 from anmi_ray.evaluation.relevance import RelevanceCurve
 from anmi_ray.models.bi_encoder import BiEncoder
 from tests.cli.test_export import write_run
@@ -48,7 +47,8 @@ def test_as_a_process(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "no such configuration file" in done.stderr
     assert "remedy" in done.stderr
-    assert "Traceback" not in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,12 @@ def test_as_a_process(tmp_path: Path) -> None:
         ("submit pipeline small.yaml --root root", "anmi jobs submit pipeline small.yaml --root root"),
         ("cancel ID", "anmi jobs cancel ID"),
         ("run small.yaml --root run.trec/root", "remedy"),
+        ("rate \udcff.csv --out o.csv", r"command line: \udcff.csv is not UTF-8"),
+        ("rate", "remedy: anmi rate --help"),
+        ("rate p.csv --out o.csv --ties x", "'--ties': 'x' is not one of 'half'"),
+        ("show absent --root s3://", "names no bucket or folder"),
+        ("show absent --rejects -1", "'--rejects'"),
+        ("show a\x1b[2Jb", r"a\x1b[2Jb.json: no run of that name"),
         ("evaluate --collection collection --ranking run.trec --split nothing", "--split"),
         ("evaluate --collection collection --ranking broken.trec", "broken.trec:1"),
         ("rerank --model . --collection collection --ranking run.trec --out out.trec", "holds no model"),
@@ -162,9 +168,6 @@ def test_what_is_hardly_relevant_is_left_out(folder: Path) -> None:
     assert pacsv.read_csv(folder / "fused.csv").num_rows == 0
     (folder / "model" / "fusion.json").write_text(json.dumps(weights | {"weights": {"reranked": math.nan, "x": 1}}))
     assert "fusion.json: is damaged: expected weights" in refused(*fused, ".5")
-    (folder / "model" / "fusion.json").write_text(json.dumps(weights))
-    (folder / "model" / "relevance.json").write_text("{")
-    assert "relevance.json: is damaged" in refused(*fused, ".5")
 
 
 def test_the_plan_does_nothing(folder: Path) -> None:
@@ -192,13 +195,3 @@ def test_runs_are_listed(folder: Path) -> None:
     listed = json.loads(printed("show", "--root", "root", "--json"))["runs"]
     assert [row["run"] for row in listed] == ["r1"]
     assert "r1" in printed("show", "--root", "root")
-
-
-def test_markup_in_the_names_of_systems_is_text(capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["[/x]", "[bold]start"]
-    figures = {"measure": "nDCG@10", "mean": 0.5, "low": 0.4, "high": 0.6, "queries": 9}
-    rows = [{"system": name, **figures, "difference": None, "p": None} for name in names]
-    rows[1] |= {"difference": 0.1, "difference_low": 0.0, "difference_high": 0.2, "p": 0.5}
-    console.stdout().print(console.systems_table(rows, ["nDCG@10"], names[0]))
-    said = capsys.readouterr().out
-    assert all(said.count(name) == count for name, count in zip(names, (2, 1), strict=True))

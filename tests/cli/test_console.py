@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from anmi_ray.cli import console
-from tests.commands import anmi, printed, refused
+from tests.commands import printed, refused
 
 HOSTILE = ["[/x]", "[bold]", "[red]a[/red]", ":apple:", "\x1b[2J", "a\rb", "\x07", "\u202eb", "\ud800", "[" * 3000]
 CONTROLS = {chr(code) for code in [*range(32), *range(0x7F, 0xA0)]} - {"\n"}
@@ -80,25 +80,6 @@ def test_a_terminal_that_is_not_utf_8_ends_no_command(tmp_path: Path) -> None:
     done = subprocess.run([*COMMAND, "audit", "p.csv"], capture_output=True, cwd=tmp_path, env=ascii_only, timeout=120)
     assert done.returncode == 0, done.stderr
     assert rb"\u2212" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["rate", "\udcff.csv", "--out", "o.csv"], r"command line: \udcff.csv is not UTF-8"),
-        (["rate"], "remedy: anmi rate --help"),
-        (["rate", "p.csv", "--out", "o.csv", "--ties", "x"], "'--ties': 'x' is not one of 'half'"),
-        (["show", "absent", "--root", "s3://"], "names no bucket or folder"),
-        (["show", "absent", "--rejects", "-1"], "'--rejects'"),
-        (["show", "a\x1b[2Jb"], r"a\x1b[2Jb.json: no run of that name"),
-    ],
-)
-def test_mistakes_on_the_command_line(
-    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert says in refused(*arguments)
-    assert anmi(*arguments).stdout == ""
 
 
 LONG = "x" * 5000

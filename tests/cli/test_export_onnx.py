@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from anmi_ray.api.onnx_export import write_onnx
+from anmi_ray.api.export import write_onnx
 from anmi_ray.core import environment, identity
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import QREL, QUERY, RUN, TEXT_OF

@@ -105,16 +105,6 @@ def test_the_counts_of_the_table_add_up_to_the_files(config: str) -> None:
         assert [int(cell.replace(",", "")) for cell in told[kind]] == [kept[kind] + left[kind], kept[kind]]
 
 
-def test_hostile_documents_are_shown_as_text(config: str) -> None:
-    documents = [
-        (f"d{i}", f"{BAD} wheel number{i}x", f"{BAD} is about wheels named wheel{i} that turn") for i in range(9)
-    ]
-    write_documents(Path("bad"), documents)
-    said = printed("queries", config, "corpus.path=bad", "--to", "out")
-    assert "[bold]x[/bold] [31m wheel number" in said
-    assert "\x1b" not in said
-
-
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(hostile.documents, min_size=2, max_size=12), st.randoms(use_true_random=False), st.integers(1, 5))
 def test_neither_order_nor_shards_matter(

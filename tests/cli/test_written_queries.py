@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +17,11 @@ import pytest
 from anmi_ray.store import Store
 from tests.cli.test_queries import rows_of
 from tests.commands import anmi, printed, refused
-from tests.judging.serving import Chat, serving
+from tests.judging.serving import Chat
 from tests.models.tiny import write_tiny_bert
 from tests.small import write_config
 
 DOCUMENTS = 120
-
-
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    """Of a chat server."""
-    with serving() as found:
-        yield found
-
-
-@pytest.fixture
-def chat(port: int, request: pytest.FixtureRequest) -> Chat:
-    """A server of this test's own."""
-    server = Chat(port, "".join(c if c.isalnum() else "-" for c in request.node.name))
-    server.setup()
-    return server
 
 
 def judges(chat: Chat) -> dict[str, Any]:

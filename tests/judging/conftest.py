@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
@@ -9,7 +9,6 @@ import pytest
 
 from anmi_ray.core import identity
 from anmi_ray.core.records import CANDIDATE, COMPARISON
-from tests.judging.serving import Chat, serving
 
 
 @pytest.fixture
@@ -53,18 +52,3 @@ def make_world() -> Callable[..., tuple[pa.Table, pa.Table]]:
         return candidates, comparisons
 
     return make
-
-
-@pytest.fixture(scope="session")
-def chat_port() -> Iterator[int]:
-    """Port of a chat-completions server in a process of its own."""
-    with serving() as port:
-        yield port
-
-
-@pytest.fixture
-def chat(chat_port: int, request: pytest.FixtureRequest) -> Chat:
-    """A server of this test's own, without faults until told otherwise (see chat_server.py)."""
-    server = Chat(chat_port, "".join(c if c.isalnum() else "-" for c in request.node.name))
-    server.setup()
-    return server

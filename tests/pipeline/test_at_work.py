@@ -10,8 +10,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
 from anmi_ray.pipeline import progress
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.store import Store
@@ -27,28 +25,12 @@ with progress.told(Store(sys.argv[1]), "first", ["judge"], Reporter()):
 """
 
 
-def test_another_process_at_work_is_named_until_it_is_gone(tmp_path: Path) -> None:
-    store = Store(str(tmp_path))
-    with subprocess.Popen([sys.executable, "-c", _AT_WORK, str(tmp_path)], stdout=subprocess.PIPE, text=True) as first:
-        try:
-            assert first.stdout is not None
-            first.stdout.readline()
-            ends = time.monotonic() + 60
-            while not (said := list(progress.at_work(store))) and time.monotonic() < ends:
-                time.sleep(0.05)  # its snapshots are published by a thread
-        finally:
-            first.kill()
-    assert len(said) == 1
-    assert f"run first (host {socket.gethostname()}, process {first.pid}) is running under the same root" in said[0]
-    assert list(progress.at_work(store)) == []
-
-
-@pytest.mark.slow
-def test_waiting_ends_with_the_others_and_names_each_once(tmp_path: Path) -> None:
+def test_another_running_process_is_named_and_waited_for(tmp_path: Path) -> None:
     store, said = Store(str(tmp_path)), list[str]()
     with subprocess.Popen([sys.executable, "-c", _AT_WORK, str(tmp_path)], stdout=subprocess.PIPE, text=True) as first:
         try:
-            while not list(progress.at_work(store)):
+            named = f"run first (host {socket.gethostname()}, process {first.pid})"
+            while not (running := list(progress.at_work(store))):  # its snapshots are published by a thread
                 assert first.poll() is None
                 time.sleep(0.05)
             with ThreadPoolExecutor(1) as pool:
@@ -61,25 +43,20 @@ def test_waiting_ends_with_the_others_and_names_each_once(tmp_path: Path) -> Non
                 waiting.result(timeout=60)
         finally:
             first.kill()
-    assert said == [f"waits for run first (host {socket.gethostname()}, process {first.pid})"]
+    assert [text.startswith(f"{named} is running under the same root") for text in running] == [True]
+    assert said == [f"waits for {named}"]
+    assert list(progress.at_work(store)) == []
 
 
-def test_the_later_of_two_is_the_second(tmp_path: Path) -> None:
+def test_runs_elsewhere_are_named_while_they_are_heard_of_and_the_later_is_the_second(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     elsewhere = {"run": "far", "state": progress.RUNNING, "driver": {"host": "elsewhere", "process": os.getpid()}}
     with progress.told(store, "own", ["judge"], Reporter()) as told:
+        assert list(progress.at_work(store)) == []  # not itself
         assert not told.second()
         for began, second in ((time.time() - 5, True), (time.time() + 5, False)):
-            store.publish_json("progress/far.json", elsewhere | {"heard": time.time(), "began": began})
+            store.publish_json("progress/far.json", elsewhere | {"heard": time.time() - 30, "began": began})
+            assert "host elsewhere" in " ".join(progress.at_work(store))
             assert told.second() is second
-
-
-def test_its_own_and_those_not_heard_for_long_are_not_named(tmp_path: Path) -> None:
-    store = Store(str(tmp_path))
-    with progress.told(store, "own", ["judge"], Reporter()):
+        store.publish_json("progress/far.json", elsewhere | {"heard": time.time() - 600})
         assert list(progress.at_work(store)) == []
-    elsewhere = {"run": "far", "state": progress.RUNNING, "driver": {"host": "elsewhere", "process": os.getpid()}}
-    store.publish_json("progress/far.json", elsewhere | {"heard": time.time() - 30})
-    assert "host elsewhere" in " ".join(progress.at_work(store))
-    store.publish_json("progress/far.json", elsewhere | {"heard": time.time() - 600})
-    assert list(progress.at_work(store)) == []

@@ -220,26 +220,10 @@ def test_ctrl_c_leaves_the_job_at_work_and_cancel_ends_it(
     jobs: Jobs, address: str, config: Path, tmp_path: Path
 ) -> None:
     submission = job(config, tmp_path, "name=left", until="rate")
-    command = [
-        sys.executable,
-        "-m",
-        "anmi_ray",
-        "jobs",
-        "submit",
-        "pipeline",
-        str(config),
-        "name=left",
-        "--until",
-        "rate",
-    ]
-    command += ["--root", str(tmp_path), "--address", address]
-    with subprocess.Popen(
-        heeding(command),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    ) as process:
+    words = ["jobs", "submit", "pipeline", str(config), "name=left", "--until", "rate", "--root", str(tmp_path)]
+    command = heeding([sys.executable, "-m", "anmi_ray", *words, "--address", address])
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment()) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if "run left" in line:

@@ -55,15 +55,15 @@ def test_every_named_rule_works_with_simulated_judges(done: Done) -> None:
     rules = list(NAMED)
     told = Remembering()
     mined = mine(from_run_by_rule("small", str(done.root), ",".join(rules), []), told)
-    assert [one.run for one in mined] == [f"small-{rule}" for rule in rules]
+    assert [one["run"] for one in mined] == [f"small-{rule}" for rule in rules]
     assert told.computed.count("mine") == len(rules) - 1  # the run's own rule is the default
-    assert mined[rules.index("posterior")].fingerprint == done.record["stages"]["mine"]["fingerprint"]
+    assert mined[rules.index("posterior")]["artifact"] == done.record["stages"]["mine"]["fingerprint"]
     again = Remembering()
     assert mine(from_run_by_rule("small", str(done.root), "table2,simans", []), again)
     assert again.computed == []
     assert Store(str(done.root)).read_json("runs/small.json") == done.record
-    [mixture] = [one for one in mined if one.run == "small-gaussian-mixture"]
-    assert all(isinstance(at, float) for at in mixture.summary["thresholds"])
+    [mixture] = [one for one in mined if one["run"] == "small-gaussian-mixture"]
+    assert all(isinstance(at, float) for at in mixture["thresholds"])
 
 
 def test_negatives_anew_leave_the_run_as_it_was(done: Done) -> None:
@@ -72,8 +72,8 @@ def test_negatives_anew_leave_the_run_as_it_was(done: Done) -> None:
     told = Remembering()
     [mined] = mine([settings], told)
     assert told.computed == ["mine"]
-    assert mined.composition == "table2 -> top"
-    assert mined.summary["negatives_per_example"] <= 2 + 1
+    assert mined["composition"] == "table2 -> top"
+    assert mined["negatives_per_example"] <= 2 + 1
     assert Store(str(done.root)).read_json("runs/small.json") == done.record
     relative = from_run("small", str(done.root), None, ["mine.weigh.penalty=1", "mine.allow=[]"])
     assert relative.mine.rule is None

@@ -104,10 +104,6 @@ def test_rules_of_one_name_and_unknown_ones_are_refused(tmp_path: Path, monkeypa
         mining_runs.from_run_by_rule("some", str(tmp_path), "table2,simans", ["name=other"])
 
 
-def test_an_unknown_run(tmp_path: Path) -> None:
-    assert "no run of that name; there are some" in refused(record(tmp_path), rule="table2", name="other")
-
-
 def test_a_record_may_hold_settings_that_are_gone(tmp_path: Path) -> None:
     record(tmp_path)
     store = Store(str(tmp_path))

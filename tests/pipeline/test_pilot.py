@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from anmi_ray.stages import judge
 from anmi_ray.store import Artifact, Store
 from tests.benchmarks.bench_judging import inputs, quiet
 from tests.commands import anmi
-from tests.judging.serving import Chat, serving
+from tests.judging.serving import Chat
 from tests.small import start_from, write_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -31,12 +30,6 @@ QUERIES, BUCKETS, PAIRS = 6, 4, 60
 def made(tmp_path: Path) -> dict[str, Artifact]:
     store = Store(str(tmp_path))
     return {**inputs(store, QUERIES, BUCKETS, 30), "judge": Artifact(store, "judge", "some")}
-
-
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with serving() as number:
-        yield number
 
 
 def context(made: dict[str, Artifact]) -> Context:
@@ -55,9 +48,7 @@ def priced(chat: Chat) -> dict[str, Any]:
     return {"kind": "api", "name": "llm", "endpoint": settings.model_dump(), "prompt": {"template": "letters"}}
 
 
-def test_the_run_buys_nothing_of_its_pilot_again(ray_local: None, made: dict[str, Artifact], port: int) -> None:
-    chat = Chat(port, "pilot")
-    chat.setup()
+def test_the_run_buys_nothing_of_its_pilot_again(ray_local: None, made: dict[str, Artifact], chat: Chat) -> None:
     gates = {"max_dollars": 0.5}
     found = piloted(made, priced(chat), {"kind": "null"}, pilot=gates)
     total = sum(made["compare"].read_part("comparisons", bucket, COMPARISON).num_rows for bucket in range(BUCKETS))
@@ -81,8 +72,7 @@ def test_the_run_buys_nothing_of_its_pilot_again(ray_local: None, made: dict[str
     assert len({entry["question"] for entry in chat.log()}) == 2 * total > bought
 
 
-def test_how_many_fail_is_measured_not_raised(ray_local: None, made: dict[str, Artifact], port: int) -> None:
-    chat = Chat(port, "failing")
+def test_how_many_fail_is_measured_not_raised(ray_local: None, made: dict[str, Artifact], chat: Chat) -> None:
     chat.setup(faults={"500": 0.5})
     found = piloted(made, priced(chat), retry_passes=0)
     [gate] = [gate for gate in found.verdicts[0].gates if gate.name == FAILURES]
@@ -91,18 +81,15 @@ def test_how_many_fail_is_measured_not_raised(ray_local: None, made: dict[str, A
 
 
 def test_dollars_that_the_server_does_not_count_cannot_be_told(
-    ray_local: None, made: dict[str, Artifact], port: int
+    ray_local: None, made: dict[str, Artifact], chat: Chat
 ) -> None:
-    chat = Chat(port, "uncounted")
     chat.setup(faults={"uncounted": 1.0})
     found = piloted(made, priced(chat), pilot={"max_dollars": 1e6})
     [gate] = [gate for gate in found.verdicts[0].gates if gate.name == WHOLE]
     assert (gate.value, gate.outcome) == (None, "inconclusive")
 
 
-def test_a_budget_counts_the_pilot(ray_local: None, made: dict[str, Artifact], port: int) -> None:
-    chat = Chat(port, "budget")
-    chat.setup()
+def test_a_budget_counts_the_pilot(ray_local: None, made: dict[str, Artifact], chat: Chat) -> None:
     found = piloted(made, priced(chat), pairs=3 * QUERIES, budget={"calls": 20})
     assert 0 < found.figures["judges"]["llm"]["n"] == len(chat.log()) <= 20
     with pytest.raises(JudgeError, match="no question was asked"):

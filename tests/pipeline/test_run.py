@@ -1,4 +1,4 @@
-"""Fingerprints and plans: what a change of settings redoes, known without carrying anything out."""
+"""The path of an experiment, and its fingerprints: which stages it has, and which ones a change of settings redoes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from anmi_ray import judging
+from anmi_ray.api.prompts import preview_prompts
+from anmi_ray.cli.run import distilled
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.pipeline.resolve import changes, resolve
 from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import names_of, stage_name, stages_of
-from anmi_ray.planning.plan import costs
+from anmi_ray.planning.plan import plan, sent
 from anmi_ray.store import Store
 from tests.corpus import layouts
 from tests.small import NAMES, write_config
@@ -22,6 +25,7 @@ from tests.small import NAMES, write_config
 DISTILLED = "judge.judges=[{kind: distilled}]"
 VALIDATED = "mine.rule=validated"
 SECOND = ("borderline", "validate", "refit")
+API = "{kind: api, name: llm, endpoint: {base_url: 'http://h/v1', model: m, input_price: 1.0, output_price: 2.0}}"
 
 
 @pytest.fixture
@@ -89,10 +93,6 @@ def test_how_a_run_is_carried_out_changes_no_fingerprint(config: Path, override:
     assert changed(config, (DISTILLED,), (DISTILLED, override)) == set()
 
 
-def test_a_runs_name_stands_in_its_report_alone(config: Path) -> None:
-    assert changed(config, (), ("name=other",)) == {"report"}
-
-
 def test_a_moved_collection_keeps_its_fingerprints(config: Path, small_collection: Path, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     moved.symlink_to(small_collection)
@@ -123,9 +123,13 @@ def test_a_changed_collection_changes_every_fingerprint(config: Path, small_coll
     assert all(before[name] != after[name] for name in NAMES)
 
 
-def test_a_stage_reads_only_stages_before_it() -> None:
-    for number, stage in enumerate(stages_of(Experiment())):
-        assert set(stage.reads.values()) <= set(NAMES[:number])
+@pytest.mark.parametrize("override", ["seed=0", VALIDATED, DISTILLED, "mine.anchors=confirmed", "evaluate.judged=all"])
+def test_a_stage_reads_only_stages_before_it(config: Path, override: str) -> None:
+    settings = load(config, [override])
+    names = names_of(settings)
+    assert names == tuple(resolve(settings))
+    for number, stage in enumerate(stages_of(settings)):
+        assert set(stage.reads.values()) <= set(names[:number])
 
 
 def test_nothing_is_complete_in_an_empty_root(config: Path, tmp_path: Path) -> None:
@@ -156,26 +160,6 @@ def test_an_unknown_stage_is_named_with_the_nearest() -> None:
         stage_name("xyz", NAMES)
 
 
-def test_the_plan_counts_what_the_settings_say() -> None:
-    settings = Experiment.model_validate({"retrieve": {"candidates": 20}, "compare": {"degree": 8}})
-    work = costs(settings, {"documents": 5000, "train": 500, "dev": 50, "test": 100})
-    assert list(work) == list(NAMES)
-    assert work["compare"].work.startswith("40,000 pairs")
-    assert work["judge"].work.startswith("240,000 judgments by 3")
-
-
-def test_the_plan_counts_what_encoders_read() -> None:
-    encoder = {"kind": "encoder", "model": "m", "max_tokens": 128}
-    pairwise = {**encoder, "name": "pair", "form": "pairwise", "first_label": "A", "second_label": "B"}
-    judge = {"judges": [encoder, pairwise, {"kind": "similarity"}]}
-    settings = Experiment.model_validate({"retrieve": {"candidates": 20}, "judge": judge})
-    work = costs(settings, {"documents": 5000, "train": 500, "dev": 50, "test": 100})
-    said = work["judge"].work
-    assert "80,000 judgments by 1 in-process" in said
-    assert "10,000 inputs to encoder" in said
-    assert "80,000 inputs to pair, of at most 128 tokens each" in said
-
-
 def test_a_judges_prompt_is_part_of_it_and_its_limits_are_not(config: Path, tmp_path: Path) -> None:
     template = tmp_path / "mine.jinja"
     shipped = Path(judging.__file__).parent / "templates" / "scale.jinja"
@@ -204,10 +188,7 @@ def test_validation_is_a_second_round_before_mining(config: Path) -> None:
     settings = load(config, [VALIDATED])
     names, before = names_of(settings), NAMES.index("mine")
     assert names == (*NAMES[:before], *SECOND, *NAMES[before:])
-    assert names == tuple(resolve(settings))
     stages = {stage.name: stage for stage in stages_of(settings)}
-    for number, stage in enumerate(stages.values()):
-        assert set(stage.reads.values()) <= set(names[:number])
     assert stages["mine"].reads["rate"] == "refit"
     assert {"judge", "compare", "validate", "borderline"} <= set(stages["mine"].reads.values())
     assert stages["validate"].reads["compare"] == "borderline"
@@ -247,14 +228,81 @@ def test_a_stage_that_some_runs_have_is_named_there(config: Path, override: str,
     assert remedy in (caught.value.remedy or "")
 
 
-def test_the_plan_counts_the_second_round() -> None:
-    content = {"retrieve": {"candidates": 20}, "compare": {"degree": 8}, "mine": {"rule": "validated"}}
-    settings = Experiment.model_validate(content)
-    counts = {"documents": 5000, "train": 500, "dev": 50, "test": 100}
-    found = {"flows": [{"unit": "to ask about", "rows_out": 700}]}
-    work = costs(settings, counts, manifest=lambda stage: found if stage.name == "borderline" else None)
-    assert tuple(work) == names_of(settings)
-    assert "150 borderline documents" in costs(settings, counts)["borderline"].work
-    assert "700 borderline documents" in work["borderline"].work
-    assert work["validate"].work.startswith("4,200 judgments by 3")
-    assert work["judge"].work.startswith("240,000 judgments by 3")
+def test_a_judge_is_made_before_the_graph_and_read_by_those_who_ask_it(config: Path) -> None:
+    settings = load(config, [DISTILLED])
+    names, at = names_of(settings), NAMES.index("compare")
+    assert names == (*NAMES[:at], "sample", "label", "distill", *NAMES[at:])
+    stages = {stage.name: stage for stage in stages_of(settings)}
+    assert stages["label"].reads == {"compare": "sample", "retrieve": "retrieve", "ingest": "ingest"}
+    assert (stages["label"].run, stages["label"].version) == (stages["judge"].run, stages["judge"].version)
+    assert stages["judge"].reads["distill"] == "distill"
+    assert all("distill" not in stage.reads for stage in stages_of(load(config)))
+
+
+def test_both_rounds_ask_the_distilled_judge(config: Path) -> None:
+    settings = load(config, [DISTILLED, VALIDATED])
+    stages = {stage.name: stage for stage in stages_of(settings)}
+    assert {name for name, stage in stages.items() if "distill" in stage.reads} == {"judge", "validate", "report"}
+    assert stages["validate"].reads["compare"] == "borderline"
+    assert names_of(settings).index("distill") < names_of(settings).index("borderline")
+
+
+def test_seeds_of_the_run_and_of_a_group_are_told_apart(config: Path) -> None:
+    pairs = [(own, of_run) for own in (0, 1, 2) for of_run in (0, 1, 2)]
+    found = {
+        fingerprints(config, DISTILLED, f"distill.sample.seed={own}", f"seed={run}")["sample"] for own, run in pairs
+    }
+    assert len(found) == len(pairs)
+
+
+def test_the_judges_own_artifacts_do_not_rest_on_the_panel(config: Path) -> None:
+    two = "judge.judges=[{kind: distilled}, {kind: distilled, name: wide, dtype: bfloat16}, {kind: similarity}]"
+    after = {"judge", "rate", "mine", "train", "rerank", "evaluate", "report"}
+    assert changed(config, (DISTILLED,), (DISTILLED, two)) == after
+
+
+def test_an_ensembles_prompt_is_part_of_its_labels_alone(config: Path) -> None:
+    panel = f"distill.judge.judges=[{API}]"
+    inputs = resolve(load(config, [DISTILLED, panel]))
+    assert "answers of llm" in inputs["label"].inputs
+    assert not any(name.startswith("answers") for name in inputs["judge"].inputs)
+    before = DISTILLED, panel
+    found = changed(config, before, (*before, "distill.judge.judges.0.prompt.document_tokens=99"))
+    assert "label" in found
+    assert "sample" not in found
+
+
+def test_the_plan_prices_the_ensemble(config: Path, tmp_path: Path) -> None:
+    overrides = [DISTILLED, f"distill.judge.judges=[{API}]", "distill.sample.pairs=50"]
+    settings = load(config, [*overrides, f"execution.root={tmp_path / 'root'}"])
+    said = "\n".join(plan(settings).lines)
+    assert "llm: 100 calls" in said
+    assert "about 0.1 dollars" not in said
+    assert "texts of train queries and their candidates are sent to http://h/v1" in sent(settings)
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_dry_run_shows_what_the_ensemble_is_asked(config: Path) -> None:
+    shown = "\n".join(preview_prompts(load(config, [DISTILLED, f"distill.judge.judges=[{API}]"]), None, None, None))
+    assert "judge llm: m at http://h/v1" in shown
+    with pytest.raises(ConfigError, match="no judge of this panel reads prompts") as caught:
+        list(preview_prompts(load(config, [DISTILLED]), None, None, None))
+    assert caught.value.place == "distill.judge.judges"
+
+
+SUMMARY = {
+    "pairs": 2000, "queries": 500, "test_pairs": 400, "judgments": 12000, "slope": 1.0,
+    "accuracy_consensus": [0.9, 0.85, 0.94], "brier": [0.05, None, None], "ece": 0.021,
+    "baselines": {"[similarity]": {"accuracy_consensus": [0.7, 0.6, 0.8], "brier": [None, None, None], "ece": 0.4}},
+}  # fmt: skip
+
+
+def test_figures_of_a_distilled_judge_stand_next_to_its_baselines() -> None:
+    out = Console(width=200)
+    with out.capture() as caught:
+        for block in distilled(SUMMARY):
+            out.print(block, markup=False, highlight=False)
+    rows = {line.split("  ")[0]: line.split()[-4:] for line in caught.get().splitlines()}
+    assert rows["distilled judge"] == ["[85.0,", "94.0]", "0.050", "0.021"]
+    assert rows["[similarity]"] == ["70.0", "[60.0,", "80.0]", "0.400"]
+    assert caught.get().splitlines()[-1].startswith("pairs 2,000, queries 500")

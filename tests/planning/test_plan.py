@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from dataclasses import replace
@@ -12,12 +11,12 @@ from typing import Any
 import pytest
 from rich.table import Table
 
-from anmi_ray.api.experiments import plan as plan_of
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.judging.spend import gpu_hours
+from anmi_ray.pipeline.stages import names_of
 from anmi_ray.planning.plan import costs, plan
 from anmi_ray.runtime.costs import StageCost
 from anmi_ray.store import Store, runs
@@ -31,14 +30,14 @@ QUICKSTART = CONFIGS / "quickstart-labels.yaml"
 
 def told(*overrides: str) -> tuple[dict[str, dict[str, str]], str]:
     """The table, as stage -> column -> cell, and all else that is said."""
-    blocks = list(plan(load(CAMPAIGN, overrides)))
-    [table] = [block for block in blocks if isinstance(block, Table)]
+    planned = plan(load(CAMPAIGN, overrides))
+    [table] = [block for block in planned.blocks if isinstance(block, Table)]
     columns = {str(column.header): list(column.cells) for column in table.columns}
     rows = {
         str(stage): {name: str(cells[row]) for name, cells in columns.items()}
         for row, stage in enumerate(columns["stage"])
     }
-    return rows, "\n".join(block for block in blocks if isinstance(block, str))
+    return rows, "\n".join(planned.lines)
 
 
 def test_a_million_queries_over_a_billion_documents() -> None:
@@ -93,6 +92,39 @@ def test_what_is_planned_grows_with_rows_alone() -> None:
 
     small, large = planned(1), planned(10)
     assert large["compare"].pairs == 10 * small["compare"].pairs > 0
+
+
+ENCODER = {"kind": "encoder", "model": "m", "max_tokens": 128}
+PAIRWISE = {**ENCODER, "name": "pair", "form": "pairwise", "first_label": "A", "second_label": "B"}
+DISTILLED = {"judges": [{"kind": "distilled"}, {"kind": "similarity"}]}
+DISTILL = {"form": "pairwise", "sample": {"pairs": 1000}, "max_tokens": 100, "epochs": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "stage", "work"),
+    [
+        ({}, "compare", "40,000 pairs"),
+        ({}, "judge", "240,000 judgments by 3"),
+        ({"judge": {"judges": [ENCODER, {"kind": "similarity"}]}}, "judge", "80,000 judgments by 1 in-process"),
+        ({"judge": {"judges": [ENCODER, PAIRWISE]}}, "judge", "10,000 inputs to encoder"),
+        ({"judge": {"judges": [PAIRWISE]}}, "judge", "80,000 inputs to pair, of at most 128 tokens each"),
+        ({"judge": DISTILLED, "distill": DISTILL}, "label", "6,000 judgments by 3"),
+        ({"judge": DISTILLED, "distill": DISTILL}, "judge", "80,000 judgments by 1 in-process"),
+        ({"judge": DISTILLED, "distill": DISTILL}, "judge", "80,000 inputs to distilled, of at most 100 tokens each"),
+        ({"judge": DISTILLED, "distill": {**DISTILL, "form": "pointwise"}}, "judge", "10,000 inputs to distilled"),
+        ({"mine": {"rule": "validated"}}, "borderline", "about 700 borderline documents"),
+        ({"mine": {"rule": "validated"}}, "validate", "4,200 judgments by 3"),
+    ],
+)
+def test_the_plan_counts_what_the_settings_say(settings: dict[str, Any], stage: str, work: str) -> None:
+    experiment = Experiment.model_validate({"retrieve": {"candidates": 20}, "compare": {"degree": 8}, **settings})
+    found = {"flows": [{"unit": "to ask about", "rows_out": 700}]}
+    counts = {"documents": 5000, "train": 500, "dev": 50, "test": 100}
+    planned = costs(experiment, counts, manifest=lambda one: found if one.name == "borderline" else None)
+    assert tuple(planned) == names_of(experiment)
+    assert any(part.startswith(work) for part in planned[stage].work.split("; "))
+    if stage == "borderline":  # an estimate until they are found
+        assert "150 borderline documents" in costs(experiment, counts)[stage].work
 
 
 def test_scoring_on_gpus_is_planned_there_where_the_models_size_is_known() -> None:
@@ -166,16 +198,16 @@ def test_sizes_that_take_every_query_are_named(tmp_path: Path) -> None:
     write_beir(tmp_path / "beir", replace(SMALL, qrels={}))
     settings = ["corpus.reader=beir", f"corpus.path={tmp_path / 'beir'}", f"execution.root={tmp_path / 'root'}"]
     settings += ["mine.anchors=confirmed", "evaluate.judged=unlabelled"]
-    by_default = plan_of(load(QUICKSTART, settings))
+    by_default = plan(load(QUICKSTART, settings))
     assert by_default.problem is None
     assert "queries: 8 train (none labelled), 2 dev (none labelled), 2 test" in by_default.lines[0]
     assert not any("nothing will be measured" in line for line in by_default.lines)
     assert any("judges measure (evaluate.judged: unlabelled)" in line for line in by_default.lines)
-    assert any("nothing will be measured" in line for line in plan_of(load(QUICKSTART, settings[:-1])).lines)
-    few = plan_of(load(QUICKSTART, [*settings, "corpus.unlabelled_dev=5"]))
+    assert any("nothing will be measured" in line for line in plan(load(QUICKSTART, settings[:-1])).lines)
+    few = plan(load(QUICKSTART, [*settings, "corpus.unlabelled_dev=5"]))
     assert few.problem is None
     assert any("5 are held out for dev (corpus.unlabelled_dev: 5)" in line for line in few.lines)
-    problem = plan_of(load(QUICKSTART, [*settings, "corpus.unlabelled_dev=100", "corpus.unlabelled_test=10"])).problem
+    problem = plan(load(QUICKSTART, [*settings, "corpus.unlabelled_dev=100", "corpus.unlabelled_test=10"])).problem
     assert isinstance(problem, DataError)
     assert problem.place == "stage compare"
     for size in (
@@ -184,7 +216,7 @@ def test_sizes_that_take_every_query_are_named(tmp_path: Path) -> None:
     ):
         assert size in problem.message
     remedy = re.findall(r"corpus\.unlabelled_\w+=[\d.]+", problem.remedy or "")
-    assert plan_of(load(QUICKSTART, [*settings, *remedy])).problem is None
+    assert plan(load(QUICKSTART, [*settings, *remedy])).problem is None
     own = ["judge", CONFIGS / "own-documents.yaml", "--dry-run", "corpus.unlabelled_test=100"]
     files = write_jsonl(tmp_path / "table", replace(SMALL, qrels={}))
     own.append(f"corpus.documents={files['documents']}")
@@ -196,11 +228,11 @@ def test_sizes_that_take_every_query_are_named(tmp_path: Path) -> None:
 def test_a_root_keeps_its_buckets(tmp_path: Path) -> None:
     Store(str(tmp_path)).buckets(4)
     rooted = load(QUICKSTART, [f"execution.root={tmp_path}"])
-    assert "4 buckets" in str(next(plan(rooted)))
+    assert "4 buckets" in plan(rooted).lines[0]
     assert runs.buckets_kept(Store(str(tmp_path)), rooted.execution) is None
     changed = load(QUICKSTART, [f"execution.root={tmp_path}", "execution.buckets=16"])
-    first, said = itertools.islice(plan(changed), 2)
-    assert "4 buckets" in str(first)
+    first, said, *_ = plan(changed).lines
+    assert "4 buckets" in first
     assert said == "execution.buckets: 16 is for a new root (--root); this one keeps the 4 of its first run"
 
 

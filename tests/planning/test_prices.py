@@ -38,7 +38,7 @@ def settings(collection: Path, folder: Path, **endpoint: Any) -> Experiment:
 
 def cost_of(experiment: Experiment, pairs: int = 1344, **more: Any) -> CallCost:
     given = {"made": artifacts(experiment), "pairs": pairs, **more}
-    [found] = prices.Prices(experiment, judge.STAGE).costs(**given)
+    [found] = prices.costs(experiment, judge.STAGE, **given)
     return found
 
 
@@ -120,7 +120,7 @@ def test_from_the_runs_own_pairs_and_what_is_bought(prepared: Path, small_collec
     assert (found.calls, found.bought, found.missing) == (total, sent, total - sent)
     assert (found.tokens.prompt, found.tokens.answer) == (300, 2)
     assert found.dollars == pytest.approx((total - sent) * (300 * 2 + 2 * 8) / 1e6)
-    said = [block for block in plan.plan(experiment) if isinstance(block, str)]
+    said = plan.plan(experiment).lines
     assert f"llm: {total:,} calls, {sent:,} already bought" in said
     # a round that goes on from it: before its own pairs are chosen, and once they stand beside those before
     later = {**made, "compare": Artifact(made["compare"].store, "compare", "later")}
