@@ -75,6 +75,21 @@ def publish(artifact: Artifact, name: str, index: int, tables: Iterable[pa.Table
         artifact.store.publish_file(_path(artifact, name, index), file)
 
 
+def answer(
+    artifact: Artifact,
+    asked: str,
+    name: str,
+    index: int,
+    readers: int,
+    compute: Callable[[pa.Table], pa.Table],
+) -> None:
+    """Publish the rows that `compute` returns for the rows asked for by all readers, one for each, in their order."""
+    parts = [read(artifact, asked, reader, index) for reader in range(readers)]
+    found = compute(pa.concat_tables(parts))
+    bounds = itertools.accumulate((part.num_rows for part in parts), initial=0)
+    publish(artifact, name, index, (found.slice(start, stop - start) for start, stop in itertools.pairwise(bounds)))
+
+
 def groups_of(artifact: Artifact, name: str, index: int) -> list[int] | None:
     """Return the row group of each reader in an exchange file, or None if it is absent or cut off."""
     path = _path(artifact, name, index)

@@ -14,7 +14,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import asdict, dataclass
@@ -25,7 +25,7 @@ from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.core import logs
 from anmi_ray.core.errors import AnmiError, LostError, StoreError
 from anmi_ray.core.schema import Record
-from anmi_ray.runtime import driver, local_ray
+from anmi_ray.runtime import driver
 from anmi_ray.store import Artifact, Flow, Store
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _connect(execution: ExecutionConfig) -> None:
     import ray
 
     if execution.address is None:
-        local_ray.start(execution)
+        driver.start_ray(execution)
         return
     try:
         ray.init(address=execution.address, log_to_driver=False, logging_level=logging.ERROR)
@@ -319,19 +319,22 @@ def seal_buckets(
     return [flow for bucket in range(context.buckets) for flow in flows_of[bucket] or []]
 
 
-def over_buckets(context: Context, buckets: list[int], task: Callable[..., Any], *args: Any) -> list[Any]:
-    """Return the results of `task(bucket, *args)` in the order of `buckets`; for tasks that commit nothing."""
-    return over_parts(context, {bucket: () for bucket in buckets}, task, *args)
-
-
-def over_parts(
-    context: Context, parts: Mapping[int, tuple[Any, ...]], task: Callable[..., Any], *args: Any
+def over_buckets(
+    context: Context,
+    buckets: Iterable[int] | Mapping[int, Any],
+    task: Callable[..., Any],
+    *args: Any,
+    cores: float = 1.0,
 ) -> list[Any]:
-    """Return the results of `task(bucket, *its part, *args)` in the order of `parts`."""
-    calls = ((bucket, task, (bucket, *part, *args)) for bucket, part in parts.items())
+    """Return the results of `task(bucket, *args)` in the order of `buckets`; for tasks that commit nothing.
+
+    buckets: with a mapping, each task gets its bucket's value after the bucket.
+    """
+    parts = {bucket: (part,) for bucket, part in buckets.items()} if isinstance(buckets, Mapping) else {}
+    calls = ((bucket, task, (bucket, *parts.get(bucket, ()), *args)) for bucket in buckets)
     with our_errors(task.__module__.rsplit(".", 1)[-1]):
-        results = dict(windowed(context, calls))
-    return [results[bucket] for bucket in parts]
+        results = dict(windowed(context, calls, cores))
+    return [results[bucket] for bucket in buckets]
 
 
 def model_room(execution: ExecutionConfig) -> tuple[int, float]:

@@ -25,7 +25,7 @@ from anmi_ray.config.retrieve import RETRIEVERS
 from anmi_ray.core.records import METRIC, QREL, RUN, TEXT_OF
 from anmi_ray.evaluation import fusion, headline, judged, measures, significance
 from anmi_ray.evaluation.fusion import FUSED
-from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.stages import by_judges, relevance
 from anmi_ray.stages.anchor import read_of_dev
@@ -39,7 +39,7 @@ _FUSIONS = {"reranked": FUSED, START: START_FUSED}  # by the reranker that leads
 Sweeps = Mapping[str, fusion.WeightSweep]
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConfig, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Inputs, config: EvaluateConfig, context: Context) -> dict[str, Any]:
     """Run one task over the held-out queries."""
     args = (artifact, inputs["rerank"], inputs["retrieve"], inputs["ingest"], config, context.buckets, context.seed)
     pooled = (inputs["pool"], inputs["assess"]) if "assess" in inputs else None

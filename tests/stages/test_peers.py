@@ -31,10 +31,10 @@ from anmi_ray.planning import plan
 from anmi_ray.planning.plan import costs
 from anmi_ray.runtime.costs import StageCost
 from anmi_ray.stages import by_judges
-from anmi_ray.stages.rerank import peers
+from anmi_ray.stages.rerank import config_of, held_out, start_of
+from anmi_ray.stages.rerank.held_out import artifact_of, of_bucket
 from anmi_ray.stages.rerank.ranking import pairs_of, rerank
 from anmi_ray.stages.rerank.scoring import Asked
-from anmi_ray.stages.rerank.start import config_of, start_of
 from anmi_ray.store import Artifact, Flow, Store
 from anmi_ray.store.folders import seal_folder
 from tests.judging.rerank_server import Served, serving
@@ -96,11 +96,11 @@ class World:
         return artifact, self.commit(artifact, peer)
 
     def commit(self, artifact: Artifact, peer: PeerConfig, trained: Artifact | None = None) -> list[Flow]:
-        load = partial(peers._load, peer, trained, self.device)  # pyright: ignore[reportPrivateUsage]
-        return peers._bucket(artifact, 0, self.asked(peer), load, None, peer)  # pyright: ignore[reportPrivateUsage]
+        load = partial(held_out._load, peer, trained, self.device)  # pyright: ignore[reportPrivateUsage]
+        return held_out._peer_bucket(artifact, 0, self.asked(peer), load, None, peer)  # pyright: ignore[reportPrivateUsage]
 
     def asked(self, peer: PeerConfig) -> Asked:
-        return Asked(self.retrieve, self.ingest, DEPTH, peers.HELD_OUT if peer.dev else peers.HELD_OUT[1:])
+        return Asked(self.retrieve, self.ingest, DEPTH, held_out.HELD_OUT if peer.dev else held_out.HELD_OUT[1:])
 
     @property
     def top(self) -> pa.Table:
@@ -116,7 +116,7 @@ def test_a_model_scores_as_it_does_alone(tmp_path: Path) -> None:
     folder = write_tiny_classifier(tmp_path / "model", ["relevance"])
     artifact, flows = world.score(PeerConfig(name="tiny", model=str(folder), precision="float32"))
     alone = CrossEncoder.load(str(folder), threads=1)
-    run = peers.of_bucket(artifact, "tiny", 0)
+    run = of_bucket(artifact, "tiny", 0)
     assert run.equals(rerank(world.top, world.queries, world.texts, alone, "tiny"))
     assert flows == [Flow("test queries", 3, 3)]
     assert set(run["rank"].to_pylist()) == set(range(1, DEPTH + 1))
@@ -128,7 +128,7 @@ def test_a_colbert_checkpoint_scores_as_it_does_alone(tmp_path: Path) -> None:
     folder = write_pylate(tmp_path / "model", write_tiny_bert(tmp_path / "tiny"))
     artifact, flows = world.score(PeerConfig(name="colbert", model=str(folder), precision="float32"))
     alone = LateInteraction.load(str(folder), threads=1)
-    run = peers.of_bucket(artifact, "colbert", 0)
+    run = of_bucket(artifact, "colbert", 0)
     assert run.equals(rerank(world.top, world.queries, world.texts, alone, "colbert"))
     assert flows == [Flow("test queries", 2, 2)]
 
@@ -160,12 +160,12 @@ def test_the_start_scores_dev_and_test_as_it_would_as_an_untrained_peer(tmp_path
     assert flows == [Flow("held-out queries", 3, 3)]
     kind = LateInteraction if student == "late-interaction" else BiEncoder
     alone = kind.load(folder, max_tokens=32, threads=1)
-    assert peers.of_bucket(artifact, "start", 0).equals(rerank(world.top, world.queries, world.texts, alone, "start"))
+    assert of_bucket(artifact, "start", 0).equals(rerank(world.top, world.queries, world.texts, alone, "start"))
     untrained = PeerConfig(name="bare", untrained=True).started(experiment.train, experiment.rerank)
     before, flows = world.score(untrained, "before")
     assert flows == [Flow("test queries", 2, 2)]
-    run = peers.of_bucket(artifact, "p", 0)
-    assert peers.of_bucket(before, "p", 0).equals(
+    run = of_bucket(artifact, "p", 0)
+    assert of_bucket(before, "p", 0).equals(
         run.filter(pc.not_equal(run["query_id"], pa.scalar(query_id("two"), ID))).combine_chunks()
     )
     seeded = experiment.model_copy(update={"train": experiment.train.model_copy(update={"seed": 7})})
@@ -216,7 +216,7 @@ def test_a_partner_scores_dev_queries_and_what_it_is_called_by(tmp_path: Path) -
     assert made(partners=["dense", "cross"], fusion=False)[0]["rerank"] == plain[0]["rerank"]
     world = World(tmp_path / "store", ["one", "two"])
     once, dev = (PeerConfig(name="cross", model=folder, dev=dev) for dev in (False, True))
-    assert peers.artifact_of(once, world.retrieve, world.ingest, DEPTH) != peers.artifact_of(
+    assert artifact_of(once, world.retrieve, world.ingest, DEPTH) != artifact_of(
         dev, world.retrieve, world.ingest, DEPTH
     )
 
@@ -235,7 +235,7 @@ def test_a_query_that_fails_is_missing_and_said(tmp_path: Path, server: Served) 
     world = World(tmp_path, ["one", "script nan", "empty"], without="empty")
     artifact, flows = world.score(endpoint(server))
     assert flows == [Flow("test queries", 3, 1, 2)]
-    flow, why = peers.refused(artifact, "mine", 0)
+    flow, why = held_out.refused(artifact, "mine", 0)
     assert (flow.unit, flow.rejected) == ("test queries of mine", 2)
     rows = {row["key"]: (row["place"], row["reason"]) for row in why.to_pylist()}
     assert rows == {
@@ -243,7 +243,7 @@ def test_a_query_that_fails_is_missing_and_said(tmp_path: Path, server: Served) 
         query_id("empty").hex(): ("rerank mine", "no candidate"),
     }
     assert "relevance_score is nan" in "".join(why["detail"].to_pylist())
-    assert set(peers.of_bucket(artifact, "mine", 0)["query_id"].to_pylist()) == {query_id("one")}
+    assert set(of_bucket(artifact, "mine", 0)["query_id"].to_pylist()) == {query_id("one")}
 
 
 def test_what_was_bought_is_kept_when_the_bucket_has_to_be_asked_again(tmp_path: Path, server: Served) -> None:
@@ -349,7 +349,7 @@ def test_a_query_without_scores_is_no_zero_of_the_peer() -> None:
 
 def test_rejects_of_a_bucket_without_any(tmp_path: Path, server: Served) -> None:
     artifact, _ = World(tmp_path, ["one"]).score(endpoint(server))
-    flow, why = peers.refused(artifact, "mine", 0)
+    flow, why = held_out.refused(artifact, "mine", 0)
     assert (flow.rows_in, flow.rejected, why.num_rows, why.schema) == (1, 0, 0, REJECT.schema)
 
 
@@ -429,12 +429,12 @@ def test_another_runs_reranker_scores_as_it_does_alone(tmp_path: Path) -> None:
     folder = write_tiny_classifier(tmp_path / "store" / trained.path / "model", ["relevance"])
     seal_folder(trained, "model")
     peer = PeerConfig(name="panel", run="other", precision="float32")
-    artifact = peers.artifact_of(peer, world.retrieve, world.ingest, DEPTH, trained)
+    artifact = artifact_of(peer, world.retrieve, world.ingest, DEPTH, trained)
     world.commit(artifact, peer, trained)
     alone = CrossEncoder.load(str(folder), threads=1)
-    assert peers.of_bucket(artifact, "panel", 0).equals(rerank(world.top, world.queries, world.texts, alone, "panel"))
-    again = peers.artifact_of(
+    assert of_bucket(artifact, "panel", 0).equals(rerank(world.top, world.queries, world.texts, alone, "panel"))
+    again = artifact_of(
         PeerConfig(name="q", run="r", precision="float32"), world.retrieve, world.ingest, DEPTH, trained
     )
     assert again == artifact
-    assert peers.artifact_of(peer, world.retrieve, world.ingest, DEPTH, Artifact(world.store, "train", "u")) != artifact
+    assert artifact_of(peer, world.retrieve, world.ingest, DEPTH, Artifact(world.store, "train", "u")) != artifact

@@ -22,8 +22,8 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import COMPARISON, FIT, GAP, JUDGMENT, RATING
 from anmi_ray.judging.audit.pilot import WHOLE
 from anmi_ray.pipeline.stages import stages_of
+from anmi_ray.stages.judge.asking import QuestionSources
 from anmi_ray.stages.judge.dispatch import spend_log_of
-from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Artifact, Store, runs
 from tests.commands import Done, anmi, printed
 from tests.judging.serving import Chat, serving

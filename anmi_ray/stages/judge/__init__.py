@@ -7,7 +7,7 @@ answer the query? assess asks the same about the top documents of held-out queri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import AnmiError, caught
 from anmi_ray.runtime.costs import COMPARED, StageCost, Workload
-from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact
 
@@ -24,9 +24,7 @@ from anmi_ray.store import Artifact
 def _body(name: str) -> Callable[..., dict[str, Any]]:
     """Return a function of `panel`, which is imported when the stage runs."""
 
-    def run(
-        artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context
-    ) -> dict[str, Any]:
+    def run(artifact: Artifact, inputs: Inputs, config: JudgeConfig, context: Context) -> dict[str, Any]:
         from anmi_ray.stages.judge import panel
 
         return getattr(panel, name)(artifact, inputs, config, context)

@@ -44,6 +44,7 @@ from anmi_ray.evaluation.significance import LEVEL, SystemComparison
 from anmi_ray.reports import audits
 from anmi_ray.reports import data as report
 from anmi_ray.reports.run import to_html
+from anmi_ray.runtime.stage import Inputs
 from anmi_ray.stages import by_judges, relevance
 from anmi_ray.stages.evaluate import headline_of
 from anmi_ray.stages.ingest import of_queries, sample_queries
@@ -61,7 +62,7 @@ _SNIPPET = 300
 class _Run:
     """The artifacts of one run, by the stages that made them."""
 
-    def __init__(self, artifacts: Mapping[str, Artifact]) -> None:
+    def __init__(self, artifacts: Inputs) -> None:
         self.artifacts = artifacts
         self.store = artifacts["ingest"].store
         self.fit = "refit" if "refit" in artifacts else "rate"  # the stage that ratings and gaps are of
@@ -93,9 +94,7 @@ class _Run:
         return found
 
 
-def write(
-    artifact: Artifact, inputs: Mapping[str, Artifact], experiment: Experiment, described: Mapping[str, Any]
-) -> list[Flow]:
+def write(artifact: Artifact, inputs: Inputs, experiment: Experiment, described: Mapping[str, Any]) -> list[Flow]:
     """Write report.json and report.html into the artifact; described: the environment of the run."""
     data = gather(experiment, described, _Run(inputs))
     artifact.store.publish(f"{artifact.path}/report.json", with_checksum(report.to_json(data)).encode())

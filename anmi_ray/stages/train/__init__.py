@@ -19,11 +19,11 @@ from anmi_ray.core.errors import AnmiError, DataError, caught
 from anmi_ray.core.records import EXAMPLE, QREL, RUN, TEXT_OF
 from anmi_ray.models import loading
 from anmi_ray.runtime.costs import StageCost, Workload
-from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.anchor import read_of_dev
 from anmi_ray.stages.ingest import OWN, of_queries, queries_of, stacked
-from anmi_ray.stages.rerank.start import GONE_ON_WITH, gone_on_with
+from anmi_ray.stages.rerank import GONE_ON_WITH, gone_on_with
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.training import tracking
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from anmi_ray.stages.train.trainer import DevInputs
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Inputs, config: TrainConfig, context: Context) -> dict[str, Any]:
     """Train on all mined examples, keep the model that is best on dev; return flows and facts for the manifest."""
     from anmi_ray.stages.train import trainer
 
@@ -68,7 +68,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
 
 def _report_row(context: Context, row: dict[str, Any]) -> None:
     """Report the progress of training and dev measures."""
-    from anmi_ray.runtime.status import GROUP
+    from anmi_ray.runtime.train_workers import GROUP
 
     step, progress, dev = (row.get(name) for name in ("step", "progress", "dev"))
     if step and progress and dev is not None:
@@ -83,7 +83,7 @@ def report_steps(context: Context, row: Mapping[str, Any]) -> None:
         context.progress(int(step), round(step / progress), "steps")
 
 
-def _dev_inputs(inputs: Mapping[str, Artifact], depth: int, buckets: int) -> DevInputs | None:
+def _dev_inputs(inputs: Inputs, depth: int, buckets: int) -> DevInputs | None:
     """The hybrid's top of the dev queries with labels, else with judges' gains; None without either."""
     from anmi_ray.evaluation import judged
     from anmi_ray.stages import by_judges
