@@ -90,7 +90,10 @@ def ray_session(execution: ExecutionConfig) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    _quiet()
+    # only errors of Ray's libraries reach the screen, and none of Ray Data, which raises them too
+    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")
+    for name in ("ray.train", "ray.tune"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     with driver.native_apart():
         try:
             with driver.own_signals():
@@ -113,13 +116,6 @@ def _connect(execution: ExecutionConfig) -> None:
         raise StoreError(
             f"no Ray cluster answers: {error}", execution.address, "check execution.address, or leave it out"
         ) from None
-
-
-def _quiet() -> None:
-    """Let only errors of Ray's libraries reach the screen, and none of Ray Data, which raises them too."""
-    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")
-    for name in ("ray.train", "ray.tune"):
-        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 @contextmanager

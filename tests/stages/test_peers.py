@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pydantic import ValidationError
 
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.evaluate import PeerConfig, RerankConfig
@@ -58,34 +57,21 @@ class World:
     def __init__(self, folder: Path, queries: list[str], without: str | None = None, dev: Sequence[str] = ()) -> None:
         self.store = Store(str(folder))
         self.ingest, self.retrieve = Artifact(self.store, "ingest", "i"), Artifact(self.store, "retrieve", "r")
-        ids = [query_id(text) for text in queries]
-        columns = {"query_id": ids, "external_id": queries, "text": queries, "text_hash": map(text_hash, queries)}
-        self.queries = QUERY.table(
-            {
-                **{k: list(v) for k, v in columns.items()},
-                "split": ["dev" if query in dev else "test" for query in queries],
-            }
-        )
+        columns = {"query_id": list(map(query_id, queries)), "text_hash": list(map(text_hash, queries))}
+        splits = ["dev" if query in dev else "test" for query in queries]
+        self.queries = QUERY.table({**columns, "external_id": queries, "text": queries, "split": splits})
         rows = [(query, d) for query in queries if query != without for d in range(5)]
         random = np.random.default_rng(0)
-        text = {(q, d): f"{random.integers(-99, 99)} {' '.join(random.choice(WORDS, 6))}" for q, d in rows}
-        self.run = RUN.table(
-            {
-                "query_id": [query_id(query) for query, _ in rows],
-                "doc_id": [doc_id(f"{query} {d}") for query, d in rows],
-                "system": ["hybrid"] * len(rows),
-                "rank": [d + 1 for _, d in rows],
-                "score": [1.0 / (d + 1) for _, d in rows],
-            }
-        ).sort_by([("query_id", "ascending"), ("rank", "ascending")])
+        texts = [f"{random.integers(-99, 99)} {' '.join(random.choice(WORDS, 6))}" for _ in rows]
+        names = [f"{query} {d}" for query, d in rows]
+        docs, hashes = list(map(doc_id, names)), [text_hash("", text) for text in texts]
+        ranks = {"rank": [d + 1 for _, d in rows], "score": [1.0 / (d + 1) for _, d in rows]}
+        ids = {"query_id": [query_id(query) for query, _ in rows], "doc_id": docs}
+        run = RUN.table({**ids, "system": ["hybrid"] * len(rows), **ranks})
+        self.run = run.sort_by([("query_id", "ascending"), ("rank", "ascending")])
+        no_title = {"title": [""] * len(rows)}
         self.texts = TEXT_OF.table(
-            {
-                "doc_id": [doc_id(f"{query} {d}") for query, d in rows],
-                "external_id": [f"{query} {d}" for query, d in rows],
-                "text_hash": [text_hash("", text[row]) for row in rows],
-                "title": [""] * len(rows),
-                "text": [text[row] for row in rows],
-            }
+            {"doc_id": docs, "external_id": names, "text_hash": hashes, "text": texts, **no_title}
         )
         self.ingest.publish_part("queries", 0, self.queries, QUERY)
         self.retrieve.publish_part("runs", 0, self.run, RUN)
@@ -111,26 +97,20 @@ def endpoint(server: Served, name: str = "server", **more: object) -> PeerConfig
     return PeerConfig.model_validate({"name": name, "endpoint": server.config().model_dump(), **more})
 
 
-def test_a_model_scores_as_it_does_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("colbert", [False, True])
+def test_a_model_scores_as_it_does_alone(tmp_path: Path, colbert: bool) -> None:
     world = World(tmp_path / "store", ["one", "two", "three"])
-    folder = write_tiny_classifier(tmp_path / "model", ["relevance"])
+    if colbert:
+        folder = write_pylate(tmp_path / "model", write_tiny_bert(tmp_path / "tiny"))
+    else:
+        folder = write_tiny_classifier(tmp_path / "model", ["relevance"])
     artifact, flows = world.score(PeerConfig(name="tiny", model=str(folder), precision="float32"))
-    alone = CrossEncoder.load(str(folder), threads=1)
+    alone = (LateInteraction if colbert else CrossEncoder).load(str(folder), threads=1)
     run = of_bucket(artifact, "tiny", 0)
     assert run.equals(rerank(world.top, world.queries, world.texts, alone, "tiny"))
     assert flows == [Flow("test queries", 3, 3)]
     assert set(run["rank"].to_pylist()) == set(range(1, DEPTH + 1))
     assert len(set(run["score"].to_pylist())) > DEPTH
-
-
-def test_a_colbert_checkpoint_scores_as_it_does_alone(tmp_path: Path) -> None:
-    world = World(tmp_path / "store", ["one", "two"])
-    folder = write_pylate(tmp_path / "model", write_tiny_bert(tmp_path / "tiny"))
-    artifact, flows = world.score(PeerConfig(name="colbert", model=str(folder), precision="float32"))
-    alone = LateInteraction.load(str(folder), threads=1)
-    run = of_bucket(artifact, "colbert", 0)
-    assert run.equals(rerank(world.top, world.queries, world.texts, alone, "colbert"))
-    assert flows == [Flow("test queries", 2, 2)]
 
 
 def test_a_model_without_a_scoring_head_is_refused_and_the_untrained_is_the_start_of_training(tmp_path: Path) -> None:
@@ -278,6 +258,10 @@ def test_one_passing_failure_may_stay(tmp_path: Path, server: Served) -> None:
 @pytest.mark.parametrize(
     ("peer", "said"),
     [
+        ({"name": "first", "model": "y"}, "two peers are called first"),
+        ({"name": "a", "run": "r", "untrained": True}, "exactly one"),
+        ({"name": "a", "run": "r", "model": "m"}, "exactly one"),
+        ({"name": "a", "run": "r", "trust_remote_code": True}, "trust_remote_code"),
         ({"name": "a"}, "exactly one"),
         ({"name": "a", "model": "m", "untrained": True}, "exactly one"),
         ({"name": "reranked", "model": "m"}, "is a system already"),
@@ -290,12 +274,7 @@ def test_one_passing_failure_may_stay(tmp_path: Path, server: Served) -> None:
 )
 def test_peers_that_cannot_be_meant(peer: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        validate({"rerank": {"peers": [peer]}}, "test")
-
-
-def test_two_peers_of_one_name() -> None:
-    with pytest.raises(ConfigError, match="two peers are called a"):
-        validate({"rerank": {"peers": [{"name": "a", "model": "x"}, {"name": "a", "model": "y"}]}}, "test")
+        validate({"rerank": {"peers": [{"name": "first", "model": "x"}, peer]}}, "test")
 
 
 def test_only_what_changes_scores_changes_fingerprints(tmp_path: Path) -> None:
@@ -324,24 +303,10 @@ def test_only_what_changes_scores_changes_fingerprints(tmp_path: Path) -> None:
 
 def test_a_query_without_scores_is_no_zero_of_the_peer() -> None:
     queries, systems = [query_id(name) for name in "abc"], ["hybrid", "peer"]
-    runs = RUN.table(
-        {
-            "query_id": [*queries, *queries[:2]],
-            "doc_id": [doc_id("d")] * 5,
-            "system": ["hybrid"] * 3 + ["peer"] * 2,
-            "rank": [1] * 5,
-            "score": [1.0] * 5,
-        }
-    )
-    rows = [(query, system) for query in sorted(queries) for system in systems]
-    metrics = METRIC.table(
-        {
-            "query_id": [query for query, _ in rows],
-            "system": [system for _, system in rows],
-            "measure": ["nDCG@10"] * 6,
-            "value": [0.5] * 6,
-        }
-    )
+    hits = {"doc_id": [doc_id("d")] * 5, "rank": [1] * 5, "score": [1.0] * 5}
+    runs = RUN.table({"query_id": [*queries, *queries[:2]], "system": ["hybrid"] * 3 + ["peer"] * 2, **hits})
+    asked = [query for query in sorted(queries) for _ in systems]
+    metrics = METRIC.table({"query_id": asked, "system": systems * 3, "measure": ["nDCG@10"] * 6, "value": [0.5] * 6})
     kept = by_judges.without_failed(metrics, runs, ["peer"])
     assert kept.num_rows == 5
     assert set(kept.filter(pc.equal(kept["system"], "peer"))["query_id"].to_pylist()) == set(queries[:2])
@@ -414,10 +379,7 @@ def test_another_runs_reranker_is_an_input_of_the_stage(tmp_path: Path, small_co
         assert caught.value.remedy
 
 
-def test_a_peer_is_of_one_kind() -> None:
-    for more in ({"run": "r", "untrained": True}, {"run": "r", "model": "m"}, {"run": "r", "trust_remote_code": True}):
-        with pytest.raises(ValidationError):
-            PeerConfig.model_validate({"name": "p", **more})
+def test_a_run_as_a_peer_is_read_back() -> None:
     one = PeerConfig.model_validate({"name": "p", "run": "r"})
     assert PeerConfig.model_validate(one.model_dump()) == one  # as a run's record keeps it
     assert PeerConfig.model_validate({"name": "p", "run": "r", "max_tokens": 64, "precision": "float32"}).run == "r"

@@ -10,7 +10,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from anmi_ray.core.identity import bucket_of
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING, REJECT
 from anmi_ray.core.schema import Record
 from anmi_ray.rating import TOP_RATED, Globals
-from anmi_ray.runtime import actors, tasks
+from anmi_ray.runtime import tasks
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.stages import rate
 from anmi_ray.store import Artifact, Flow, Store
@@ -205,55 +204,20 @@ def test_the_actor_that_fits_what_all_share_may_die_too(
     assert mark.exists()
 
 
-def test_a_bucket_that_always_kills_its_actor_ends_the_run(
+def test_a_bucket_that_always_kills_its_actor_and_one_that_cannot_be_rated_end_the_run(
     ray_local: None, inputs: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(_: Artifact, bucket: int) -> None:
         if bucket == 3:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr(rate, "Rater", before_each(die))
-    with pytest.raises(LostError, match="stage rate"):
-        rated(inputs, tmp_path, actors=2)
-
-
-def test_what_an_actor_cannot_use_is_said(
-    ray_local: None, inputs: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def refuse(_: Artifact, bucket: int) -> None:
         raise DataError("is no bucket", str(bucket), "give another")
 
-    monkeypatch.setattr(rate, "Rater", before_each(refuse))
-    with pytest.raises(DataError, match="is no bucket"):
-        rated(inputs, tmp_path, actors=2)
-
-
-def test_the_order_of_buckets_does_not_matter(
-    alone: dict[str, bytes],
-    inputs: dict[str, Artifact],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Backwards(AbstractContextManager["Backwards"]):
-        """The last bucket first, in this process."""
-
-        def __init__(self, context: tasks.Context, make: type[rate.Rater], *args: Any, actors: int) -> None:
-            self._worker = make(*args)
-            self._buckets = context.buckets
-
-        def __exit__(self, *_: object) -> None: ...
-
-        def run_task(self, _: str, method: str, *args: Any) -> Any:
-            return getattr(self._worker, method)(*args)
-
-        def run_buckets(self, artifact: Artifact, _: object, method: str, *args: Any) -> list[Flow]:
-            flows = (
-                getattr(self._worker, method)(artifact, bucket, *args) for bucket in reversed(range(self._buckets))
-            )
-            return [flow for of_bucket in flows for flow in of_bucket]
-
-    monkeypatch.setattr(actors, "ActorPool", Backwards)
-    check_same(rated(inputs, tmp_path, actors=1), alone)
+    for what, error, said in ((die, LostError, "stage rate"), (refuse, DataError, "is no bucket")):
+        monkeypatch.setattr(rate, "Rater", before_each(what))
+        with pytest.raises(error, match=said):
+            rated(inputs, tmp_path / error.__name__, actors=2)
 
 
 def test_buckets_redone_by_another_run_are_the_same(

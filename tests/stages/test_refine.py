@@ -205,12 +205,6 @@ def test_pairs_of_other_candidates_are_refused(tmp_path: Path) -> None:
         refine.choose(Artifact(store, "compare", "d"), inputs, CompareConfig(), None)  # type: ignore[arg-type]
 
 
-def test_an_adaptive_run_is_gone_on_with_in_one_round() -> None:
-    adaptive = {"design": "adaptive", "degree": 4}
-    names = names_of(validate({"compare": adaptive, "refines": "small"}, "some.yaml"))
-    assert names[2:6] == ("score", "compare", "judge", "rate")
-
-
 def test_a_run_that_distilled_no_judge_has_none_to_teach(tmp_path: Path) -> None:
     Store(str(tmp_path)).publish_json("runs/r.json", {"stages": {"judge": {"fingerprint": "j", "inputs": {}}}})
     experiment = validate({"refines": "r", "execution": {"root": str(tmp_path)}}, "some.yaml")
@@ -218,7 +212,14 @@ def test_a_run_that_distilled_no_judge_has_none_to_teach(tmp_path: Path) -> None
         refine.SAMPLE.also(experiment.distill.sample, experiment, "content")
 
 
-def test_a_distilled_judge_waits_for_the_rounds_pairs() -> None:
-    panel = {"judges": [{"kind": "distilled", "name": "small"}]}
-    names = names_of(validate({"judge": panel, "refines": "small"}, "some.yaml"))
-    assert names[2:8] == ("score", "compare", "sample", "label", "distill", "judge")
+@pytest.mark.parametrize(
+    ("settings", "between"),
+    [
+        ({"compare": {"design": "adaptive", "degree": 4}}, ()),
+        ({"judge": {"judges": [{"kind": "distilled", "name": "small"}]}}, ("sample", "label", "distill")),
+    ],
+)
+def test_stages_of_a_round(settings: dict[str, Any], between: tuple[str, ...]) -> None:
+    """An adaptive run is refined in one round; a distilled judge waits for the round's pairs."""
+    names = names_of(validate({**settings, "refines": "small"}, "some.yaml"))
+    assert names[2 : 5 + len(between)] == ("score", "compare", *between, "judge")

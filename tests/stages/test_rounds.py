@@ -236,13 +236,7 @@ def test_a_pilot_and_a_budget_that_ends_in_a_later_round_change_nothing(
             "lower compare.degree",
         ),
         ({"compare": {"objective": "all"}}, "`objective` belongs to design: adaptive", "remove it or set"),
-        ({"compare": {"target_error": 90}}, "`target_error` belongs to design: adaptive", "remove it or set"),
         ({"compare": {"rounds": 3}}, "`rounds` belongs to design: adaptive", "remove it or set"),
-        (
-            {"compare": {"design": "imported", "path": "x.csv", "objective": "negatives"}},
-            "`objective` belongs to design: adaptive",
-            "remove it or set",
-        ),
     ],
 )
 def test_settings_that_do_not_go_with_rounds_are_refused(settings: dict[str, Any], said: str, remedy: str) -> None:

@@ -7,7 +7,7 @@ are published at each dev point, so a resumed run keeps them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from anmi_ray.config.distill import DEV_SHARE, TEST_SHARE, DistillConfig
-from anmi_ray.config.experiment import Experiment
-from anmi_ray.core.errors import AnmiError, DataError
+from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import id_matrix, uniforms
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, PREDICTION, REJECT, find_rows, rejects
 from anmi_ray.evaluation.pairwise import JUDGE, Predictor, compare
@@ -241,11 +240,6 @@ def _said(model: str, target: str, step: int, test: pa.Table, found: calibration
     )
 
 
-def check(_: Stage, experiment: Experiment) -> Iterator[AnmiError]:
-    """As that of `train`, of the judge's training."""
-    yield from train.check_settings(experiment.distill, experiment.execution)
-
-
 def _also(config: DistillConfig, *_: Any) -> dict[str, str]:
     return {"model": loading.resolve(config.model).revision or "unpinned"}
 
@@ -259,5 +253,5 @@ STAGE = Stage(
     left_out=frozenset({"judge", "sample"}),
     also=_also,
     needs=train.needs,
-    check=check,
+    check=train.check,
 )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.needs import Need, of_training
@@ -111,13 +110,10 @@ def needs(_: Stage, experiment: Experiment) -> Iterable[Need]:
     yield of_training(experiment.execution.training)
 
 
-def check(_: Stage, experiment: Experiment) -> Iterator[AnmiError]:
-    """`check_settings` of the reranker's training."""
-    yield from check_settings(experiment.train, experiment.execution)
-
-
-def check_settings(config: LearnConfig, execution: ExecutionConfig) -> Iterator[AnmiError]:
+def check(stage: Stage, experiment: Experiment) -> Iterator[AnmiError]:
     """Report packages that are not installed (unless training runs on a cluster), and uneven steps."""
+    config: LearnConfig = stage.config_of(experiment)
+    execution = experiment.execution
     yield from caught(tracking.check, execution.train.trackers)
     yield from caught(config.check_workers, execution.train.num_workers)
     if execution.address is not None:
