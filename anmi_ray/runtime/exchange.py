@@ -33,25 +33,20 @@ def make(
     does: str = "",
     cores: float = 1.0,
     by: Carrier = windowed,
-) -> dict[int, Any]:
+) -> None:
     """Run `task(artifact, index, *args)` for each of `count` exchange files that is missing or cut off.
-
-    Returns the tasks' results by index.
 
     what, does: noun and verb of the progress line.
     cores, by: as in `run_buckets`.
     """
     missing = [index for index in range(count) if groups_of(artifact, name, index) is None]
-    done, returned = count - len(missing), dict[int, Any]()
-    unit = f"{what}s {does}".rstrip()
+    done, unit = count - len(missing), f"{what}s {does}".rstrip()
     context.progress(done, count, unit)
     with our_errors(artifact.stage):
         calls = ((index, task, (artifact, index, *args)) for index in missing)
-        for index, result in by(context, calls, cores, what=what):
-            returned[index] = result
+        for _ in by(context, calls, cores, what=what):
             done += 1
             context.progress(done, count, unit)
-    return returned
 
 
 def publish(artifact: Artifact, name: str, index: int, tables: Iterable[pa.Table]) -> None:
