@@ -223,12 +223,17 @@ def _remote() -> Any:
     return ray.remote(scheduling_strategy="DEFAULT")(call_logged)
 
 
+def _stage_of(task: Callable[..., Any]) -> str:
+    """Return the name of the module or folder of `anmi_ray/stages` that has the task."""
+    return (task.__module__.split(".")[2:] or [task.__module__])[0]
+
+
 def run_task(context: Context, task: Callable[..., Any], *args: Any, cores: float = 1.0) -> Any:
     """Run one task away from the driver and return what it returns."""
     import ray
 
     options = {"num_cpus": cores * context.cpus_per_core, "max_retries": TASK_RETRIES}
-    with our_errors(task.__module__.rsplit(".", 1)[-1]):
+    with our_errors(_stage_of(task)):
         return ray.get(_remote().options(**options).remote(task, args, logs.context()))
 
 
@@ -328,7 +333,7 @@ def over_buckets(
     """
     parts = {bucket: (part,) for bucket, part in buckets.items()} if isinstance(buckets, Mapping) else {}
     calls = ((bucket, task, (bucket, *parts.get(bucket, ()), *args)) for bucket in buckets)
-    with our_errors(task.__module__.rsplit(".", 1)[-1]):
+    with our_errors(_stage_of(task)):
         results = dict(windowed(context, calls, cores))
     return [results[bucket] for bucket in buckets]
 

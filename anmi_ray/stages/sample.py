@@ -16,7 +16,7 @@ from anmi_ray.config.distill import SampleConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, COMPARISON
 from anmi_ray.runtime import exchange
-from anmi_ray.runtime.costs import StageCost, Workload
+from anmi_ray.runtime.costs import StageCost
 from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context, over_buckets, run_buckets
 from anmi_ray.stages.ingest import TRAIN_QUERIES
@@ -120,17 +120,13 @@ def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact) -> list[Flow]:
     return flows
 
 
-def _cost(load: Workload) -> StageCost:
-    return StageCost(f"{load.config.pairs:,} pairs of {load.train:,} queries", load.config.pairs)
-
-
 STAGE = Stage(
     name="sample",
     version=1,
     inputs=("retrieve",),
     does="draw pairs of candidates, queries evenly and no document twice",
     run=run,
-    cost=_cost,
+    cost=lambda load: StageCost(f"{load.config.pairs:,} pairs of {load.train:,} queries", load.config.pairs),
     settings="distill.sample",
     split=TRAIN_QUERIES,
 )

@@ -240,10 +240,6 @@ def _said(model: str, target: str, step: int, test: pa.Table, found: calibration
     )
 
 
-def _also(config: DistillConfig, *_: Any) -> dict[str, str]:
-    return {"model": loading.resolve(config.model).revision or "unpinned"}
-
-
 STAGE = Stage(
     name="distill",
     version=2,
@@ -251,7 +247,7 @@ STAGE = Stage(
     does="train a small judge on what the ensemble said",
     run=run,
     left_out=frozenset({"judge", "sample"}),
-    also=_also,
+    also=lambda config, *_: {"model": loading.resolve(config.model).revision or "unpinned"},
     needs=train.needs,
     check=train.check,
 )
