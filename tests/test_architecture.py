@@ -404,7 +404,7 @@ def test_stages_load_no_model_code_before_they_need_it() -> None:
 
 def test_what_merges_loads_neither_index_nor_model() -> None:
     heavy = ("torch", "transformers", "faiss", "bm25s", "numba")
-    assert _loaded_by("anmi_ray.stages.retrieve", heavy) == []
+    assert _loaded_by("anmi_ray.stages.retrieve.merging", heavy) == []
 
 
 def test_stages_say_what_they_are_without_what_carries_them_out() -> None:

@@ -16,7 +16,6 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.stages import (
     anchor,
-    by_judges,
     compare,
     distill,
     elsewhere,
@@ -24,6 +23,7 @@ from anmi_ray.stages import (
     ingest,
     judge,
     mine,
+    pool,
     rate,
     refine,
     report,
@@ -50,7 +50,7 @@ DISTILL = distill.STAGE.name
 _ENABLED_BY = (
     ((anchor.SHORTLIST, judge.CONFIRM, anchor.STAGE), "mine.anchors: confirmed"),
     ((mine.BORDERLINE, judge.VALIDATE, rate.REFIT), "mine.allow that begins with validate"),
-    ((by_judges.POOL, judge.ASSESS), "evaluate.judged: unlabelled or all"),
+    ((pool.STAGE, judge.ASSESS), "evaluate.judged: unlabelled or all"),
     ((sample.STAGE, judge.LABEL, distill.STAGE), "a judge {kind: distilled} in judge.judges"),
 )
 
@@ -77,7 +77,7 @@ def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
     path += [mine.BORDERLINE, _later(judge.VALIDATE, experiment), rate.REFIT] if experiment.mine.validation else []
     path += [mine.STAGE, train.STAGE, rerank.STAGE]
     # measurement by judges: the systems' top documents, and answers about each
-    path += [by_judges.POOL, _later(judge.ASSESS, experiment)] if experiment.assessors is not None else []
+    path += [pool.STAGE, _later(judge.ASSESS, experiment)] if experiment.assessors is not None else []
     path += [evaluate.STAGE]
     made = [stage.of(stage, experiment) for stage in path]
     return (*made, replace(report.STAGE, inputs=tuple(stage.name for stage in made)))

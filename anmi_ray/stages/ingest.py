@@ -28,6 +28,7 @@ TRAIN_QUERIES = Split(
     "give more queries than those of dev and test: they need no label (corpus.unlabelled, corpus.max_train_queries)",
 )
 OWN = "own"  # optional part: documents that rankings leave out for a query, as Qrel rows of grade 0
+TRAIN, DEV, TEST = "train", "dev", "test"  # splits of queries
 HIDDEN = "hidden"  # optional part: Qrel rows that only a simulated panel reads
 
 

@@ -28,13 +28,13 @@ from anmi_ray.models import loading
 from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context, over_buckets
 from anmi_ray.stages import train
+from anmi_ray.stages.ingest import DEV, TEST, TRAIN
 from anmi_ray.store import Artifact, Flow, parquet_bytes, uri
 
 if TYPE_CHECKING:
     from anmi_ray.training.loop import Trained
 
 LOGITS = "logits"
-TRAIN, DEV, TEST = "train", "dev", "test"
 PAIRS = "pairs.parquet"
 UNCALIBRATED, SIMILARITY = "before calibration", "similarity judge"
 Reals = NDArray[np.float64]

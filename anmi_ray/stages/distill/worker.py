@@ -26,7 +26,7 @@ from anmi_ray.models.classifier import PairClassifier, sharpen
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime.train_workers import RayCheckpoints, Report
-from anmi_ray.stages.distill import DEV, TRAIN
+from anmi_ray.stages.ingest import DEV, TRAIN
 from anmi_ray.stages.rerank.ranking import document_texts
 from anmi_ray.stages.train.trainer import Files, Job, positions
 from anmi_ray.store import uri

@@ -27,7 +27,7 @@ def run(artifact: Artifact, inputs: Inputs, config: HeldOutConfig, context: Cont
     """Run one task per bucket, with one thread each."""
     from anmi_ray.stages.rerank import held_out
 
-    return held_out.run(artifact, inputs, config, context)
+    return held_out.run(artifact, inputs, config, start_of(config), context)
 
 
 def config_of(experiment: Experiment) -> HeldOutConfig:

@@ -34,7 +34,7 @@ from anmi_ray.models.kinds import load_reranker, loader, reads_apart
 from anmi_ray.models.reranker import Device, Precision, Reranker, resolve_device
 from anmi_ray.runtime.stage import Inputs
 from anmi_ray.runtime.tasks import Context, windowed
-from anmi_ray.stages.rerank import scoring, start_of
+from anmi_ray.stages.rerank import scoring
 from anmi_ray.stages.rerank.ranking import SYSTEM, pairs_of, ranked, with_tail
 from anmi_ray.stages.rerank.scoring import Asked
 from anmi_ray.store import Artifact, Flow, fingerprint
@@ -50,11 +50,12 @@ _BOUGHT = "bought"
 _MAX_FAILURES = 0.1
 
 
-def run(artifact: Artifact, inputs: Inputs, config: HeldOutConfig, context: Context) -> dict[str, Any]:
+def run(
+    artifact: Artifact, inputs: Inputs, config: HeldOutConfig, start: PeerConfig | None, context: Context
+) -> dict[str, Any]:
     """Score by the start and peers, then by the trained model; the latter is timed."""
     retrieve, ingest = inputs["retrieve"], inputs["ingest"]
     others: dict[str, Artifact] = {}
-    start = start_of(config)
     for peer in (*((start,) if start else ()), *config.peers):
         model = inputs.get(f"{TRAINED}{peer.name}")
         others[peer.name] = score_peer(peer, retrieve, ingest, config.depth, context, model)

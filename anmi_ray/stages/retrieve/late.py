@@ -1,8 +1,8 @@
 """Late interaction in retrieve: two passes of plain tasks between the search of the shards and their merge.
 
 A task per bucket reads its hits of every shard and writes the pairs to score, a row group per shard (pool). A task per
-shard encodes the documents of these pairs, once, and writes the scores, a row group per bucket (rescore). The tasks
-that merge read hits with these scores.
+shard encodes the documents of these pairs, once, and writes the scores, a row group per bucket (rescore). `merging`
+reads hits with these scores.
 """
 
 from __future__ import annotations

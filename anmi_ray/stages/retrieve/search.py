@@ -42,7 +42,7 @@ from anmi_ray.runtime.capacity import alive
 from anmi_ray.runtime.stage import Inputs
 from anmi_ray.runtime.tasks import Context, data_settings, model_room, our_errors, over_buckets, rows_of, run_buckets
 from anmi_ray.stages.ingest import own_of
-from anmi_ray.stages.retrieve import give_texts, late, merge_bucket, take_texts, unit_of
+from anmi_ray.stages.retrieve import late, merging
 from anmi_ray.store import Artifact, Flow, add_flows, index_cache
 
 _OTHERS = (
@@ -66,11 +66,13 @@ def run(artifact: Artifact, inputs: Inputs, config: RetrieveConfig, context: Con
     if not _sealed(artifact, context, _RUNS):
         _search(artifact, ingest, config, context, shards)
         late.rescore(artifact, ingest, config, context, shards)
-    flows = run_buckets(context, artifact, _RUNS, merge_bucket, ingest, config, context.seed, shards)
+    flows = run_buckets(context, artifact, _RUNS, merging.merge_bucket, ingest, config, context.seed, shards)
     flows = list(_checked(add_flows(flows), config, context))
     if not _sealed(artifact, context, _TEXTS):
-        exchange.make(context, artifact, "texts", shards, give_texts, ingest, context.buckets, does="read for texts")
-        run_buckets(context, artifact, _TEXTS, take_texts, shards)
+        exchange.make(
+            context, artifact, "texts", shards, merging.give_texts, ingest, context.buckets, does="read for texts"
+        )
+        run_buckets(context, artifact, _TEXTS, merging.take_texts, shards)
     exchange.forget(artifact)
     return {"flows": flows, "shards": shards, "retrievers": config.retrievers}
 
@@ -84,7 +86,7 @@ def _checked(flows: Sequence[Flow], config: RetrieveConfig, context: Context) ->
     if not by_unit["queries"].rows_out:
         raise DataError(f"nothing was found for {by_unit['queries'].rows_in:,} queries", "retrieve", _OTHERS)
     for name in config.retrievers:
-        flow = by_unit[unit_of(name)]
+        flow = by_unit[merging.unit_of(name)]
         if 2 * flow.rejected > flow.rows_in:
             what = f"found nothing for {flow.rejected:,} of {flow.rows_in:,} queries"
             context.notice(f"{name} {what}: {_OTHERS}")
