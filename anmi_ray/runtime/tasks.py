@@ -264,16 +264,8 @@ def windowed(
             yield under_way.pop(reference), ray.get(reference)
 
 
-class Carrier(Protocol):
-    """A way to run calls: `windowed`, a task for each, or that of `actors.scorers`."""
-
-    def __call__(
-        self,
-        context: Context,
-        calls: Iterator[tuple[int, Callable[..., Any], tuple[Any, ...]]],
-        cores: float = 1.0,
-        what: str = "bucket",
-    ) -> Iterator[tuple[int, Any]]: ...
+Carrier = Callable[..., Iterator[tuple[int, Any]]]
+"""A way to run calls: `windowed`, with a task for each, or that of `actors.scorers`, with the same parameters."""
 
 
 def run_buckets(
