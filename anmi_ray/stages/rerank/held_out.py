@@ -90,12 +90,7 @@ def _trained(folder: str, max_tokens: int | None, precision: Precision, device: 
 
 
 def _bucket(
-    artifact: Artifact,
-    bucket: int,
-    asked: Asked,
-    load: scoring.Load,
-    slices: int | None,
-    others: Inputs,
+    artifact: Artifact, bucket: int, asked: Asked, load: scoring.Load, slices: int | None, others: Inputs
 ) -> list[Flow]:
     queries, hybrid, top, texts = asked.of_bucket(bucket)
     reranked = scoring.scored(artifact, bucket, (top, queries, texts), load, slices, SYSTEM)
