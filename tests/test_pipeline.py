@@ -16,54 +16,38 @@ import pytest
 from anmi_ray.api import measuring, reranking
 from anmi_ray.api.runs import Run
 from anmi_ray.cli.run import carry_out
-from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load
 from anmi_ray.core.errors import DataError
-from anmi_ray.core.records import CANDIDATE, EXAMPLE, QREL, QUERY, RATING, RUN, TEXT_OF
+from anmi_ray.core.records import CANDIDATE, EXAMPLE, QREL, QUERY, RATING, RUN, TEXT_OF, Record
 from anmi_ray.models import kinds
 from anmi_ray.pipeline.run import run
 from anmi_ray.stages import evaluate
-from anmi_ray.store import Artifact, Store
 from anmi_ray.tables import trec
 from tests.commands import printed
 from tests.models.tiny import write_tiny_bert
 from tests.small import NAMES, Remembering, write_config
+from tests.stages.runs import Done
 from tests.training.one_task import replace_ray_train
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
-class Finished:
-    """A finished run and how to read its artifacts."""
-
-    def __init__(self, settings: Experiment, record: dict[str, object], told: Remembering) -> None:
-        self.settings, self.record, self.told = settings, record, told
-        self.store = Store(settings.execution.root)
-
-    def artifact(self, stage: str) -> Artifact:
-        return Artifact(self.store, stage, self.record["stages"][stage]["fingerprint"])  # type: ignore[index]
-
-    def part(self, stage: str, part: str, record: object) -> pa.Table:
-        buckets = range(self.settings.execution.buckets)
-        return pa.concat_tables([self.artifact(stage).read_part(part, b, record) for b in buckets])  # type: ignore[arg-type]
-
-    @property
-    def reports(self) -> Path:
-        return Path(self.settings.execution.root) / "reports" / self.settings.name
-
-
 @pytest.fixture(scope="module")
-def finished(ray_local: None, small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def finished(ray_local: None, small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Done:
     folder = tmp_path_factory.mktemp("pipeline")
     exact = {"depth": 10, "precision": "float32"}  # bfloat16 rounds otherwise beside other texts of a batch
     config = write_config(folder / "small.yaml", small_collection, rerank=exact)
     settings = load(config, [f"execution.root={folder / 'root'}"])
     told = Remembering()
     record = run(settings, told)
-    return Finished(settings, record, told)
+    return Done(settings, record, told)
 
 
-def test_every_stage_was_computed_and_rows_add_up(finished: Finished) -> None:
+def reports(finished: Done) -> Path:
+    return Path(finished.settings.execution.root) / "reports" / finished.settings.name
+
+
+def test_every_stage_was_computed_and_rows_add_up(finished: Done) -> None:
     assert finished.told.computed == list(NAMES)
     for name in NAMES:
         assert finished.told.flows[name], name
@@ -72,7 +56,7 @@ def test_every_stage_was_computed_and_rows_add_up(finished: Finished) -> None:
             assert flow.rows_in > 0
 
 
-def test_a_second_run_computes_nothing(finished: Finished) -> None:
+def test_a_second_run_computes_nothing(finished: Done) -> None:
     artifacts = Path(finished.settings.execution.root) / "artifacts"
     before = {path: path.stat().st_mtime_ns for path in artifacts.rglob("*") if path.is_file()}
     told = Remembering()
@@ -82,7 +66,7 @@ def test_a_second_run_computes_nothing(finished: Finished) -> None:
     assert {path: path.stat().st_mtime_ns for path in artifacts.rglob("*") if path.is_file()} == before
 
 
-def test_a_shorter_run_keeps_of_the_record_what_is_still_the_same(finished: Finished) -> None:
+def test_a_shorter_run_keeps_of_the_record_what_is_still_the_same(finished: Done) -> None:
     shorter = run(finished.settings, last="rate")
     assert shorter["stages"] == finished.record["stages"]
     assert finished.store.read_json("runs/small.json")["stages"] == finished.record["stages"]
@@ -95,8 +79,8 @@ def test_a_shorter_run_keeps_of_the_record_what_is_still_the_same(finished: Fini
     assert run(finished.settings)["stages"] == finished.record["stages"]
 
 
-def test_a_report_that_is_not_what_the_name_stands_for_is_put_there_again(finished: Finished) -> None:
-    page = finished.reports / "report.html"
+def test_a_report_that_is_not_what_the_name_stands_for_is_put_there_again(finished: Done) -> None:
+    page = reports(finished) / "report.html"
     before = page.read_bytes()
     page.write_text("of other settings")
     told = Remembering()
@@ -147,18 +131,18 @@ def test_documents_and_queries_alone_give_a_model(
 
 def assert_dev_is_rated_and_teaches_nothing(of: Run) -> None:
     """Dev queries without labels are compared as train queries are, no example is theirs, and dev chose by them."""
-    buckets = range(int((of.artifact("ingest").manifest() or {})["buckets"]))
-    ids = {
-        stage: {one for bucket in buckets
-                for one in of.artifact(stage).read_part(part, bucket, record)["query_id"].to_pylist()}
-        for stage, part, record in (("rate", "ratings", RATING), ("mine", "examples", EXAMPLE))
-    }  # fmt: skip
-    queries = pa.concat_tables([of.artifact("ingest").read_part("queries", bucket, QUERY) for bucket in buckets])
+
+    def part(stage: str, name: str, record: Record) -> pa.Table:
+        return pa.concat_tables([of.artifact(stage).read_part(name, bucket, record) for bucket in range(4)])
+
+    rated = set(part("rate", "ratings", RATING)["query_id"].to_pylist())
+    taught = set(part("mine", "examples", EXAMPLE)["query_id"].to_pylist())
+    queries = part("ingest", "queries", QUERY)
     dev = set(queries.filter(pc.equal(queries["split"], "dev"))["query_id"].to_pylist())
     assert len(dev) == 12
-    assert dev <= ids["rate"]
-    assert ids["mine"]
-    assert not dev & ids["mine"]
+    assert dev <= rated
+    assert taught
+    assert not dev & taught
     measured = [row["dev"] for row in of.artifact("train").read_json("log.json") if row["dev"] is not None]
     assert len(measured) == 2
     assert all(0 < value < 1 for value in measured)
@@ -207,7 +191,7 @@ def test_no_label_is_read_before_evaluate(
     assert {name.partition("/")[0] for name in changed} == {"ingest", "evaluate"}
 
 
-def test_known_positives_never_enter_an_evaluated_run(finished: Finished) -> None:
+def test_known_positives_never_enter_an_evaluated_run(finished: Done) -> None:
     candidates = finished.part("retrieve", "candidates", CANDIDATE)
     queries = finished.part("ingest", "queries", QUERY)
     train = queries.filter(pc.equal(queries["split"], "train"))["query_id"]
@@ -224,7 +208,7 @@ def test_known_positives_never_enter_an_evaluated_run(finished: Finished) -> Non
     assert pairs[0] == pairs[1]
 
 
-def test_no_held_out_query_is_judged_or_trained_on(finished: Finished) -> None:
+def test_no_held_out_query_is_judged_or_trained_on(finished: Done) -> None:
     queries = finished.part("ingest", "queries", QUERY)
     held_out = set(queries.filter(pc.not_equal(queries["split"], "train"))["query_id"].to_pylist())
     examples = finished.part("mine", "examples", EXAMPLE)
@@ -234,7 +218,7 @@ def test_no_held_out_query_is_judged_or_trained_on(finished: Finished) -> None:
     assert not held_out & set(ratings["query_id"].to_pylist())
 
 
-def test_ratings_put_known_positives_first(finished: Finished) -> None:
+def test_ratings_put_known_positives_first(finished: Done) -> None:
     candidates = finished.part("retrieve", "candidates", CANDIDATE)
     ratings = finished.part("rate", "ratings", RATING)
     keys = ["query_id", "doc_id"]
@@ -243,13 +227,13 @@ def test_ratings_put_known_positives_first(finished: Finished) -> None:
     assert points[positive].mean() - points[~positive].mean() > 150
 
 
-def test_the_model_folder_scores_alike_in_sentence_transformers(finished: Finished) -> None:
+def test_the_model_folder_scores_alike_in_sentence_transformers(finished: Done) -> None:
     from sentence_transformers import CrossEncoder as Theirs
 
     from anmi_ray.models.cross_encoder import CrossEncoder
     from anmi_ray.models.pairs import document_text
 
-    folder = Path(finished.settings.execution.root) / finished.artifact("train").path / "model"
+    folder = finished.folder("train") / "model"
     texts = finished.part("retrieve", "texts", TEXT_OF).slice(0, 40).to_pylist()
     queries = ["parse a date", "walk a tree of directories"] * 20
     documents = [document_text(row["title"], row["text"]) for row in texts]
@@ -260,33 +244,22 @@ def test_the_model_folder_scores_alike_in_sentence_transformers(finished: Finish
     assert (folder / "README.md").exists()
 
 
-def test_the_report_and_its_files(finished: Finished) -> None:
-    page = (finished.reports / "report.html").read_text(encoding="utf-8")
-    assert "simulated" in page
-    content = json.loads((finished.reports / "report.json").read_text(encoding="utf-8"))
-    assert {row["system"] for row in content["comparisons"]} == {
-        "bm25",
-        "dense",
-        "hybrid",
-        "bm25+dense",
-        "reranked",
-        "reranked+hybrid",
-    }
-    assert (finished.reports / "reranked.trec").exists()
+def test_the_report_and_its_files(finished: Done) -> None:
+    assert "simulated" in finished.report("report.html")
+    content = json.loads(finished.report("report.json"))
+    untrained = ("bm25", "dense", "hybrid", "bm25+dense")
+    assert {row["system"] for row in content["comparisons"]} == {*untrained, "reranked", "reranked+hybrid"}
+    assert finished.report("reranked.trec")
     first = content["first"]
     assert content["baseline"] == first["baseline"] == evaluate.baseline_of(finished.artifact("evaluate"))
-    assert first["dev"][first["baseline"]] == max(
-        first["dev"][name] for name in ("bm25", "dense", "hybrid", "bm25+dense")
-    )
+    assert first["dev"][first["baseline"]] == max(first["dev"][name] for name in untrained)
     assert content["serving"]["seconds"] > 0
     assert content["serving"]["queries"] == 32
     gains = [pair["after"] - pair["before"] for pair in content["queries"]]
     assert [gain > 0 for gain in gains] == sorted(gain > 0 for gain in gains)  # those that lose stand first
 
 
-def test_the_end_of_a_run_says_what_it_was_compared_with(
-    finished: Finished, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_end_of_a_run_says_what_it_was_compared_with(finished: Done, capsys: pytest.CaptureFixture[str]) -> None:
     carry_out(finished.settings, "", "")
     said, first = capsys.readouterr().out, evaluate.headline_of(finished.artifact("evaluate"))
     assert f"baseline: {first.baseline}, the best untrained system on 12 dev queries" in said
@@ -295,10 +268,10 @@ def test_the_end_of_a_run_says_what_it_was_compared_with(
 
 
 def test_the_commands_on_files_agree_with_the_run(
-    finished: Finished, small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: Done, small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hybrid, out = finished.reports / "hybrid.trec", tmp_path / "reranked.trec"
-    measured = measuring.evaluate(small_collection, [hybrid, finished.reports / "reranked.trec"], "test", ["nDCG@10"])
+    hybrid, out = reports(finished) / "hybrid.trec", tmp_path / "reranked.trec"
+    measured = measuring.evaluate(small_collection, [hybrid, reports(finished) / "reranked.trec"], "test", ["nDCG@10"])
     known = {
         row["system"]: row["mean"]
         for row in finished.artifact("evaluate").read_json("comparisons.json")
@@ -306,11 +279,11 @@ def test_the_commands_on_files_agree_with_the_run(
     }
     for row in measured.comparisons:
         assert row["mean"] == pytest.approx(known[row["system"]], abs=1e-9)
-    model = Path(finished.settings.execution.root) / finished.artifact("train").path / "model"
+    model = finished.folder("train") / "model"
     monkeypatch.setattr(kinds, "load_reranker", partial(kinds.load_reranker, dtype="float32"))  # as the run
     flow = reranking.rerank_run(model, small_collection, hybrid, out, finished.settings.rerank.depth, threads=1)
     assert flow.rejected == 0
-    again, before = trec_scores(out), trec_scores(finished.reports / "reranked.trec")
+    again, before = trec_scores(out), trec_scores(reports(finished) / "reranked.trec")
     assert len(again) == 20 * finished.settings.rerank.depth
     assert all(score == pytest.approx(before[pair], abs=1e-4) for pair, score in again.items())
     remeasured = measuring.evaluate(small_collection, [out], "test", ["nDCG@10"])
@@ -324,7 +297,7 @@ def trec_scores(path: Path) -> dict[tuple[bytes, bytes], float]:
     return dict(zip(pairs, run["score"].to_pylist(), strict=True))
 
 
-def test_qrels_of_the_collection_are_what_is_measured(finished: Finished, small_collection: Path) -> None:
+def test_qrels_of_the_collection_are_what_is_measured(finished: Done, small_collection: Path) -> None:
     lines = (small_collection / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]
     queries = finished.part("ingest", "queries", QUERY)
     test = queries.filter(pc.equal(queries["split"], "test"))["query_id"]

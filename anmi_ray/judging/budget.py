@@ -5,7 +5,7 @@ completed, so a budget is exceeded at most by retries beyond the estimate. If a 
 spent, so at most a quarter of the remaining budget is reserved at a time.
 `Budget` is bookkeeping without clock or store. `BudgetSession` adds both: admissions are written to the spend log
 before questions are sent, concurrent runs of a campaign see them within seconds, and asking stops if the log cannot be
-written. A run has one session, in the actor of `stages/judge/actor.py`; `judging/asking.py` has one in its process.
+written. A run has one session, in the actor of `stages/judge/asking.py`; `judging/asking.py` has one in its process.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.pipeline.stages import COMPARE, INGEST, JUDGE, RETRIEVE, stages_of
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, over_buckets, ray_session
-from anmi_ray.stages import rounds, sample
+from anmi_ray.stages import compare, sample
 from anmi_ray.stages.judge import LABEL, dispatch, importing
-from anmi_ray.stages.judge.sources import QuestionSources
+from anmi_ray.stages.judge.asking import QuestionSources
 from anmi_ray.store import Artifact, Store
 
 _LOG = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def run(experiment: Experiment, reporter: Reporter, pairs: int | None = None) ->
     Raises AnmiError for user errors, JudgeError if no question was asked.
     """
     panel = experiment.ensemble or experiment.judge
-    own = {name: rounds.first(name, experiment) for name in (COMPARE, JUDGE)}
+    own = {name: compare.first(name, experiment) for name in (COMPARE, JUDGE)}
     round_ = own if panel is experiment.judge else _OF_ENSEMBLE
     refuse(requirements.of_machine(experiment, [s for s in stages_of(experiment) if s.name == round_[JUDGE]]))
     with ray_session(experiment.execution):

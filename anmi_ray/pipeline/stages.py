@@ -16,7 +16,6 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.stages import (
     anchor,
-    borderline,
     compare,
     distill,
     elsewhere,
@@ -30,10 +29,7 @@ from anmi_ray.stages import (
     report,
     rerank,
     retrieve,
-    rounds,
     sample,
-    score,
-    shortlist,
     train,
 )
 
@@ -52,8 +48,8 @@ EVALUATE = evaluate.STAGE.name
 DISTILL = distill.STAGE.name
 # Optional stages, and the settings that enable them.
 _ENABLED_BY = (
-    ((shortlist.STAGE, judge.CONFIRM, anchor.STAGE), "mine.anchors: confirmed"),
-    ((borderline.STAGE, judge.VALIDATE, rate.REFIT), "mine.allow that begins with validate"),
+    ((anchor.SHORTLIST, judge.CONFIRM, anchor.STAGE), "mine.anchors: confirmed"),
+    ((mine.BORDERLINE, judge.VALIDATE, rate.REFIT), "mine.allow that begins with validate"),
     ((pool.STAGE, judge.ASSESS), "evaluate.judged: unlabelled or all"),
     ((sample.STAGE, judge.LABEL, distill.STAGE), "a judge {kind: distilled} in judge.judges"),
 )
@@ -67,18 +63,18 @@ def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
     path = [ingest.STAGE, retrieve.STAGE]
     distilled, anchors = bool(experiment.judge.distilled), experiment.mine.anchors
     if experiment.refines is not None:
-        path += [score.STAGE, refine.COMPARE]
+        path += [refine.SCORE, refine.COMPARE]
         path += [refine.SAMPLE, refine.LABEL, distill.STAGE] if distilled else []
         path += [refine.JUDGE, rate.STAGE]
     else:
         path += [sample.STAGE, judge.LABEL, distill.STAGE] if distilled else []
         in_one = (compare.STAGE, judge.STAGE, rate.STAGE)
-        path += rounds.stages(experiment.compare) if experiment.in_rounds else in_one
+        path += compare.rounds(experiment.compare) if experiment.in_rounds else in_one
     # anchors of queries without a known positive: documents to ask about, answers, and what follows from all evidence
-    path += [shortlist.STAGE, _later(judge.CONFIRM, experiment)] if anchors == "confirmed" else []
+    path += [anchor.SHORTLIST, _later(judge.CONFIRM, experiment)] if anchors == "confirmed" else []
     path += [anchor.STAGE] if anchors != "known" else []
     # validation of borderline documents: documents to ask about, answers, and a fit to the answers of both rounds
-    path += [borderline.STAGE, _later(judge.VALIDATE, experiment), rate.REFIT] if experiment.mine.validation else []
+    path += [mine.BORDERLINE, _later(judge.VALIDATE, experiment), rate.REFIT] if experiment.mine.validation else []
     path += [mine.STAGE, train.STAGE, rerank.STAGE]
     # measurement by judges: the systems' top documents, and answers about each
     path += [pool.STAGE, _later(judge.ASSESS, experiment)] if experiment.assessors is not None else []
@@ -91,7 +87,7 @@ def _later(stage: Stage, experiment: Experiment) -> Stage:
     """A stage whose questions share the budget of the first round's questions."""
     if experiment.refines is not None:
         return refine.of_campaign(stage, "first")
-    return replace(stage, played_by={**stage.played_by, "first": rounds.first(COMPARE, experiment)})
+    return replace(stage, played_by={**stage.played_by, "first": compare.first(COMPARE, experiment)})
 
 
 def names_of(experiment: Experiment) -> tuple[str, ...]:

@@ -111,23 +111,25 @@ def _largest_cpus(execution: ExecutionConfig) -> int:
     """
     if execution.cpus:
         return execution.cpus
-    config: Any = state.get_cluster_config()
-    groups = [] if config is None else [(group.max_count, dict(group.resources)) for group in config.node_group_configs]
-    most = largest([(count, has) for count, has in groups if not has.get("GPU")], {"CPU": 1.0})
+    most = largest([(count, has) for count, has in _groups() if not has.get("GPU")], {"CPU": 1.0})
     return max(int(most), _there("CPU")) if 0 < most < math.inf else 0
 
 
 def may_grow(worker: Mapping[str, float], workers: int) -> bool:
     """Return whether an autoscaler may make room for the workers, as far as Ray knows."""
-    config: Any = state.get_cluster_config()  # as Ray Train and Ray Data do; no public API
-    if config is not None and config.node_group_configs:
-        groups = [(group.max_count, dict(group.resources)) for group in config.node_group_configs]
+    if groups := _groups():
         return workers <= largest(groups, worker)
     connection: Any = global_worker  # the client of ray.experimental may be of another cluster
     client = connection.gcs_client
     if is_autoscaler_v2(fetch_from_server=True, gcs_client=client):
         return True  # it does not report whether it can start nodes
     return scales(client.internal_kv_get(DEBUG_AUTOSCALING_STATUS.encode(), None))
+
+
+def _groups() -> list[tuple[int, dict[str, float]]]:
+    """Return the groups of nodes that the autoscaler reports: their maximum number (-1: unlimited) and resources."""
+    config: Any = state.get_cluster_config()  # as Ray Train and Ray Data do; no public API
+    return [] if config is None else [(group.max_count, dict(group.resources)) for group in config.node_group_configs]
 
 
 def largest(groups: Sequence[tuple[int, Mapping[str, float]]], worker: Mapping[str, float]) -> float:

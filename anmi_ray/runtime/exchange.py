@@ -33,25 +33,20 @@ def make(
     does: str = "",
     cores: float = 1.0,
     by: Carrier = windowed,
-) -> dict[int, Any]:
+) -> None:
     """Run `task(artifact, index, *args)` for each of `count` exchange files that is missing or cut off.
-
-    Returns the tasks' results by index.
 
     what, does: noun and verb of the progress line.
     cores, by: as in `run_buckets`.
     """
     missing = [index for index in range(count) if groups_of(artifact, name, index) is None]
-    done, returned = count - len(missing), dict[int, Any]()
-    unit = f"{what}s {does}".rstrip()
+    done, unit = count - len(missing), f"{what}s {does}".rstrip()
     context.progress(done, count, unit)
     with our_errors(artifact.stage):
         calls = ((index, task, (artifact, index, *args)) for index in missing)
-        for index, result in by(context, calls, cores, what=what):
-            returned[index] = result
+        for _ in by(context, calls, cores, what=what):
             done += 1
             context.progress(done, count, unit)
-    return returned
 
 
 def publish(artifact: Artifact, name: str, index: int, tables: Iterable[pa.Table]) -> None:
@@ -73,6 +68,21 @@ def publish(artifact: Artifact, name: str, index: int, tables: Iterable[pa.Table
         except OSError as error:
             raise from_os_error(error, tempfile.gettempdir()) from error
         artifact.store.publish_file(_path(artifact, name, index), file)
+
+
+def answer(
+    artifact: Artifact,
+    asked: str,
+    name: str,
+    index: int,
+    readers: int,
+    compute: Callable[[pa.Table], pa.Table],
+) -> None:
+    """Publish the rows that `compute` returns for the rows asked for by all readers, one for each, in their order."""
+    parts = [read(artifact, asked, reader, index) for reader in range(readers)]
+    found = compute(pa.concat_tables(parts))
+    bounds = itertools.accumulate((part.num_rows for part in parts), initial=0)
+    publish(artifact, name, index, (found.slice(start, stop - start) for start, stop in itertools.pairwise(bounds)))
 
 
 def groups_of(artifact: Artifact, name: str, index: int) -> list[int] | None:

@@ -19,7 +19,8 @@ from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact
 
-Body = Callable[[Artifact, Mapping[str, Artifact], Any, Context], dict[str, Any]]
+Inputs = Mapping[str, Artifact]  # of a stage, by role
+Body = Callable[[Artifact, Inputs, Any, Context], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Stage:
     needs: Callable[[Stage, Experiment], Iterable[Need]] = lambda *_: ()
     check: Callable[[Stage, Experiment], Iterable[AnmiError]] = lambda *_: ()
     split: Split | None = None
-    publish: Callable[[Artifact, Mapping[str, Artifact], str], None] = lambda *_: None
+    publish: Callable[[Artifact, Inputs, str], None] = lambda *_: None
 
     @property
     def group(self) -> str:

@@ -14,7 +14,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import asdict, dataclass
@@ -25,7 +25,7 @@ from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.core import logs
 from anmi_ray.core.errors import AnmiError, LostError, StoreError
 from anmi_ray.core.schema import Record
-from anmi_ray.runtime import driver, local_ray
+from anmi_ray.runtime import driver
 from anmi_ray.store import Artifact, Flow, Store
 
 if TYPE_CHECKING:
@@ -90,7 +90,10 @@ def ray_session(execution: ExecutionConfig) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    _quiet()
+    # only errors of Ray's libraries reach the screen, and none of Ray Data, which raises them too
+    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")
+    for name in ("ray.train", "ray.tune"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     with driver.native_apart():
         try:
             with driver.own_signals():
@@ -105,7 +108,7 @@ def _connect(execution: ExecutionConfig) -> None:
     import ray
 
     if execution.address is None:
-        local_ray.start(execution)
+        driver.start_ray(execution)
         return
     try:
         ray.init(address=execution.address, log_to_driver=False, logging_level=logging.ERROR)
@@ -113,13 +116,6 @@ def _connect(execution: ExecutionConfig) -> None:
         raise StoreError(
             f"no Ray cluster answers: {error}", execution.address, "check execution.address, or leave it out"
         ) from None
-
-
-def _quiet() -> None:
-    """Let only errors of Ray's libraries reach the screen, and none of Ray Data, which raises them too."""
-    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")
-    for name in ("ray.train", "ray.tune"):
-        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 @contextmanager
@@ -227,12 +223,17 @@ def _remote() -> Any:
     return ray.remote(scheduling_strategy="DEFAULT")(call_logged)
 
 
+def _stage_of(task: Callable[..., Any]) -> str:
+    """Return the name of the module or folder of `anmi_ray/stages` that has the task."""
+    return (task.__module__.split(".")[2:] or [task.__module__])[0]
+
+
 def run_task(context: Context, task: Callable[..., Any], *args: Any, cores: float = 1.0) -> Any:
     """Run one task away from the driver and return what it returns."""
     import ray
 
     options = {"num_cpus": cores * context.cpus_per_core, "max_retries": TASK_RETRIES}
-    with our_errors(task.__module__.rsplit(".", 1)[-1]):
+    with our_errors(_stage_of(task)):
         return ray.get(_remote().options(**options).remote(task, args, logs.context()))
 
 
@@ -263,16 +264,8 @@ def windowed(
             yield under_way.pop(reference), ray.get(reference)
 
 
-class Carrier(Protocol):
-    """A way to run calls: `windowed`, a task for each, or that of `actors.scorers`."""
-
-    def __call__(
-        self,
-        context: Context,
-        calls: Iterator[tuple[int, Callable[..., Any], tuple[Any, ...]]],
-        cores: float = 1.0,
-        what: str = "bucket",
-    ) -> Iterator[tuple[int, Any]]: ...
+Carrier = Callable[..., Iterator[tuple[int, Any]]]
+"""A way to run calls: `windowed`, with a task for each, or that of `actors.scorers`, with the same parameters."""
 
 
 def run_buckets(
@@ -319,19 +312,22 @@ def seal_buckets(
     return [flow for bucket in range(context.buckets) for flow in flows_of[bucket] or []]
 
 
-def over_buckets(context: Context, buckets: list[int], task: Callable[..., Any], *args: Any) -> list[Any]:
-    """Return the results of `task(bucket, *args)` in the order of `buckets`; for tasks that commit nothing."""
-    return over_parts(context, {bucket: () for bucket in buckets}, task, *args)
-
-
-def over_parts(
-    context: Context, parts: Mapping[int, tuple[Any, ...]], task: Callable[..., Any], *args: Any
+def over_buckets(
+    context: Context,
+    buckets: Iterable[int] | Mapping[int, Any],
+    task: Callable[..., Any],
+    *args: Any,
+    cores: float = 1.0,
 ) -> list[Any]:
-    """Return the results of `task(bucket, *its part, *args)` in the order of `parts`."""
-    calls = ((bucket, task, (bucket, *part, *args)) for bucket, part in parts.items())
-    with our_errors(task.__module__.rsplit(".", 1)[-1]):
-        results = dict(windowed(context, calls))
-    return [results[bucket] for bucket in parts]
+    """Return the results of `task(bucket, *args)` in the order of `buckets`; for tasks that commit nothing.
+
+    buckets: with a mapping, each task gets its bucket's value after the bucket.
+    """
+    parts = {bucket: (part,) for bucket, part in buckets.items()} if isinstance(buckets, Mapping) else {}
+    calls = ((bucket, task, (bucket, *parts.get(bucket, ()), *args)) for bucket in buckets)
+    with our_errors(_stage_of(task)):
+        results = dict(windowed(context, calls, cores))
+    return [results[bucket] for bucket in buckets]
 
 
 def model_room(execution: ExecutionConfig) -> tuple[int, float]:

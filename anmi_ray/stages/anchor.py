@@ -1,12 +1,12 @@
 """anchor: first stage, ratings and direct answers -> P(relevant) of each rated document of an unlabelled query.
 
-The model is fitted once to a hash sample of queries; shortlist fits the same without answers. With too few documents
+Before it, shortlist finds the documents to ask judges about one by one: the likeliest of queries without a known
+positive. Both stages fit the model once to a hash sample of queries, shortlist without answers. With too few documents
 for a fit, the probability is the judges' answer, 0 without one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,8 @@ from anmi_ray.core.arrays import Flags, Reals, rank_within
 from anmi_ray.core.errors import JudgeError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, GAP, JUDGMENT, RATING, RELEVANCE, find_rows
 from anmi_ray.core.schema import Record
-from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.costs import StageCost, Workload
+from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.stages.ingest import of_queries, sample_queries
 from anmi_ray.stages.rate import uneven_prior
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 _QUERIES = 1000  # of the sample: 40,000 documents estimate the model's few parameters to a hundredth
 _MODEL = "relevance.json"
-Inputs = Mapping[str, Artifact]
+_WITHOUT_POSITIVE = "queries without a known positive"
+_TO_ASK = "documents to ask about"
 
 
 def run(artifact: Artifact, inputs: Inputs, config: Settings, context: Context) -> dict[str, Any]:
@@ -47,6 +49,27 @@ def run(artifact: Artifact, inputs: Inputs, config: Settings, context: Context) 
             "rate more queries, or label train queries and set mine.anchors: known",
         )
     return {"flows": run_buckets(context, artifact, ("relevance", RELEVANCE), _bucket, dict(inputs), model)}
+
+
+def choose(artifact: Artifact, inputs: Inputs, config: Settings, context: Context) -> dict[str, Any]:
+    """Fit the model to a sample, then choose the documents to ask about, a task per bucket.
+
+    Raises JudgeError, before judges are asked, if ratings do not separate relevant documents from others.
+    """
+    model = telling(artifact, inputs, context)
+    return {"flows": run_buckets(context, artifact, ("comparisons", COMPARISON), _choose, dict(inputs), model)}
+
+
+def _choose(artifact: Artifact, bucket: int, inputs: Inputs, model: RelevanceModel | None) -> list[Flow]:
+    from anmi_ray import mining
+
+    documents, evidence = known(inputs, bucket)
+    score = evidence.rating if model is None else model.posterior(evidence)
+    pairs = mining.shortlist(inputs["rate"].read_part("gaps", bucket, GAP), documents, score)
+    queries = pc.count_distinct(pairs["query_id"]).as_py()
+    flows = [Flow(_WITHOUT_POSITIVE, queries, queries), Flow(_TO_ASK, pairs.num_rows, pairs.num_rows)]
+    artifact.commit_bucket(bucket, {"comparisons": (COMPARISON, pairs)}, flows, None)
+    return flows
 
 
 def telling(artifact: Artifact, inputs: Inputs, context: Context) -> RelevanceModel | None:
@@ -134,7 +157,7 @@ def _bucket(artifact: Artifact, bucket: int, inputs: Inputs, model: RelevanceMod
     queries = pc.count_distinct(documents["query_id"]).as_py()
     anchored = pc.count_distinct(table.filter(table["may_anchor"])["query_id"]).as_py()
     anchors = pc.sum(table["may_anchor"]).as_py() or 0
-    counts = {"queries without a known positive": queries, "of them with an anchor": anchored, "anchors": anchors}
+    counts = {_WITHOUT_POSITIVE: queries, "of them with an anchor": anchored, "anchors": anchors}
     flows = [Flow(unit, count, count) for unit, count in counts.items()]
     rows = RELEVANCE.table({name: table[name] for name in table.column_names})
     artifact.commit_bucket(bucket, {"relevance": (RELEVANCE, rows)}, flows, None)
@@ -160,6 +183,25 @@ def read_of_dev(stage: Stage, experiment: Experiment) -> Stage:
     return replace(stage, inputs=(*stage.inputs, STAGE.name)) if experiment.rates_dev else stage
 
 
+def _cost(load: Workload) -> StageCost:
+    """Count what it found, else assume all compared queries: those without a known positive are not known before."""
+    from anmi_ray.mining.borderline import ASKED
+
+    pairs = load.found(_TO_ASK, ASKED * load.compared)
+    work = f"at most {pairs:,} documents to ask about, {ASKED} of each query without a known positive"
+    return StageCost(work, pairs)
+
+
+SHORTLIST = Stage(
+    name="shortlist",
+    version=4,
+    inputs=("rate", "retrieve"),
+    does="find the likeliest documents of queries without a known positive",
+    run=choose,
+    cost=_cost,
+    settings="mine",
+    config=lambda _: Settings(),
+)
 STAGE = Stage(
     name="anchor",
     version=6,

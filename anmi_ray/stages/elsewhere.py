@@ -7,7 +7,7 @@ Nothing is judged or trained, and nothing that is measured here changes the run 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import METRIC
 from anmi_ray.evaluation import significance
 from anmi_ray.evaluation.significance import SystemComparison
+from anmi_ray.runtime.stage import Inputs
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages import evaluate, rerank, train
 from anmi_ray.store import Artifact, Store, runs
@@ -25,7 +26,7 @@ FOLDER = "elsewhere"  # of a root: by run that trained the model, the runs that 
 _OF_START = ("model", "student", "pooling")  # settings that identify the untrained model, which is measured too
 
 
-def _run(artifact: Artifact, inputs: Mapping[str, Artifact], config: HeldOutConfig, context: Context) -> dict[str, Any]:
+def _run(artifact: Artifact, inputs: Inputs, config: HeldOutConfig, context: Context) -> dict[str, Any]:
     """Rerank with the other run's model."""
     [trained] = (artifact_of_role for role, artifact_of_role in inputs.items() if role.startswith(runs.TRAINED))
     return rerank.run(artifact, {**inputs, "train": trained}, config, context)
@@ -53,7 +54,7 @@ def _also(config: HeldOutConfig, experiment: Experiment, content: str) -> dict[s
     return {f"{runs.TRAINED}{name}": model.fingerprint}
 
 
-def _publish(artifact: Artifact, inputs: Mapping[str, Artifact], run: str) -> None:
+def _publish(artifact: Artifact, inputs: Inputs, run: str) -> None:
     """Register this run with the run that trained the model, which then finds it without reading all runs."""
     store = artifact.store
     read = (inputs[rerank.STAGE.name].manifest() or {})["inputs"]

@@ -25,7 +25,7 @@ from anmi_ray.config.retrieve import RETRIEVERS
 from anmi_ray.core.records import METRIC, QREL, RUN, TEXT_OF
 from anmi_ray.evaluation import fusion, headline, judged, measures, significance
 from anmi_ray.evaluation.fusion import FUSED
-from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.stages import by_judges, relevance
 from anmi_ray.stages.anchor import read_of_dev
@@ -39,7 +39,7 @@ _FUSIONS = {"reranked": FUSED, START: START_FUSED}  # by the reranker that leads
 Sweeps = Mapping[str, fusion.WeightSweep]
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConfig, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Inputs, config: EvaluateConfig, context: Context) -> dict[str, Any]:
     """Run one task over the held-out queries."""
     args = (artifact, inputs["rerank"], inputs["retrieve"], inputs["ingest"], config, context.buckets, context.seed)
     pooled = (inputs["pool"], inputs["assess"]) if "assess" in inputs else None
@@ -150,16 +150,16 @@ def baseline_of(artifact: Artifact) -> str:
 
 @dataclass(frozen=True)
 class _Choice:
-    """Grades of dev queries that choose.
-
-    judges: they come from judges, not from labels.
-    known: the same as relevance in [0, 1].
-    """
+    """Grades of dev queries that choose; known: the same as relevance in [0, 1]."""
 
     qrels: pa.Table
     measure: str
     known: relevance.KnownRelevance
-    judges: bool = False
+
+    @property
+    def judges(self) -> bool:
+        """True if they come from judges, not from labels."""
+        return self.known.by == "judges"
 
 
 def _choice(
@@ -172,10 +172,10 @@ def _choice(
     """Choose by labels if enough dev queries have any, else by judges: their ratings if any, else direct answers."""
     by_labels = _Choice(qrels, config.measures[0], relevance.by_labels(qrels))
     if rated is not None:
-        judges = _Choice(rated, config.measures[0], relevance.by_gains(rated), True)
+        judges = _Choice(rated, config.measures[0], relevance.by_gains(rated))
     elif assessed is not None:
         answers = relevance.by_answers(assessed.about(queries))
-        judges = _Choice(assessed.gains(queries), assessed.measure, answers, True)
+        judges = _Choice(assessed.gains(queries), assessed.measure, answers)
     else:
         return by_labels
     return by_labels if judged.labels_choose(qrels, judges.qrels) else judges
@@ -185,10 +185,9 @@ def _known_of_test(
     choice: _Choice, qrels: pa.Table, queries: pa.Table, assessed: by_judges.Assessed | None
 ) -> relevance.KnownRelevance | None:
     """Return the test Qrels: by labels or judges as on dev if available, else by the other."""
-    found = [
-        relevance.by_labels(qrels),
-        *([relevance.by_answers(assessed.about(queries))] if assessed is not None else []),
-    ]
+    found = [relevance.by_labels(qrels)]
+    if assessed is not None:
+        found.append(relevance.by_answers(assessed.about(queries)))
     if choice.judges:
         found.reverse()
     return next((known for known in found if known.rows.num_rows), None)
@@ -201,11 +200,7 @@ def _labelled_shares(runs: pa.Table, qrels: pa.Table, config: EvaluateConfig) ->
 
 
 def _headline(
-    runs: pa.Table,
-    choice: _Choice,
-    sweeps: Sweeps,
-    config: EvaluateConfig,
-    systems: Sequence[str],
+    runs: pa.Table, choice: _Choice, sweeps: Sweeps, config: EvaluateConfig, systems: Sequence[str]
 ) -> headline.Headline:
     """Return the systems to compare, from dev runs and grades; `systems` are the run's own, without peers."""
     dev: dict[str, float] = {}

@@ -5,7 +5,7 @@ Only this stage reads the user's files. It runs in one task: readers stream thei
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from anmi_ray.config.corpus import IngestConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.identity import bucket_of, hash_sample, id_array
 from anmi_ray.core.records import DOCUMENT, QREL, QUERY
-from anmi_ray.runtime.stage import Split, Stage
+from anmi_ray.runtime.stage import Inputs, Split, Stage
 from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.store import Artifact, Flow
 
@@ -28,10 +28,11 @@ TRAIN_QUERIES = Split(
     "give more queries than those of dev and test: they need no label (corpus.unlabelled, corpus.max_train_queries)",
 )
 OWN = "own"  # optional part: documents that rankings leave out for a query, as Qrel rows of grade 0
+TRAIN, DEV, TEST = "train", "dev", "test"  # splits of queries
 HIDDEN = "hidden"  # optional part: Qrel rows that only a simulated panel reads
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: IngestConfig, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Inputs, config: IngestConfig, context: Context) -> dict[str, Any]:
     """Read the collection and write it into the store."""
     flows, shards, counts, rejected, own = run_task(context, _ingest, artifact, config, context.buckets)
     for text in rejected:

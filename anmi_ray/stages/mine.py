@@ -1,5 +1,8 @@
 """mine: gaps -> weighted training examples, one per anchor.
 
+Before it, borderline finds the documents that judges compare with their anchor if a rule validates. Pairs that were
+compared already are not asked again: they are in its part `known`, and their judgments count.
+
 Some rules need more than gaps: direct judgments where a rule validates, P(relevant) by a cross-encoder, and a mixture
 that is fitted once to the gaps of a sample of queries.
 """
@@ -7,7 +10,6 @@ that is fitted once to the gaps of a sample of queries.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,7 +40,8 @@ from anmi_ray.core.records import (
 from anmi_ray.core.scale import sigmoid
 from anmi_ray.mining.mixture import Mixture, fit
 from anmi_ray.models import loading
-from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.costs import StageCost, Workload
+from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.stages.ingest import of_queries, queries_of, sample_queries
 from anmi_ray.stages.rate import settings_of, sources_of
@@ -52,8 +55,11 @@ CONFIRMING: dict[str, tuple[str, ...]] = {"known": (), "confirmed": ("anchor",),
 _SUMMARY_QUERIES = 5000
 _MIXTURE_QUERIES = 5000
 _SYSTEM = "relevance"
+# Share of candidates that are borderline (80 to 150 points) and not yet compared with their anchor, rounded up:
+# .6 % by the quickstart's panel, .5 % by SciFact's, 1.3 % by the similarity judge on a small collection.
+_BORDERLINE_SHARE = 0.015
+_TO_ASK = "to ask about"
 _PAIR = ("query_id", "doc_a", "doc_b")
-Inputs = Mapping[str, Artifact]
 
 
 def run(artifact: Artifact, inputs: Inputs, config: MineConfig, context: Context) -> dict[str, Any]:
@@ -219,6 +225,44 @@ def _verdicts(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: i
     return {"verdicts": {rule: dict(counts) for rule, counts in totals.items()}}
 
 
+def find_borderline(artifact: Artifact, inputs: Inputs, config: MineConfig, context: Context) -> dict[str, Any]:
+    """Run one task per bucket."""
+    return {"flows": run_buckets(context, artifact, ("comparisons", COMPARISON), _borderline, inputs, config)}
+
+
+def _borderline(artifact: Artifact, bucket: int, inputs: Inputs, config: MineConfig) -> list[Flow]:
+    rate = inputs["rate"]
+    gaps = rate.read_part("gaps", bucket, GAP)
+    if "ingest" in inputs:  # dev queries, which are rated to choose by, have no example
+        gaps = of_queries(gaps, queries_of(inputs["ingest"], bucket, "train"))
+    found = mining.borderline(
+        rate.read_part("ratings", bucket, RATING),
+        gaps,
+        inputs["retrieve"].read_part("candidates", bucket, CANDIDATE),
+        inputs["compare"].read_part("comparisons", bucket, COMPARISON),
+        config,
+        confirmed(inputs, bucket),
+    )
+    wanted, known = found.wanted.num_rows, found.known.num_rows
+    counts = {"borderline documents": wanted + known, "compared before": known, _TO_ASK: wanted}
+    flows = [Flow(unit, count, count) for unit, count in counts.items()]
+    parts = {"comparisons": (COMPARISON, found.wanted), "known": (COMPARISON, found.known)}
+    artifact.commit_bucket(bucket, parts, flows, None)
+    return flows
+
+
+def _of_borderline(stage: Stage, experiment: Experiment) -> Stage:
+    """Read the confirmed anchors if they are used, and queries if dev is rated."""
+    asked = ("ingest",) if experiment.rates_dev else ()
+    return replace(stage, inputs=(*stage.inputs, *asked, *CONFIRMING[experiment.mine.anchors]))
+
+
+def _cost_of_borderline(load: Workload) -> StageCost:
+    """Count what it found, else a share of the candidates."""
+    pairs = load.found(_TO_ASK, round(_BORDERLINE_SHARE * load.candidates))
+    return StageCost(f"about {pairs:,} borderline documents to ask about", pairs)
+
+
 def _of(stage: Stage, experiment: Experiment) -> Stage:
     """Add the inputs of rules that validate or ask a model, of rated dev queries, and of confirmed anchors."""
     config = experiment.mine
@@ -232,6 +276,17 @@ def _also(config: MineConfig, *_: Any) -> dict[str, str]:
     return {} if config.pointwise is None else {"model": loading.resolve(config.pointwise).revision or "unpinned"}
 
 
+BORDERLINE = Stage(
+    name="borderline",
+    version=1,
+    inputs=("rate", "compare", "retrieve"),
+    does="find borderline documents that were not compared with their anchor",
+    run=find_borderline,
+    cost=_cost_of_borderline,
+    settings="mine",
+    config=lambda experiment: experiment.mine.asking,
+    of=_of_borderline,
+)
 STAGE = Stage(
     name="mine",
     version=8,

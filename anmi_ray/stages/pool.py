@@ -7,7 +7,6 @@ cosine, a label) is in the part candidates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from anmi_ray.config.evaluate import EvaluateConfig
 from anmi_ray.core import identity
 from anmi_ray.core.records import CANDIDATE, COMPARISON, QREL, RELEVANCE, RUN, find_rows
 from anmi_ray.runtime.costs import StageCost, Workload
-from anmi_ray.runtime.stage import Split, Stage
+from anmi_ray.runtime.stage import Inputs, Split, Stage
 from anmi_ray.runtime.tasks import Context, run_buckets
 from anmi_ray.stages.anchor import read_of_dev
 from anmi_ray.stages.ingest import of_queries, queries_of
@@ -30,7 +29,7 @@ _EACH = 2.0  # documents per query and rank of the pool: systems of one first st
 _PAIR = ["query_id", "doc_id"]
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConfig, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Inputs, config: EvaluateConfig, context: Context) -> dict[str, Any]:
     """Run one task per bucket; the manifest gets the depth of the pool."""
     from anmi_ray.evaluation import measures
 
@@ -44,9 +43,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: EvaluateConf
     return {"flows": flows, "depth": depth}
 
 
-def _bucket(
-    artifact: Artifact, bucket: int, inputs: Mapping[str, Artifact], config: EvaluateConfig, depth: int
-) -> list[Flow]:
+def _bucket(artifact: Artifact, bucket: int, inputs: Inputs, config: EvaluateConfig, depth: int) -> list[Flow]:
     from anmi_ray.mining.borderline import comparisons_of
     from anmi_ray.stages.evaluate import fusions
 

@@ -8,7 +8,6 @@ judgments of both rounds.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING, RELEVANCE
 from anmi_ray.core.scale import elo_per_latent
-from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.ingest import of_queries, sample_queries, stacked
 from anmi_ray.store import Artifact, Flow
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 _ROUNDS = (("judge", "compare"), ("validate", "borderline"))  # stages whose judgments and comparisons make a round
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RateConfig, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Inputs, config: RateConfig, context: Context) -> dict[str, Any]:
     """Fit the shared parameters once, then every bucket."""
     from anmi_ray import rating
     from anmi_ray.runtime.actors import ActorPool
@@ -90,7 +89,7 @@ class RatingSources:
         return judgments, comparisons, candidates
 
 
-def sources_of(inputs: Mapping[str, Artifact]) -> RatingSources:
+def sources_of(inputs: Inputs) -> RatingSources:
     """The rounds among a stage's inputs."""
     present = [pair for pair in _ROUNDS if set(pair) <= set(inputs)]
     rounds = tuple(Round(inputs[judge], inputs[compare]) for judge, compare in present)

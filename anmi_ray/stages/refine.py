@@ -10,8 +10,8 @@ other run's model, which evaluate measures as the start, so a gain is this round
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,17 +20,23 @@ import pyarrow.compute as pc
 
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.distill import SampleConfig
+from anmi_ray.config.evaluate import Scoring
 from anmi_ray.config.experiment import Experiment
+from anmi_ray.config.needs import of_scoring
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, RATING, RUN
 from anmi_ray.runtime.costs import BEGUN, StageCost, Workload
-from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context, over_buckets, run_buckets
-from anmi_ray.stages import compare, judge, sample, score
+from anmi_ray.stages import compare, judge, sample
+from anmi_ray.stages.ingest import TRAIN_QUERIES
+from anmi_ray.stages.rerank import GONE_ON_WITH, gone_on_with, scoring_hours
 from anmi_ray.store import Artifact, Flow, runs
+from anmi_ray.store.folders import local_folder
 
 if TYPE_CHECKING:
     from anmi_ray.comparisons import Salt, ScoreLine
+    from anmi_ray.stages.rerank.scoring import Asked, Load
 
 CALIBRATION = "calibration.json"
 NEW = "pairs not asked before"  # the unit of a flow
@@ -42,7 +48,30 @@ _FIRST = {
     judge.STAGE.name: (f"{compare.STAGE.name}-1", compare.STAGE.name),
     judge.LABEL.name: (sample.STAGE.name,),
 }
-Inputs = Mapping[str, Artifact]
+
+
+def score(artifact: Artifact, inputs: Inputs, config: Scoring, context: Context) -> dict[str, Any]:
+    """Score the candidates of train queries, a task per bucket, with one thread each."""
+    from anmi_ray.models.kinds import reads_apart
+    from anmi_ray.stages.rerank import held_out, scoring
+
+    model = inputs[GONE_ON_WITH]
+    asked = scoring.Asked(inputs["retrieve"], inputs["ingest"], 0, (TRAIN_QUERIES.name,), candidates=True)
+    load = partial(held_out.trained, model, config, context.execution.score.device)
+    apart = reads_apart(str(local_folder(model, "model")))
+    return {"flows": scoring.run(context, artifact, asked, load, apart, _score)}
+
+
+def _score(artifact: Artifact, bucket: int, asked: Asked, load: Load, slices: int | None) -> list[Flow]:
+    from anmi_ray.stages.rerank import scoring
+    from anmi_ray.stages.rerank.ranking import SYSTEM
+
+    queries, _, top, texts = asked.of_bucket(bucket)
+    scored = scoring.scored(artifact, bucket, (top, queries, texts), load, slices, SYSTEM)
+    found = pc.count_distinct(scored["query_id"]).as_py()
+    flows = [Flow("train queries with candidates", found, found)]
+    artifact.commit_bucket(bucket, {"runs": (RUN, scored)}, flows, None)
+    return flows
 
 
 def of_campaign(stage: Stage, role: str = BEGUN, asking: str = judge.STAGE.name) -> Stage:
@@ -197,6 +226,15 @@ def _learned_from(_: SampleConfig, experiment: Experiment, content: str) -> dict
     return {f"{runs.BEFORE}{sample.STAGE.name}": stages[sample.STAGE.name]["fingerprint"]}
 
 
+def _cost_of_score(load: Workload) -> StageCost:
+    """Return the GPU hours; a student that reads texts alone computes each document once."""
+    train = load.experiment.train
+    pairs = load.train * min(load.experiment.retrieve.candidates, load.documents)
+    read = pairs if train.student == "cross-encoder" else min(pairs, load.documents)
+    hours = scoring_hours(load, (train.model, read * (load.config.max_tokens or train.max_tokens)))
+    return StageCost(f"score {pairs:,} pairs", gpu_hours=hours)
+
+
 def _most(load: Workload) -> int:
     """Return an upper bound on the pairs that a round adds."""
     from anmi_ray import comparisons
@@ -218,9 +256,23 @@ def _cost_of_lesson(load: Workload) -> StageCost:
     return StageCost(f"about {pairs:,} more pairs at most", pairs)
 
 
+SCORE = Stage(
+    name="score",
+    version=1,
+    inputs=("retrieve", "ingest"),
+    does="score the candidates of train queries with the model of the run before",
+    run=score,
+    cost=_cost_of_score,
+    settings="rerank",
+    # as the trained model scores held-out queries
+    config=lambda experiment: Scoring(max_tokens=experiment.rerank.max_tokens, precision=experiment.rerank.precision),
+    also=lambda _, experiment, content: gone_on_with(experiment, content),
+    needs=lambda _, experiment: of_scoring(experiment.execution),
+    split=TRAIN_QUERIES,
+)
 COMPARE = replace(
     compare.STAGE,
-    inputs=(*compare.STAGE.inputs, score.STAGE.name),
+    inputs=(*compare.STAGE.inputs, SCORE.name),
     does="choose the pairs where the last model contradicts what is known, in addition to those that were asked",
     run=choose,
     cost=_cost,

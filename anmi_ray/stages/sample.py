@@ -7,7 +7,6 @@ holds the sample, never the candidates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,9 +16,9 @@ from anmi_ray.config.distill import SampleConfig
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, COMPARISON
 from anmi_ray.runtime import exchange
-from anmi_ray.runtime.costs import StageCost, Workload
-from anmi_ray.runtime.stage import Stage
-from anmi_ray.runtime.tasks import Context, over_buckets, over_parts, run_buckets
+from anmi_ray.runtime.costs import StageCost
+from anmi_ray.runtime.stage import Inputs, Stage
+from anmi_ray.runtime.tasks import Context, over_buckets, run_buckets
 from anmi_ray.stages.ingest import TRAIN_QUERIES
 from anmi_ray.store import Artifact, Flow
 
@@ -30,7 +29,7 @@ _AT_ONCE = 64  # buckets whose queries are held at once
 _FEWEST = 10  # pairs that a sample needs at least
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: SampleConfig, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Inputs, config: SampleConfig, context: Context) -> dict[str, Any]:
     """Draw the sample, then write one bucket per task.
 
     Raises DataError if only one query can be compared, or fewer than ten pairs are found.
@@ -71,10 +70,10 @@ def _draw(artifact: Artifact, retrieve: Artifact, config: SampleConfig, context:
 
     def ask(wanted: pa.Table) -> pa.Table:
         parts = {
-            bucket: (wanted.filter(pc.equal(wanted["bucket"], bucket)),)
+            bucket: wanted.filter(pc.equal(wanted["bucket"], bucket))
             for bucket in sorted(pc.unique(wanted["bucket"]).to_pylist())
         }
-        return pa.concat_tables(over_parts(context, parts, _propose, retrieve, salt))
+        return pa.concat_tables(over_buckets(context, parts, _propose, retrieve, salt))
 
     drawn = sample.draw(known[0], total, config.pairs, ask)
     if drawn.pairs.num_rows < _FEWEST:
@@ -121,17 +120,13 @@ def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact) -> list[Flow]:
     return flows
 
 
-def _cost(load: Workload) -> StageCost:
-    return StageCost(f"{load.config.pairs:,} pairs of {load.train:,} queries", load.config.pairs)
-
-
 STAGE = Stage(
     name="sample",
     version=1,
     inputs=("retrieve",),
     does="draw pairs of candidates, queries evenly and no document twice",
     run=run,
-    cost=_cost,
+    cost=lambda load: StageCost(f"{load.config.pairs:,} pairs of {load.train:,} queries", load.config.pairs),
     settings="distill.sample",
     split=TRAIN_QUERIES,
 )

@@ -35,7 +35,7 @@ from anmi_ray.pipeline.stages import FIRST, TRAIN
 from anmi_ray.reports.campaign import Status, Trial
 from anmi_ray.runtime.capacity import check_room
 from anmi_ray.runtime.reporter import Reporter
-from anmi_ray.runtime.status import GROUP
+from anmi_ray.runtime.train_workers import GROUP
 from anmi_ray.stages.train import trainer
 from anmi_ray.store import Flow
 from anmi_ray.store.uri import absolute, of_ray, remove

@@ -41,7 +41,7 @@ from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.arrays import Ints, Reals
 from anmi_ray.core.records import by_query
 from anmi_ray.core.scale import Model, normal_cdf, to_elo
-from anmi_ray.stages.rounds import known_by
+from anmi_ray.stages.compare import known_by
 from jobs.studies import harness
 from jobs.studies.both_orders import World, world
 from jobs.studies.harness import Results, Table

@@ -31,8 +31,8 @@ from anmi_ray.core.records import COMPARISON, JUDGMENT
 from anmi_ray.judging import kinds
 from anmi_ray.judging.kinds.api import ApiEngine
 from anmi_ray.pipeline.resolve import resolve
+from anmi_ray.stages.judge.asking import QuestionSources
 from anmi_ray.stages.judge.dispatch import log_of
-from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Artifact, Store
 from tests.commands import anmi
 from tests.faults.test_kill import carried_out, command, kill_tree

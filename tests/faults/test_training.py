@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from anmi_ray.config.train import TrainExecution
 from anmi_ray.core.errors import TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.runtime.checkpoints import room_named
+from anmi_ray.runtime.train_workers import room_named
 from anmi_ray.training.checkpoints import check
 from anmi_ray.training.loop import train
 from anmi_ray.training.training_set import prepare

@@ -19,8 +19,8 @@ from anmi_ray.judging import kinds
 from anmi_ray.judging.questions import AT_ONCE
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.judge import vllm
+from anmi_ray.stages.judge.asking import QuestionSources
 from anmi_ray.stages.judge.dispatch import log_of
-from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Store
 from tests.engines import needs_vllm
 from tests.models.tiny import write_tiny_llm

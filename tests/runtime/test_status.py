@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import ray
 
-from anmi_ray.runtime.status import new_board, shown
+from anmi_ray.runtime.train_workers import new_board, shown
 
 
 @pytest.mark.usefixtures("ray_local")

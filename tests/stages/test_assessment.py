@@ -23,7 +23,7 @@ from tests.commands import printed
 from tests.judging.serving import Chat, serving
 from tests.models.tiny import write_tiny_bert
 from tests.small import start_from
-from tests.stages.test_validation import Done, World
+from tests.stages.runs import Done, World
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("trained_in_one_task")]
 TRUTH = {"similarity_slope": 0.0, "relevance_sd": 0.0}
@@ -39,12 +39,9 @@ def panel(settings: dict[str, Any]) -> str:
 @pytest.fixture(scope="module")
 def world(prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("assessment")
-    world = World(folder, small_collection)
+    train = {"student": "late-interaction", "model": str(write_tiny_bert(folder / "bert")), "freeze_layers": 1}
+    world = World(folder, small_collection, train={**train, "max_steps": 4, "max_tokens": 48, "dev_points": [0.5, 1.0]})
     start_from(prepared, world.root, "mine")
-    tiny = {"student": "late-interaction", "model": str(write_tiny_bert(folder / "tiny")), "freeze_layers": 1}
-    content = json.loads(world.config.read_text())
-    content["train"] |= {**tiny, "max_steps": 4, "max_tokens": 48}
-    world.config.write_text(json.dumps(content))
     return world
 
 
@@ -116,8 +113,6 @@ def test_judges_who_know_order_systems_as_labels_do_and_dice_do_not(world: World
         max(row.mean for row in one.comparisons) - min(row.mean for row in one.comparisons) for one in (found, dice)
     ]
     assert spread[1] < spread[0] / 2
-    page = (world.root / "reports" / "dice" / "report.html").read_text(encoding="utf-8")
-    assert "Agreement with labels on 20 queries" in page
 
 
 def test_unlabelled_queries_are_held_out_chosen_on_and_measured(
@@ -137,8 +132,7 @@ def test_unlabelled_queries_are_held_out_chosen_on_and_measured(
     assert "on 15 of 15 test queries: " in said
     assert "oracle, a separate panel, simulated" in said
     assert "dev queries that judges judged" in said
-    run = Run("without", settings.execution.root)
-    done = Done(settings, run.record, None)  # type: ignore[arg-type]
+    run, done = Run("without", settings.execution.root), world.recorded("without", settings)
     queries = done.part("ingest", "queries", QUERY)
     splits = {
         split: set(queries.filter(pc.equal(queries["split"], split))["query_id"].to_pylist())
@@ -167,8 +161,7 @@ def test_unlabelled_queries_are_held_out_chosen_on_and_measured(
     first = run.headline()
     assert first.chosen == "dev"
     assert first.by_judges == "nDCG@10"
-    page = (world.root / "reports" / "without" / "report.html").read_text(encoding="utf-8")
-    assert "<h1>By judges, not labels: " in page
+    assert "<h1>By judges, not labels: " in done.report("report.html")
     shown = "\n".join(map(str, described("without", settings.execution.root, 0)))
     assert "by judges, on 15 of 15" in shown
     export("without", settings.execution.root, tmp_path / "model")

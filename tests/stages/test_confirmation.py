@@ -6,7 +6,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,8 @@ from anmi_ray.mining.relevance import RelevanceModel
 from anmi_ray.stages import anchor
 from tests.judging.serving import Chat, serving
 from tests.small import start_from
-from tests.stages.test_validation import VALIDATED, Done, World
+from tests.stages.runs import Done, World, served
+from tests.stages.test_validation import VALIDATED
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 HIDDEN = ("rate.hide_positives=1", "mine.anchors=confirmed", "name=hidden")
@@ -101,7 +101,7 @@ def test_confirmed_documents_anchor_and_are_no_negatives(done: Done) -> None:
     without = asked - {query for query, _ in wanted}
     assert {bytes.fromhex(key) for key, why in refused.items() if why.startswith("nothing among")} == without
     assert set(refused.values()) <= {"nothing among its candidates answers it", "no negative left"}
-    found = {unit: flow.rows_out for unit, flow in done.told.flows["anchor"].items()}
+    found = {flow.unit: flow.rows_out for flow in done.told.flows["anchor"]}
     assert found["queries without a known positive"] == len(asked)
     assert found["of them with an anchor"] == len(asked) - len(without) > 0
     assert found["anchors"] == len(wanted)
@@ -140,7 +140,7 @@ def test_a_part_of_the_queries_may_have_known_positives(world: World, done: Done
     """Where all positives are known nothing is asked, and mining is what it is with known anchors."""
     known = world.carry_out("name=known")
     both = world.carry_out("mine.anchors=confirmed", "name=both")
-    assert both.told.flows["shortlist"]["documents to ask about"].rows_in == 0
+    assert both.flow("shortlist", "documents to ask about").rows_in == 0
     assert both.part("mine", "examples", EXAMPLE).equals(known.part("mine", "examples", EXAMPLE))
     without = world.carry_out(HIDDEN[0], "name=without")
     assert set(without.artifact("mine").rejects()["reason"].to_pylist()) == {"no gap to a known positive"}
@@ -160,21 +160,15 @@ def test_borderline_documents_are_validated_against_confirmed_anchors(world: Wor
     assert not negatives(found) & wanted
 
 
-def panel(chat: Chat, **more: Any) -> str:
-    endpoint = chat.config(input_price=1.0, output_price=1.0, max_tokens=2).model_dump(exclude_defaults=True)
-    judge = {"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": {"template": "letters"}}
-    return f"judge={json.dumps({'judges': [judge], **more})}"
-
-
 def test_a_server_is_asked_about_single_documents_in_the_rounds_one_budget(world: World, port: int) -> None:
     """It says A of pairs, and yes of every other document. What a budget ended is asked later, and nothing twice."""
     chat = Chat(port, "direct")
     chat.setup()
-    served = (*HIDDEN[:2], "name=served")
-    first = world.carry_out(*served, panel(chat), last="rate")
+    settings = (*HIDDEN[:2], "name=served")
+    first = world.carry_out(*settings, served(chat), last="rate")
     asked = len(chat.log())
     assert asked == 2 * len(first.pairs("compare")) > 0
-    short = world.carry_out(*served, panel(chat, budget={"calls": asked + 30}))
+    short = world.carry_out(*settings, served(chat, budget={"calls": asked + 30}))
     bought = len(chat.log()) - asked
     wanted = short.pairs("shortlist")
     answered = {query for (query, _), answers in said(short).items() if answers}
@@ -184,7 +178,7 @@ def test_a_server_is_asked_about_single_documents_in_the_rounds_one_budget(world
     reasons = {row["key"]: row["reason"] for row in short.artifact("mine").rejects().to_pylist()}
     silent = {bytes.fromhex(key) for key, why in reasons.items() if why == "no judge answered about its candidates"}
     assert silent == {query for query, *_ in wanted} - answered
-    whole = world.carry_out(*served, panel(chat))
+    whole = world.carry_out(*settings, served(chat))
     assert whole.pairs("shortlist") == wanted
     assert all(entry["visit"] == 0 for entry in chat.log())  # nothing was asked twice
     questions = [entry["question"] for entry in chat.log()[asked:]]

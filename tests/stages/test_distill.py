@@ -14,8 +14,9 @@ from anmi_ray.config.load import load
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import digest, id_array
 from anmi_ray.models.classifier import PairClassifier
-from anmi_ray.stages.distill.learn import split_of
-from anmi_ray.stages.distill.worker import DEV, TEST, TRAIN, texts_for
+from anmi_ray.stages.distill import split_of
+from anmi_ray.stages.distill.worker import texts_for
+from anmi_ray.stages.ingest import DEV, TEST, TRAIN
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder
 
 CONFIG = DistillConfig()

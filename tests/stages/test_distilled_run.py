@@ -24,13 +24,11 @@ from anmi_ray.core.records import COMPARISON, JUDGMENT, PREDICTION, RUN
 from anmi_ray.pipeline import pilot
 from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import names_of
-from anmi_ray.stages import report
 from anmi_ray.store import Store
 from jobs.studies import distilled_figures
 from tests.models.tiny import write_tiny_bert
-from tests.small import start_from, write_config
-from tests.stages.test_refine import World as Rounds
-from tests.stages.test_validation import Done, Told, World
+from tests.small import Remembering, start_from
+from tests.stages.runs import Done, World
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("trained_in_one_task")]
 PAIRS = 60
@@ -40,13 +38,13 @@ JUDGE = "judge.judges=[{kind: distilled, name: small}]"
 @pytest.fixture(scope="module")
 def world(prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("distilled")
-    world, tiny = World(folder, small_collection), str(write_tiny_bert(folder / "tiny"))
+    tiny = str(write_tiny_bert(folder / "bert"))
     learned: dict[str, Any] = {"sample": {"pairs": PAIRS}, "model": tiny, "form": "pairwise", "target": "ternary"}
     learned |= {"epochs": 2, "learning_rate": 2e-4, "max_tokens": 64, "dev_points": [0.5, 1.0]}
     trained = {"model": tiny, "max_steps": 2, "max_tokens": 48, "dev_points": []}
     reranked = {"depth": 10, "precision": "float32"}
+    world = World(folder, small_collection, distill=learned, train=trained, rerank=reranked)
     start_from(prepared, world.root, "retrieve")
-    write_config(world.config, small_collection, distill=learned, train=trained, rerank=reranked)
     return world
 
 
@@ -72,8 +70,7 @@ def test_the_distilled_judge_judges_the_graph_and_the_ensemble_the_sample(done: 
 
 
 def test_the_report_says_what_was_bought_and_saved(done: Done) -> None:
-    path = Path(report.result(done.settings, done.record).path)
-    page, content = path.read_text(encoding="utf-8"), json.loads((path.parent / "report.json").read_text())
+    page, content = done.report("report.html"), json.loads(done.report("report.json"))
     pairs = done.part("compare", "comparisons", COMPARISON).num_rows
     found = content["distilled"]
     assert (found["pairs"], found["judgments"], found["asked"]) == (PAIRS, 2 * 3 * PAIRS, pairs)
@@ -139,7 +136,7 @@ def test_another_runs_reranker_is_measured_beside_ours(world: World, done: Done)
 
 
 def test_a_pilot_tries_the_ensemble_before_anything_is_bought(world: World, done: Done) -> None:
-    settings, told = world.settings(JUDGE, "distill.sample.seed=7", "name=piloted"), Told()
+    settings, told = world.settings(JUDGE, "distill.sample.seed=7", "name=piloted"), Remembering()
     found = pilot.run(settings, told, 20)
     assert (found.pairs, found.of) == (20, PAIRS)
     assert [verdict.judge for verdict in found.verdicts] == ["sim-large", "sim-medium", "sim-small"]
@@ -159,8 +156,8 @@ def test_a_judge_learns_anew_what_the_ensemble_says_of_a_rounds_pairs(world: Wor
     assert foretold["label"] == f"{3 * 2 * most:,} judgments by 3 in-process judges, both orders"
     for one in rounds:
         run(one)
-    made = Rounds(world.root, world.config)
-    tables = [made.part(name, "compare", "comparisons", COMPARISON) for name in names]
+    made = {name: world.recorded(name) for name in names}
+    tables = [made[name].part("compare", "comparisons", COMPARISON) for name in names]
     chosen_at_most = next(int(word) for word in foretold["compare"].split() if word.isdigit())
     assert 0 < tables[1].num_rows - tables[0].num_rows <= chosen_at_most
     share = settings.distill.sample.pairs // len(pc.unique(tables[1]["query_id"]))
@@ -171,7 +168,7 @@ def test_a_judge_learns_anew_what_the_ensemble_says_of_a_rounds_pairs(world: Wor
         compared = tables[number]
         new = compared.filter(pc.equal(compared["round"], number))
         sampled = [
-            set(made.part(run, "sample", "comparisons", COMPARISON)["comparison_id"].to_pylist())
+            set(made[run].part("sample", "comparisons", COMPARISON)["comparison_id"].to_pylist())
             for run in (before, name)
         ]
         new = new.filter(pc.invert(pc.is_in(new["comparison_id"], value_set=id_array(sampled[0]))))
@@ -182,16 +179,16 @@ def test_a_judge_learns_anew_what_the_ensemble_says_of_a_rounds_pairs(world: Wor
         asked = Counter(taught["query_id"].to_pylist())
         assert all(asked[query] in {min(share, pairs), min(share + 1, pairs)} for query, pairs in chosen.items())
         assert chosen.total() > taught.num_rows or number > 1
-        said = [made.part(run, "label", "judgments", JUDGMENT) for run in (before, name)]
+        said = [made[run].part("label", "judgments", JUDGMENT) for run in (before, name)]
         held = pc.is_in(said[1]["comparison_id"], value_set=said[0]["comparison_id"].combine_chunks())
         assert said[1].filter(held).equals(said[0])  # what was asked before stands
         assert set(said[1]["judge"].to_pylist()) == {"sim-large", "sim-medium", "sim-small"}
-        judged = [made.part(run, "judge", "judgments", JUDGMENT) for run in (before, name)]
+        judged = [made[run].part("judge", "judgments", JUDGMENT) for run in (before, name)]
         assert set(judged[1]["judge"].to_pylist()) == {"small"}
         assert judged[1].num_rows == 2 * compared.num_rows
         again = pc.is_in(judged[1]["comparison_id"], value_set=judged[0]["comparison_id"].combine_chunks())
         old, now = judged[0], judged[1].filter(again)
         assert now["comparison_id"].equals(old["comparison_id"])
         assert np.mean(now["p_a"].to_numpy() != old["p_a"].to_numpy()) > 0.9  # another judge has answered all of it
-    summary = made.artifact(names[-1], "distill").read_json("summary.json")
+    summary = made[names[-1]].artifact("distill").read_json("summary.json")
     assert summary["pairs"] == len(sampled[1])

@@ -31,15 +31,16 @@ from tests.benchmarks.bench_judging import DEGREE, inputs, quiet
 from tests.judging.serving import Chat, serving
 from tests.stages.texts import ask, write_questions
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_local")]
 QUERIES, BUCKETS = 4, 2
 DOCUMENTS = 30
 WHOLE = 2 * DOCUMENTS * DEGREE // 2  # questions of a query
 LETTERS = {"template": "letters"}
+Made = tuple[Path, dict[str, Artifact]]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Artifact]]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("asking")
     return folder, inputs(Store(str(folder)), QUERIES, BUCKETS, DOCUMENTS)
 
@@ -50,8 +51,20 @@ def port() -> Iterator[int]:
         yield number
 
 
+def talking(port: int, name: str, **setup: Any) -> Chat:
+    """A server of chats that are set up."""
+    chat = Chat(port, name)
+    chat.setup(**setup)
+    return chat
+
+
+def of_letters(chat: Chat, name: str = "llm", **endpoint: Any) -> dict[str, object]:
+    """A judge that asks the server for letters."""
+    return {"kind": "api", "name": name, "endpoint": chat.config(**endpoint).model_dump(), "prompt": LETTERS}
+
+
 def run(
-    made: tuple[Path, dict[str, Artifact]],
+    made: Made,
     name: str,
     *judges: dict[str, object],
     progress: Progress = quiet,
@@ -84,9 +97,7 @@ def chunk_lines(folder: Path, judge: str) -> list[dict[str, Any]]:
     return [one for one in map(json.loads, lines) if one["message"] == "chunk ends" and one["judge"] == judge]
 
 
-def test_only_what_is_missing_is_asked(
-    ray_local: None, short_temp: Path, made: tuple[Path, dict[str, Artifact]]
-) -> None:
+def test_only_what_is_missing_is_asked(short_temp: Path, made: Made) -> None:
     first = run(made, "first", {"kind": "null", "name": "a"})
     total = QUERIES * WHOLE
     said = chunk_lines(short_temp, "a")
@@ -106,7 +117,7 @@ def test_only_what_is_missing_is_asked(
 
 
 def test_a_deadline_asks_in_waves_and_changes_no_judgment(
-    ray_local: None, made: tuple[Path, dict[str, Artifact]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first is a trial of the fewest actors, others follow, and every question is asked once."""
     monkeypatch.setattr(autoscale, "START_S", 0.0)
@@ -127,13 +138,12 @@ def test_a_deadline_asks_in_waves_and_changes_no_judgment(
     assert judgments(timed).equals(judgments(whole))
 
 
-def test_every_fault_ends_as_an_answer_or_a_named_failure(
-    ray_local: None, made: tuple[Path, dict[str, Artifact]], port: int
-) -> None:
+def test_every_fault_ends_as_an_answer_or_a_named_failure(made: Made, port: int) -> None:
     """Four calls in ten fail; retries and a second pass are too few for all, and those left are failures by name."""
-    chat = Chat(port, "faulty")
-    chat.setup(faults={"429:0": 0.1, "500": 0.1, "reset": 0.1, "invalid": 0.1, "wrong": 0.03, "context": 0.03})
-    api = {"kind": "api", "name": "llm", "endpoint": chat.config(retries=0).model_dump(), "prompt": LETTERS}
+    chat = talking(
+        port, "faulty", faults={"429:0": 0.1, "500": 0.1, "reset": 0.1, "invalid": 0.1, "wrong": 0.03, "context": 0.03}
+    )
+    api = of_letters(chat, retries=0)
     found = run(made, "faulty", api, execution={"askers": 2}, retry_passes=1, max_failures=1.0)
     table = judgments(found)
     assert table.num_rows == QUERIES * WHOLE
@@ -150,13 +160,10 @@ def test_every_fault_ends_as_an_answer_or_a_named_failure(
     assert max(entry["visit"] for entry in told) == 1  # the second pass asks the failed only
 
 
-def test_a_text_that_is_always_refused_stops_no_pass_and_no_run(ray_local: None, tmp_path: Path, port: int) -> None:
+def test_a_text_that_is_always_refused_stops_no_pass_and_no_run(tmp_path: Path, port: int) -> None:
     """Of the second pass, and of a run about other comparisons, all that is asked first is refused."""
-    chat = Chat(port, "blocked")
-    chat.setup(blocked={"<script>": "403"})
-    judge = ApiJudgeConfig.model_validate(
-        {"kind": "api", "name": "llm", "endpoint": chat.config(concurrency=1).model_dump(), "prompt": LETTERS}
-    )
+    chat = talking(port, "blocked", blocked={"<script>": "403"})
+    judge = ApiJudgeConfig.model_validate(of_letters(chat, concurrency=1))
     store = Store(str(tmp_path))
     texts = ["one", "another", "a third", "<script>"]
     context = Context(store, ExecutionConfig(root=store.root, buckets=1, askers=1), 1, 0, quiet)
@@ -169,18 +176,14 @@ def test_a_text_that_is_always_refused_stops_no_pass_and_no_run(ray_local: None,
 
 
 @pytest.fixture
-def few(tmp_path: Path) -> tuple[Path, dict[str, Artifact]]:
+def few(tmp_path: Path) -> Made:
     """Fewer questions than a judge without any answer is stopped after."""
     return tmp_path, inputs(Store(str(tmp_path)), BUCKETS, BUCKETS, DEGREE + 2)
 
 
-def test_few_questions_that_all_fail_show_why(
-    ray_local: None, few: tuple[Path, dict[str, Artifact]], port: int
-) -> None:
-    chat = Chat(port, "silent")
-    chat.setup(faults={"reasoning": 1.0})
-    endpoint = chat.config(logprobs=5).model_dump()
-    api = {"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": {**LETTERS, "readout": "logprob"}}
+def test_few_questions_that_all_fail_show_why(few: Made, port: int) -> None:
+    chat = talking(port, "silent", faults={"reasoning": 1.0})
+    api = {**of_letters(chat, logprobs=5), "prompt": {**LETTERS, "readout": "logprob"}}
     with pytest.raises(JudgeError) as caught:
         run(few, "silent", api)
     asked = len(chat.log())
@@ -190,12 +193,9 @@ def test_few_questions_that_all_fail_show_why(
     assert audit["judges"]["llm"]["failures"] == {NOT_ALIGNED: asked}
 
 
-def test_a_limit_that_does_not_pass_is_named_in_the_servers_words(
-    ray_local: None, few: tuple[Path, dict[str, Artifact]], port: int
-) -> None:
-    chat = Chat(port, "limited")
-    chat.setup(faults={"429:0": 1.0})
-    api = {"kind": "api", "name": "llm", "endpoint": chat.config(retries=0).model_dump(), "prompt": LETTERS}
+def test_a_limit_that_does_not_pass_is_named_in_the_servers_words(few: Made, port: int) -> None:
+    chat = talking(port, "limited", faults={"429:0": 1.0})
+    api = of_letters(chat, retries=0)
     notes: list[str] = []
 
     def progress(done: int, total: int, unit: str = "buckets", note: str = "") -> None:
@@ -211,12 +211,9 @@ def test_a_limit_that_does_not_pass_is_named_in_the_servers_words(
     assert all(found and int(found[1]) == int(found[2]) <= total for found in failed), notes
 
 
-def test_with_too_many_passing_failures_a_run_waits_for_the_next(
-    ray_local: None, made: tuple[Path, dict[str, Artifact]], port: int
-) -> None:
-    chat = Chat(port, "overloaded")
-    chat.setup(faults={"500": 0.3})
-    api = {"kind": "api", "name": "llm", "endpoint": chat.config(retries=0).model_dump(), "prompt": LETTERS}
+def test_with_too_many_passing_failures_a_run_waits_for_the_next(made: Made, port: int) -> None:
+    chat = talking(port, "overloaded", faults={"500": 0.3})
+    api = of_letters(chat, retries=0)
     with pytest.raises(JudgeError, match="run the same command again") as caught:
         run(made, "overloaded", api, retry_passes=0)
     assert "questions have no answer" in str(caught.value)
@@ -227,13 +224,9 @@ def test_with_too_many_passing_failures_a_run_waits_for_the_next(
     assert asked(found, "llm")["asked"] == len(chat.log()) - before
 
 
-def test_a_budget_ends_asking_at_whole_queries_and_more_money_goes_on(
-    ray_local: None, made: tuple[Path, dict[str, Artifact]], port: int
-) -> None:
-    chat = Chat(port, "dear")
-    chat.setup()
-    endpoint = chat.config(input_price=1.0, output_price=1.0, max_tokens=2).model_dump()  # a question: 102 tokens
-    api = {"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": LETTERS}
+def test_a_budget_ends_asking_at_whole_queries_and_more_money_goes_on(made: Made, port: int) -> None:
+    chat = talking(port, "dear")
+    api = of_letters(chat, input_price=1.0, output_price=1.0, max_tokens=2)  # a question: 102 tokens
     few = {"calls": 2 * WHOLE + WHOLE // 2}
     with pytest.raises(BudgetError) as spent_out:
         run(made, "dear-2", api, budget=few)
@@ -270,12 +263,9 @@ def test_a_budget_ends_asking_at_whole_queries_and_more_money_goes_on(
     assert judgments(everything)["error"].null_count == QUERIES * WHOLE
 
 
-def test_prometheus_sees_answers_failures_and_the_queue(
-    ray_local: None, made: tuple[Path, dict[str, Artifact]], port: int
-) -> None:
-    chat = Chat(port, "metered")
-    chat.setup(faults={"context": 0.02})
-    api = {"kind": "api", "name": "metered", "endpoint": chat.config().model_dump(), "prompt": LETTERS}
+def test_prometheus_sees_answers_failures_and_the_queue(made: Made, port: int) -> None:
+    chat = talking(port, "metered", faults={"context": 0.02})
+    api = of_letters(chat, "metered")
     run(made, "metered", api)
     failed = sum(entry["action"] == "context" for entry in chat.log())
     total, address = QUERIES * WHOLE, f"http://127.0.0.1:{ray.nodes()[0]['MetricsExportPort']}/metrics"
@@ -292,12 +282,9 @@ def test_prometheus_sees_answers_failures_and_the_queue(
     assert found["prompt_tokens_total"] == 100 * (total - failed)
 
 
-def test_an_empty_text_fails_its_own_questions_by_name(ray_local: None, tmp_path: Path, port: int) -> None:
-    chat = Chat(port, "blank")
-    chat.setup()
-    judge = ApiJudgeConfig.model_validate(
-        {"kind": "api", "name": "llm", "endpoint": chat.config().model_dump(), "prompt": LETTERS}
-    )
+def test_an_empty_text_fails_its_own_questions_by_name(tmp_path: Path, port: int) -> None:
+    chat = talking(port, "blank")
+    judge = ApiJudgeConfig.model_validate(of_letters(chat))
     store, texts = Store(str(tmp_path)), ["one", "  ", "another", "a third"]
     sources = write_questions(store, "blank", [[("which?", texts, [(i, j) for i in range(4) for j in range(i)])]])
     context = Context(store, ExecutionConfig(root=store.root, buckets=1), 1, 0, quiet)
@@ -308,11 +295,8 @@ def test_an_empty_text_fails_its_own_questions_by_name(ray_local: None, tmp_path
     assert ask(sources, judge, context)["asked"] == 0
 
 
-def test_a_model_that_answers_nothing_that_can_be_read_is_stopped(
-    ray_local: None, made: tuple[Path, dict[str, Artifact]], port: int
-) -> None:
-    chat = Chat(port, "babbling")
-    chat.setup()  # it says A, where a number is asked for
+def test_a_model_that_answers_nothing_that_can_be_read_is_stopped(made: Made, port: int) -> None:
+    chat = talking(port, "babbling")  # it says A, where a number is asked for
     api = {"kind": "api", "name": "llm", "endpoint": chat.config().model_dump()}
     with pytest.raises(
         JudgeError, match=r"none of the first [\d,]+ questions has an answer \([\d,]+ not a number\)"
@@ -322,11 +306,8 @@ def test_a_model_that_answers_nothing_that_can_be_read_is_stopped(
     assert len(chat.log()) < QUERIES * WHOLE
 
 
-def test_a_budget_that_buys_nothing_is_named(
-    ray_local: None, made: tuple[Path, dict[str, Artifact]], port: int
-) -> None:
-    chat = Chat(port, "poor")
-    chat.setup()
+def test_a_budget_that_buys_nothing_is_named(made: Made, port: int) -> None:
+    chat = talking(port, "poor")
     api = {"kind": "api", "name": "llm", "endpoint": chat.config().model_dump()}
     with pytest.raises(BudgetError, match=r"budget \(calls 10\)"):
         run(made, "poor", api, budget={"calls": 10})
@@ -334,11 +315,10 @@ def test_a_budget_that_buys_nothing_is_named(
 
 
 def test_a_spend_log_that_cannot_be_written_is_one_message_and_keeps_what_was_bought(
-    ray_local: None, made: tuple[Path, dict[str, Artifact]], tmp_path: Path, port: int
+    made: Made, tmp_path: Path, port: int
 ) -> None:
-    chat = Chat(port, "unwritable")
-    chat.setup()
-    api = {"kind": "api", "name": "llm", "endpoint": chat.config().model_dump(), "prompt": LETTERS}
+    chat = talking(port, "unwritable")
+    api = of_letters(chat)
     spend = made[0] / "spend"
     spend.mkdir(exist_ok=True)
     spend.rename(tmp_path / "spend")
@@ -367,9 +347,7 @@ def test_actors_share_a_judges_concurrency(port: int) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"key_env": "ANMI_NO_SUCH_KEY"}, {"base_url": "http://127.0.0.1:9/v1"}])
-def test_what_the_user_has_to_mend_comes_out_as_itself(
-    ray_local: None, made: tuple[Path, dict[str, Artifact]], port: int, settings: dict[str, object]
-) -> None:
+def test_what_the_user_has_to_mend_comes_out_as_itself(made: Made, port: int, settings: dict[str, object]) -> None:
     chat = Chat(port, "unused")
     api = {"kind": "api", "name": "llm", "endpoint": chat.config(retries=0, **settings).model_dump()}
     with pytest.raises((ConfigError, JudgeError)) as caught:

@@ -22,7 +22,7 @@ from anmi_ray.store import Artifact, Store
 from tests.models.tiny import write_tiny_bert
 from tests.small import write_collection, write_config
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_local")]
 LATE = ("retrieve.retrievers=[dense,late]", "retrieve.dense.dtype=float32", "retrieve.depth=14")
 
 
@@ -80,7 +80,7 @@ def test_shards_and_buckets_give_the_same_late_runs(whole: Experiment, few: Path
     assert of_system(one, "dense").drop_columns("score").equals(of_system(many, "dense").drop_columns("score"))
 
 
-def test_beside_bm25(ray_local: None, few: Path, tmp_path: Path) -> None:
+def test_beside_bm25(few: Path, tmp_path: Path) -> None:
     settings = experiment(tmp_path, few, "retrieve.retrievers=[bm25,late]", "corpus.shard_documents=40")
     run(settings, last="retrieve")
     runs = rows(settings)
@@ -116,9 +116,7 @@ def test_exchange_files_that_are_there_are_not_made_again(whole: Experiment) -> 
     exchange.forget(artifact)
 
 
-def test_a_model_that_settings_do_not_go_with_is_said_before_the_search(
-    ray_local: None, few: Path, tmp_path: Path
-) -> None:
+def test_a_model_that_settings_do_not_go_with_is_said_before_the_search(few: Path, tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "model")
     (folder / "config_sentence_transformers.json").write_text('{"model_type": "ColBERT"}')
     settings = experiment(tmp_path, few, *LATE, f"retrieve.late.model={folder}", "retrieve.late.query_prompt='query: '")

@@ -13,7 +13,7 @@ from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING
 from jobs.studies import one_order
 from jobs.studies.both_orders import judged
 from tests.small import start_from
-from tests.stages.test_validation import World
+from tests.stages.runs import World
 
 LEANINGS = (0.6, 0.3, -0.5)  # probits
 

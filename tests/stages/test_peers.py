@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pydantic import ValidationError
 
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.evaluate import PeerConfig, RerankConfig
@@ -31,10 +30,10 @@ from anmi_ray.planning import plan
 from anmi_ray.planning.plan import costs
 from anmi_ray.runtime.costs import StageCost
 from anmi_ray.stages import by_judges
-from anmi_ray.stages.rerank import peers
+from anmi_ray.stages.rerank import config_of, held_out, start_of
+from anmi_ray.stages.rerank.held_out import artifact_of, of_bucket
 from anmi_ray.stages.rerank.ranking import pairs_of, rerank
 from anmi_ray.stages.rerank.scoring import Asked
-from anmi_ray.stages.rerank.start import config_of, start_of
 from anmi_ray.store import Artifact, Flow, Store
 from anmi_ray.store.folders import seal_folder
 from tests.judging.rerank_server import Served, serving
@@ -58,34 +57,21 @@ class World:
     def __init__(self, folder: Path, queries: list[str], without: str | None = None, dev: Sequence[str] = ()) -> None:
         self.store = Store(str(folder))
         self.ingest, self.retrieve = Artifact(self.store, "ingest", "i"), Artifact(self.store, "retrieve", "r")
-        ids = [query_id(text) for text in queries]
-        columns = {"query_id": ids, "external_id": queries, "text": queries, "text_hash": map(text_hash, queries)}
-        self.queries = QUERY.table(
-            {
-                **{k: list(v) for k, v in columns.items()},
-                "split": ["dev" if query in dev else "test" for query in queries],
-            }
-        )
+        columns = {"query_id": list(map(query_id, queries)), "text_hash": list(map(text_hash, queries))}
+        splits = ["dev" if query in dev else "test" for query in queries]
+        self.queries = QUERY.table({**columns, "external_id": queries, "text": queries, "split": splits})
         rows = [(query, d) for query in queries if query != without for d in range(5)]
         random = np.random.default_rng(0)
-        text = {(q, d): f"{random.integers(-99, 99)} {' '.join(random.choice(WORDS, 6))}" for q, d in rows}
-        self.run = RUN.table(
-            {
-                "query_id": [query_id(query) for query, _ in rows],
-                "doc_id": [doc_id(f"{query} {d}") for query, d in rows],
-                "system": ["hybrid"] * len(rows),
-                "rank": [d + 1 for _, d in rows],
-                "score": [1.0 / (d + 1) for _, d in rows],
-            }
-        ).sort_by([("query_id", "ascending"), ("rank", "ascending")])
+        texts = [f"{random.integers(-99, 99)} {' '.join(random.choice(WORDS, 6))}" for _ in rows]
+        names = [f"{query} {d}" for query, d in rows]
+        docs, hashes = list(map(doc_id, names)), [text_hash("", text) for text in texts]
+        ranks = {"rank": [d + 1 for _, d in rows], "score": [1.0 / (d + 1) for _, d in rows]}
+        ids = {"query_id": [query_id(query) for query, _ in rows], "doc_id": docs}
+        run = RUN.table({**ids, "system": ["hybrid"] * len(rows), **ranks})
+        self.run = run.sort_by([("query_id", "ascending"), ("rank", "ascending")])
+        no_title = {"title": [""] * len(rows)}
         self.texts = TEXT_OF.table(
-            {
-                "doc_id": [doc_id(f"{query} {d}") for query, d in rows],
-                "external_id": [f"{query} {d}" for query, d in rows],
-                "text_hash": [text_hash("", text[row]) for row in rows],
-                "title": [""] * len(rows),
-                "text": [text[row] for row in rows],
-            }
+            {"doc_id": docs, "external_id": names, "text_hash": hashes, "text": texts, **no_title}
         )
         self.ingest.publish_part("queries", 0, self.queries, QUERY)
         self.retrieve.publish_part("runs", 0, self.run, RUN)
@@ -96,11 +82,11 @@ class World:
         return artifact, self.commit(artifact, peer)
 
     def commit(self, artifact: Artifact, peer: PeerConfig, trained: Artifact | None = None) -> list[Flow]:
-        load = partial(peers._load, peer, trained, self.device)  # pyright: ignore[reportPrivateUsage]
-        return peers._bucket(artifact, 0, self.asked(peer), load, None, peer)  # pyright: ignore[reportPrivateUsage]
+        load = partial(held_out._load, peer, trained, self.device)  # pyright: ignore[reportPrivateUsage]
+        return held_out._peer_bucket(artifact, 0, self.asked(peer), load, None, peer)  # pyright: ignore[reportPrivateUsage]
 
     def asked(self, peer: PeerConfig) -> Asked:
-        return Asked(self.retrieve, self.ingest, DEPTH, peers.HELD_OUT if peer.dev else peers.HELD_OUT[1:])
+        return Asked(self.retrieve, self.ingest, DEPTH, held_out.HELD_OUT if peer.dev else held_out.HELD_OUT[1:])
 
     @property
     def top(self) -> pa.Table:
@@ -111,26 +97,20 @@ def endpoint(server: Served, name: str = "server", **more: object) -> PeerConfig
     return PeerConfig.model_validate({"name": name, "endpoint": server.config().model_dump(), **more})
 
 
-def test_a_model_scores_as_it_does_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("colbert", [False, True])
+def test_a_model_scores_as_it_does_alone(tmp_path: Path, colbert: bool) -> None:
     world = World(tmp_path / "store", ["one", "two", "three"])
-    folder = write_tiny_classifier(tmp_path / "model", ["relevance"])
+    if colbert:
+        folder = write_pylate(tmp_path / "model", write_tiny_bert(tmp_path / "tiny"))
+    else:
+        folder = write_tiny_classifier(tmp_path / "model", ["relevance"])
     artifact, flows = world.score(PeerConfig(name="tiny", model=str(folder), precision="float32"))
-    alone = CrossEncoder.load(str(folder), threads=1)
-    run = peers.of_bucket(artifact, "tiny", 0)
+    alone = (LateInteraction if colbert else CrossEncoder).load(str(folder), threads=1)
+    run = of_bucket(artifact, "tiny", 0)
     assert run.equals(rerank(world.top, world.queries, world.texts, alone, "tiny"))
     assert flows == [Flow("test queries", 3, 3)]
     assert set(run["rank"].to_pylist()) == set(range(1, DEPTH + 1))
     assert len(set(run["score"].to_pylist())) > DEPTH
-
-
-def test_a_colbert_checkpoint_scores_as_it_does_alone(tmp_path: Path) -> None:
-    world = World(tmp_path / "store", ["one", "two"])
-    folder = write_pylate(tmp_path / "model", write_tiny_bert(tmp_path / "tiny"))
-    artifact, flows = world.score(PeerConfig(name="colbert", model=str(folder), precision="float32"))
-    alone = LateInteraction.load(str(folder), threads=1)
-    run = peers.of_bucket(artifact, "colbert", 0)
-    assert run.equals(rerank(world.top, world.queries, world.texts, alone, "colbert"))
-    assert flows == [Flow("test queries", 2, 2)]
 
 
 def test_a_model_without_a_scoring_head_is_refused_and_the_untrained_is_the_start_of_training(tmp_path: Path) -> None:
@@ -160,12 +140,12 @@ def test_the_start_scores_dev_and_test_as_it_would_as_an_untrained_peer(tmp_path
     assert flows == [Flow("held-out queries", 3, 3)]
     kind = LateInteraction if student == "late-interaction" else BiEncoder
     alone = kind.load(folder, max_tokens=32, threads=1)
-    assert peers.of_bucket(artifact, "start", 0).equals(rerank(world.top, world.queries, world.texts, alone, "start"))
+    assert of_bucket(artifact, "start", 0).equals(rerank(world.top, world.queries, world.texts, alone, "start"))
     untrained = PeerConfig(name="bare", untrained=True).started(experiment.train, experiment.rerank)
     before, flows = world.score(untrained, "before")
     assert flows == [Flow("test queries", 2, 2)]
-    run = peers.of_bucket(artifact, "p", 0)
-    assert peers.of_bucket(before, "p", 0).equals(
+    run = of_bucket(artifact, "p", 0)
+    assert of_bucket(before, "p", 0).equals(
         run.filter(pc.not_equal(run["query_id"], pa.scalar(query_id("two"), ID))).combine_chunks()
     )
     seeded = experiment.model_copy(update={"train": experiment.train.model_copy(update={"seed": 7})})
@@ -216,7 +196,7 @@ def test_a_partner_scores_dev_queries_and_what_it_is_called_by(tmp_path: Path) -
     assert made(partners=["dense", "cross"], fusion=False)[0]["rerank"] == plain[0]["rerank"]
     world = World(tmp_path / "store", ["one", "two"])
     once, dev = (PeerConfig(name="cross", model=folder, dev=dev) for dev in (False, True))
-    assert peers.artifact_of(once, world.retrieve, world.ingest, DEPTH) != peers.artifact_of(
+    assert artifact_of(once, world.retrieve, world.ingest, DEPTH) != artifact_of(
         dev, world.retrieve, world.ingest, DEPTH
     )
 
@@ -235,7 +215,7 @@ def test_a_query_that_fails_is_missing_and_said(tmp_path: Path, server: Served) 
     world = World(tmp_path, ["one", "script nan", "empty"], without="empty")
     artifact, flows = world.score(endpoint(server))
     assert flows == [Flow("test queries", 3, 1, 2)]
-    flow, why = peers.refused(artifact, "mine", 0)
+    flow, why = held_out.refused(artifact, "mine", 0)
     assert (flow.unit, flow.rejected) == ("test queries of mine", 2)
     rows = {row["key"]: (row["place"], row["reason"]) for row in why.to_pylist()}
     assert rows == {
@@ -243,7 +223,7 @@ def test_a_query_that_fails_is_missing_and_said(tmp_path: Path, server: Served) 
         query_id("empty").hex(): ("rerank mine", "no candidate"),
     }
     assert "relevance_score is nan" in "".join(why["detail"].to_pylist())
-    assert set(peers.of_bucket(artifact, "mine", 0)["query_id"].to_pylist()) == {query_id("one")}
+    assert set(of_bucket(artifact, "mine", 0)["query_id"].to_pylist()) == {query_id("one")}
 
 
 def test_what_was_bought_is_kept_when_the_bucket_has_to_be_asked_again(tmp_path: Path, server: Served) -> None:
@@ -278,6 +258,10 @@ def test_one_passing_failure_may_stay(tmp_path: Path, server: Served) -> None:
 @pytest.mark.parametrize(
     ("peer", "said"),
     [
+        ({"name": "first", "model": "y"}, "two peers are called first"),
+        ({"name": "a", "run": "r", "untrained": True}, "exactly one"),
+        ({"name": "a", "run": "r", "model": "m"}, "exactly one"),
+        ({"name": "a", "run": "r", "trust_remote_code": True}, "trust_remote_code"),
         ({"name": "a"}, "exactly one"),
         ({"name": "a", "model": "m", "untrained": True}, "exactly one"),
         ({"name": "reranked", "model": "m"}, "is a system already"),
@@ -290,12 +274,7 @@ def test_one_passing_failure_may_stay(tmp_path: Path, server: Served) -> None:
 )
 def test_peers_that_cannot_be_meant(peer: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        validate({"rerank": {"peers": [peer]}}, "test")
-
-
-def test_two_peers_of_one_name() -> None:
-    with pytest.raises(ConfigError, match="two peers are called a"):
-        validate({"rerank": {"peers": [{"name": "a", "model": "x"}, {"name": "a", "model": "y"}]}}, "test")
+        validate({"rerank": {"peers": [{"name": "first", "model": "x"}, peer]}}, "test")
 
 
 def test_only_what_changes_scores_changes_fingerprints(tmp_path: Path) -> None:
@@ -324,24 +303,10 @@ def test_only_what_changes_scores_changes_fingerprints(tmp_path: Path) -> None:
 
 def test_a_query_without_scores_is_no_zero_of_the_peer() -> None:
     queries, systems = [query_id(name) for name in "abc"], ["hybrid", "peer"]
-    runs = RUN.table(
-        {
-            "query_id": [*queries, *queries[:2]],
-            "doc_id": [doc_id("d")] * 5,
-            "system": ["hybrid"] * 3 + ["peer"] * 2,
-            "rank": [1] * 5,
-            "score": [1.0] * 5,
-        }
-    )
-    rows = [(query, system) for query in sorted(queries) for system in systems]
-    metrics = METRIC.table(
-        {
-            "query_id": [query for query, _ in rows],
-            "system": [system for _, system in rows],
-            "measure": ["nDCG@10"] * 6,
-            "value": [0.5] * 6,
-        }
-    )
+    hits = {"doc_id": [doc_id("d")] * 5, "rank": [1] * 5, "score": [1.0] * 5}
+    runs = RUN.table({"query_id": [*queries, *queries[:2]], "system": ["hybrid"] * 3 + ["peer"] * 2, **hits})
+    asked = [query for query in sorted(queries) for _ in systems]
+    metrics = METRIC.table({"query_id": asked, "system": systems * 3, "measure": ["nDCG@10"] * 6, "value": [0.5] * 6})
     kept = by_judges.without_failed(metrics, runs, ["peer"])
     assert kept.num_rows == 5
     assert set(kept.filter(pc.equal(kept["system"], "peer"))["query_id"].to_pylist()) == set(queries[:2])
@@ -349,7 +314,7 @@ def test_a_query_without_scores_is_no_zero_of_the_peer() -> None:
 
 def test_rejects_of_a_bucket_without_any(tmp_path: Path, server: Served) -> None:
     artifact, _ = World(tmp_path, ["one"]).score(endpoint(server))
-    flow, why = peers.refused(artifact, "mine", 0)
+    flow, why = held_out.refused(artifact, "mine", 0)
     assert (flow.rows_in, flow.rejected, why.num_rows, why.schema) == (1, 0, 0, REJECT.schema)
 
 
@@ -414,10 +379,7 @@ def test_another_runs_reranker_is_an_input_of_the_stage(tmp_path: Path, small_co
         assert caught.value.remedy
 
 
-def test_a_peer_is_of_one_kind() -> None:
-    for more in ({"run": "r", "untrained": True}, {"run": "r", "model": "m"}, {"run": "r", "trust_remote_code": True}):
-        with pytest.raises(ValidationError):
-            PeerConfig.model_validate({"name": "p", **more})
+def test_a_run_as_a_peer_is_read_back() -> None:
     one = PeerConfig.model_validate({"name": "p", "run": "r"})
     assert PeerConfig.model_validate(one.model_dump()) == one  # as a run's record keeps it
     assert PeerConfig.model_validate({"name": "p", "run": "r", "max_tokens": 64, "precision": "float32"}).run == "r"
@@ -429,12 +391,12 @@ def test_another_runs_reranker_scores_as_it_does_alone(tmp_path: Path) -> None:
     folder = write_tiny_classifier(tmp_path / "store" / trained.path / "model", ["relevance"])
     seal_folder(trained, "model")
     peer = PeerConfig(name="panel", run="other", precision="float32")
-    artifact = peers.artifact_of(peer, world.retrieve, world.ingest, DEPTH, trained)
+    artifact = artifact_of(peer, world.retrieve, world.ingest, DEPTH, trained)
     world.commit(artifact, peer, trained)
     alone = CrossEncoder.load(str(folder), threads=1)
-    assert peers.of_bucket(artifact, "panel", 0).equals(rerank(world.top, world.queries, world.texts, alone, "panel"))
-    again = peers.artifact_of(
+    assert of_bucket(artifact, "panel", 0).equals(rerank(world.top, world.queries, world.texts, alone, "panel"))
+    again = artifact_of(
         PeerConfig(name="q", run="r", precision="float32"), world.retrieve, world.ingest, DEPTH, trained
     )
     assert again == artifact
-    assert peers.artifact_of(peer, world.retrieve, world.ingest, DEPTH, Artifact(world.store, "train", "u")) != artifact
+    assert artifact_of(peer, world.retrieve, world.ingest, DEPTH, Artifact(world.store, "train", "u")) != artifact

@@ -10,7 +10,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from anmi_ray.core.identity import bucket_of
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING, REJECT
 from anmi_ray.core.schema import Record
 from anmi_ray.rating import TOP_RATED, Globals
-from anmi_ray.runtime import actors, tasks
+from anmi_ray.runtime import tasks
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.stages import rate
 from anmi_ray.store import Artifact, Flow, Store
@@ -34,11 +33,13 @@ from tests.rating.tournaments import tournament
 
 pytestmark = [pytest.mark.ray]
 BUCKETS, LOGICAL_CPUS = 8, 4
+Inputs = dict[str, Artifact]
+Files = dict[str, bytes]
 FITTED = RateConfig(model="bradley-terry", ties="davidson", judge_offsets=True, dispersion="pearson")
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     """Judgments, comparisons and candidates of 64 queries in buckets: labelled or not, ties, failures, lost pairs."""
     votes, shares = tournament(40, 16, 6, seed=1), tournament(24, 24, 4, positives=False, seed=2, graded=True)
     judgments, comparisons, candidates = (
@@ -64,7 +65,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     return made
 
 
-def rated(inputs: dict[str, Artifact], root: Path, actors: int) -> dict[str, bytes]:
+def rated(inputs: Inputs, root: Path, actors: int) -> Files:
     """Every file of a rate artifact, with all that can be fitted, made in `root` by so many actors."""
     logical = environment.cores()  # so that a core is one of Ray's CPUs
     execution = ExecutionConfig(root=str(root), logical_cpus=logical, raters=actors, buckets=BUCKETS)
@@ -77,17 +78,17 @@ def rated(inputs: dict[str, Artifact], root: Path, actors: int) -> dict[str, byt
 
 
 @pytest.fixture(scope="module")
-def alone(ray_local: None, inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def alone(ray_local: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Files:
     """The files that one actor made, bucket after bucket."""
     return rated(inputs, tmp_path_factory.mktemp("alone"), actors=1)
 
 
-def check_same(found: dict[str, bytes], expected: dict[str, bytes]) -> None:
+def check_same(found: Files, expected: Files) -> None:
     assert sorted(found) == sorted(expected)
     assert [name for name in expected if found[name] != expected[name]] == []
 
 
-def test_what_is_compared_is_whole(alone: dict[str, bytes], tmp_path: Path) -> None:
+def test_what_is_compared_is_whole(alone: Files, tmp_path: Path) -> None:
     buckets = {f"{part}/{bucket:05d}.parquet" for part in ("ratings", "fits", "gaps") for bucket in range(BUCKETS)}
     assert buckets | {"globals.json"} <= set(alone)
     store = Store(str(tmp_path))
@@ -115,10 +116,7 @@ def before_each(what: Callable[[Artifact, int], None]) -> type[rate.Rater]:
 
 
 def test_several_actors_write_the_bytes_of_one(
-    alone: dict[str, bytes],
-    inputs: dict[str, Artifact],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    alone: Files, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of five, one finds no room: nothing waits for it."""
     present = tmp_path / "present"
@@ -137,7 +135,7 @@ def test_several_actors_write_the_bytes_of_one(
 
 
 def test_a_pool_s_actors_end_with_it_though_an_error_keeps_their_handles(
-    ray_local: None, inputs: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ray_local: None, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An actor's death is an exception, whose traceback holds the pool until Python next collects its garbage."""
     present = tmp_path / "present"
@@ -165,11 +163,7 @@ def test_a_pool_s_actors_end_with_it_though_an_error_keeps_their_handles(
 
 @pytest.mark.parametrize("actors", [1, 3])
 def test_a_killed_actor_is_replaced_and_its_bucket_rated(
-    alone: dict[str, bytes],
-    inputs: dict[str, Artifact],
-    actors: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    alone: Files, inputs: Inputs, actors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = tmp_path / "killed"
     killed.mkdir()
@@ -186,10 +180,7 @@ def test_a_killed_actor_is_replaced_and_its_bucket_rated(
 
 
 def test_the_actor_that_fits_what_all_share_may_die_too(
-    alone: dict[str, bytes],
-    inputs: dict[str, Artifact],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    alone: Files, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = tmp_path / "killed"
 
@@ -205,60 +196,23 @@ def test_the_actor_that_fits_what_all_share_may_die_too(
     assert mark.exists()
 
 
-def test_a_bucket_that_always_kills_its_actor_ends_the_run(
-    ray_local: None, inputs: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_bucket_that_always_kills_its_actor_and_one_that_cannot_be_rated_end_the_run(
+    ray_local: None, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(_: Artifact, bucket: int) -> None:
         if bucket == 3:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr(rate, "Rater", before_each(die))
-    with pytest.raises(LostError, match="stage rate"):
-        rated(inputs, tmp_path, actors=2)
-
-
-def test_what_an_actor_cannot_use_is_said(
-    ray_local: None, inputs: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def refuse(_: Artifact, bucket: int) -> None:
         raise DataError("is no bucket", str(bucket), "give another")
 
-    monkeypatch.setattr(rate, "Rater", before_each(refuse))
-    with pytest.raises(DataError, match="is no bucket"):
-        rated(inputs, tmp_path, actors=2)
+    for what, error, said in ((die, LostError, "stage rate"), (refuse, DataError, "is no bucket")):
+        monkeypatch.setattr(rate, "Rater", before_each(what))
+        with pytest.raises(error, match=said):
+            rated(inputs, tmp_path / error.__name__, actors=2)
 
 
-def test_the_order_of_buckets_does_not_matter(
-    alone: dict[str, bytes],
-    inputs: dict[str, Artifact],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Backwards(AbstractContextManager["Backwards"]):
-        """The last bucket first, in this process."""
-
-        def __init__(self, context: tasks.Context, make: type[rate.Rater], *args: Any, actors: int) -> None:
-            self._worker = make(*args)
-            self._buckets = context.buckets
-
-        def __exit__(self, *_: object) -> None: ...
-
-        def run_task(self, _: str, method: str, *args: Any) -> Any:
-            return getattr(self._worker, method)(*args)
-
-        def run_buckets(self, artifact: Artifact, _: object, method: str, *args: Any) -> list[Flow]:
-            flows = (
-                getattr(self._worker, method)(artifact, bucket, *args) for bucket in reversed(range(self._buckets))
-            )
-            return [flow for of_bucket in flows for flow in of_bucket]
-
-    monkeypatch.setattr(actors, "ActorPool", Backwards)
-    check_same(rated(inputs, tmp_path, actors=1), alone)
-
-
-def test_buckets_redone_by_another_run_are_the_same(
-    alone: dict[str, bytes], inputs: dict[str, Artifact], tmp_path: Path
-) -> None:
+def test_buckets_redone_by_another_run_are_the_same(alone: Files, inputs: Inputs, tmp_path: Path) -> None:
     """Of a run that stopped after every second seal, the others are made by another number of actors."""
     store = Store(str(tmp_path))
     for name, data in alone.items():

@@ -19,7 +19,7 @@ from anmi_ray.api import experiments
 from anmi_ray.comparisons import PAIRS
 from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.load import load, validate
+from anmi_ray.config.load import validate
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import COMPARISON, JUDGMENT, QUERY, RUN
 from anmi_ray.pipeline.run import run
@@ -30,10 +30,9 @@ from anmi_ray.runtime.stage import Stage
 from anmi_ray.stages import judge, refine
 from anmi_ray.store import Artifact, Flow, Store, runs
 from tests.commands import refused
-from tests.models.tiny import write_tiny_bert
-from tests.small import start_from, write_config
+from tests.small import start_from
+from tests.stages.runs import World
 
-BUCKETS = 4
 STILL = ["train.learning_rate=1e-9", "train.head_learning_rate=1e-9"]  # training changes next to nothing
 
 
@@ -56,52 +55,40 @@ class Told(Reporter):
             raise KeyboardInterrupt
 
 
-@dataclass(frozen=True)
-class World:
-    """A run that has trained, and its configuration."""
-
-    root: Path
-    config: Path
+class Rounds(World):
+    """Rounds of a run called small."""
 
     def round(self, number: int, *overrides: str) -> Experiment:
         """The settings of round `number` (1, 2, ...)."""
         before = "small" if number == 1 else f"small-refine-{number - 1}"
-        own = [f"execution.root={self.root}", f"refines={before}", f"name=small-refine-{number}"]
-        return load(self.config, [*own, "evaluate.baseline=start+hybrid", *overrides])
+        own = [f"refines={before}", f"name=small-refine-{number}", "evaluate.baseline=start+hybrid"]
+        return self.settings(*own, *overrides)
 
     def refine(self, number: int, *overrides: str, until: str = "") -> Told:
         told = Told(until)
         run(self.round(number, *overrides), told)
         return told
 
-    def artifact(self, name: str, stage: str) -> Artifact:
-        store = Store(str(self.root))
-        known = runs.recorded(store, name)
-        assert known is not None
-        return Artifact(store, stage, known["stages"][stage]["fingerprint"])
-
     def part(self, name: str, stage: str, part: str, record: Any) -> pa.Table:
-        return pa.concat_tables([self.artifact(name, stage).read_part(part, at, record) for at in range(BUCKETS)])
+        return self.recorded(name).part(stage, part, record)
 
     def weights(self, name: str) -> dict[str, np.ndarray]:
-        return load_file(self.root / self.artifact(name, "train").path / "model" / "model.safetensors")
+        return load_file(self.recorded(name).folder("train") / "model" / "model.safetensors")
 
 
 @pytest.fixture(scope="module")
 def world(
     prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempPathFactory, trained_in_one_task: None
-) -> World:
-    folder = tmp_path_factory.mktemp("refine")
-    train = {"model": str(write_tiny_bert(folder / "tiny")), "max_steps": 2, "max_tokens": 48, "dev_points": [1.0]}
-    config = write_config(folder / "small.yaml", small_collection, train=train)
-    root = start_from(prepared, folder / "root", "mine")
-    run(load(config, [f"execution.root={root}"]))
-    return World(root, config)
+) -> Rounds:
+    world = Rounds(tmp_path_factory.mktemp("refine"), small_collection)
+    start_from(prepared, world.root, "mine")
+    world.carry_out(last="report")
+    return world
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_other_judges_would_be_asked_about_all_pairs(world: World) -> None:
+def test_other_judges_would_be_asked_about_all_pairs(world: Rounds) -> None:
     """They have answered none of those that the run's own judges were asked about."""
     endpoint = "{base_url: 'http://127.0.0.1:9/v1', model: m}"
     other = f"judge.judges=[{{kind: api, name: llm, endpoint: {endpoint}, prompt: {{template: letters}}}}]"
@@ -114,7 +101,7 @@ def test_other_judges_would_be_asked_about_all_pairs(world: World) -> None:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_rounds_ask_what_is_new_and_train_on(world: World) -> None:
+def test_rounds_ask_what_is_new_and_train_on(world: Rounds) -> None:
     with pytest.raises(KeyboardInterrupt):
         world.refine(1, *STILL, until="rate")
     assert world.refine(1, *STILL).stages[0] == "mine"  # what was done before the end is not done again
@@ -143,7 +130,7 @@ def test_rounds_ask_what_is_new_and_train_on(world: World) -> None:
         for at, system in enumerate(("reranked", "start"))
     )
     assert start.equals(trained)  # a round is measured against the model before it
-    rows = world.artifact("small-refine-1", "evaluate").read_json("comparisons.json")
+    rows = world.recorded("small-refine-1").artifact("evaluate").read_json("comparisons.json")
     assert [row["system"] for row in rows if row["difference"] is None] == ["start+hybrid"] * 3
 
     assert world.refine(2, *STILL).stages == []
@@ -179,7 +166,7 @@ def test_judges_of_a_round_spend_what_the_first_run_left(asking: Stage, first: s
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_run_without_a_model_cannot_be_refined(prepared: Path, world: World) -> None:
+def test_a_run_without_a_model_cannot_be_refined(prepared: Path, world: Rounds) -> None:
     for name, said in (("small", "its train stage is not complete"), ("smal", "no run of that name")):
         with pytest.raises(ConfigError, match=said):
             run(world.round(1, f"execution.root={prepared}", f"refines={name}"))
@@ -218,12 +205,6 @@ def test_pairs_of_other_candidates_are_refused(tmp_path: Path) -> None:
         refine.choose(Artifact(store, "compare", "d"), inputs, CompareConfig(), None)  # type: ignore[arg-type]
 
 
-def test_an_adaptive_run_is_gone_on_with_in_one_round() -> None:
-    adaptive = {"design": "adaptive", "degree": 4}
-    names = names_of(validate({"compare": adaptive, "refines": "small"}, "some.yaml"))
-    assert names[2:6] == ("score", "compare", "judge", "rate")
-
-
 def test_a_run_that_distilled_no_judge_has_none_to_teach(tmp_path: Path) -> None:
     Store(str(tmp_path)).publish_json("runs/r.json", {"stages": {"judge": {"fingerprint": "j", "inputs": {}}}})
     experiment = validate({"refines": "r", "execution": {"root": str(tmp_path)}}, "some.yaml")
@@ -231,7 +212,14 @@ def test_a_run_that_distilled_no_judge_has_none_to_teach(tmp_path: Path) -> None
         refine.SAMPLE.also(experiment.distill.sample, experiment, "content")
 
 
-def test_a_distilled_judge_waits_for_the_rounds_pairs() -> None:
-    panel = {"judges": [{"kind": "distilled", "name": "small"}]}
-    names = names_of(validate({"judge": panel, "refines": "small"}, "some.yaml"))
-    assert names[2:8] == ("score", "compare", "sample", "label", "distill", "judge")
+@pytest.mark.parametrize(
+    ("settings", "between"),
+    [
+        ({"compare": {"design": "adaptive", "degree": 4}}, ()),
+        ({"judge": {"judges": [{"kind": "distilled", "name": "small"}]}}, ("sample", "label", "distill")),
+    ],
+)
+def test_stages_of_a_round(settings: dict[str, Any], between: tuple[str, ...]) -> None:
+    """An adaptive run is refined in one round; a distilled judge waits for the round's pairs."""
+    names = names_of(validate({**settings, "refines": "small"}, "some.yaml"))
+    assert names[2 : 5 + len(between)] == ("score", "compare", *between, "judge")

@@ -9,20 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from anmi_ray.config.load import load
-from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING, Record, by_query
-from anmi_ray.pipeline.run import run
+from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING, by_query
 from anmi_ray.reports import page
 from anmi_ray.reports.data import Json, to_json, uniform_pairs
 from anmi_ray.reports.run import to_html
 from anmi_ray.stages.report.figures import design_rounds
-from anmi_ray.store import Artifact, Store
 from tests.reports import synthetic
-from tests.small import start_from, write_config
+from tests.small import start_from
+from tests.stages.runs import World
 
 NAMES = (("compare-1", "judge-1", "rate-1"), ("compare-2", "judge-2", "rate-2"), ("compare", "judge", "rate"))
 SETTINGS: dict[str, object] = {
@@ -35,17 +32,12 @@ SETTINGS: dict[str, object] = {
 @pytest.mark.ray
 @pytest.mark.slow
 def test_rounds_are_told_as_their_artifacts_say(prepared: Path, small_collection: Path, tmp_path: Path) -> None:
-    config = write_config(tmp_path / "small.yaml", small_collection, **SETTINGS)
-    experiment = load(config, [f"execution.root={start_from(prepared, tmp_path / 'root', 'retrieve')}"])
-    stages = run(experiment, last="rate")["stages"]
-    store = Store(experiment.execution.root)
-    artifacts = {name: Artifact(store, name, stage["fingerprint"]) for name, stage in stages.items()}
-    buckets = range(experiment.execution.buckets)
-
-    def part(stage: str, name: str, record: Record) -> pa.Table:
-        return pa.concat_tables(artifacts[stage].read_part(name, bucket, record) for bucket in buckets)
-
-    found = design_rounds(artifacts, experiment, buckets)
+    world = World(tmp_path, small_collection, **SETTINGS)
+    start_from(prepared, world.root, "retrieve")
+    done = world.carry_out(last="rate")
+    experiment, part = done.settings, done.part
+    artifacts = {name: done.artifact(name) for name in done.record["stages"]}
+    found = design_rounds(artifacts, experiment, range(experiment.execution.buckets))
     assert found is not None
     assert [one["number"] for one in found["rounds"]] == [1, 2, 3]
     for one, (compared, judged, rated) in zip(found["rounds"], NAMES, strict=True):

@@ -12,16 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from anmi_ray.config.load import load
 from anmi_ray.core.identity import bucket_of, doc_id, query_id, rng
 from anmi_ray.core.records import METRIC, QUERY, RUN, TEXT_OF
 from anmi_ray.models.late_interaction import LateInteraction
-from anmi_ray.pipeline.run import run
 from anmi_ray.stages.rerank import scoring
 from anmi_ray.store import Artifact, Store
 from tests.models.test_token_vectors import write_pylate
 from tests.models.tiny import write_tiny_bert
-from tests.small import Remembering, start_from, write_config
+from tests.small import start_from
+from tests.stages.runs import World
 
 BUCKETS = 4
 
@@ -94,56 +93,37 @@ def test_a_run_with_a_late_interaction_student(prepared: Path, small_collection:
 
     Another training fuses the first one's model with its own, and finds the start's scores.
     """
-    train = {
-        "student": "late-interaction",
-        "model": str(write_tiny_bert(tmp_path / "tiny")),
-        "lists_per_step": 8,
-        "max_steps": 2,
-        "max_tokens": 48,
-        "dev_points": [1.0],
-    }
+    train = {"student": "late-interaction", "model": str(write_tiny_bert(tmp_path / "bert")), "lists_per_step": 8}
+    train |= {"max_steps": 2, "max_tokens": 48, "dev_points": [1.0]}
     rerank = {"depth": 10, "precision": "float32"}
-    config = write_config(tmp_path / "small.yaml", small_collection, train=train, rerank=rerank)
-    settings = load(config, [f"execution.root={start_from(prepared, tmp_path / 'root', 'mine')}"])
-    first = Remembering()
-    record = run(settings, reporter=first)
+    world = World(tmp_path, small_collection, train=train, rerank=rerank)
+    start_from(prepared, world.root, "mine")
+    done = world.carry_out(last="report")
     said = r"[1-9]\d* of \d+ documents are longer than train.max_tokens, 48: the rest is not read"
-    assert [text for text in first.notices if re.fullmatch(said, text)]
-    store = Store(settings.execution.root)
-    artifacts = {name: Artifact(store, name, known["fingerprint"]) for name, known in record["stages"].items()}
-    buckets = range(settings.execution.buckets)
-    runs = pa.concat_tables([artifacts["rerank"].read_part("runs", bucket, RUN) for bucket in buckets])
+    assert [text for text in done.told.notices if re.fullmatch(said, text)]
+    runs = done.part("rerank", "runs", RUN)
     assert set(runs["system"].to_pylist()) == {"reranked", "start"}
-    folder = str(Path(settings.execution.root) / artifacts["train"].path / "model")
-    models = {"reranked": folder, "start": train["model"]}
-    for system, model in ((name, LateInteraction.load(name_of, max_tokens=48)) for name, name_of in models.items()):
-        for bucket in buckets:
-            retrieve, ingest = artifacts["retrieve"], artifacts["ingest"]
-            found = artifacts["rerank"].read_part("runs", bucket, RUN)
-            found = found.filter(pc.and_(pc.equal(found["system"], system), pc.less_equal(found["rank"], 10)))
-            texts, queries = retrieve.read_part("texts", bucket, TEXT_OF), ingest.read_part("queries", bucket, QUERY)
-            scores = model.score(*scoring.pairs_of(found, queries, texts))
-            np.testing.assert_allclose(found["score"].to_numpy(), scores, atol=1e-5)
-    assert not [name for name in store.tree("") if "/exchange/" in name]
-    metrics = artifacts["evaluate"].read_part("metrics", 0, METRIC)
+    queries, documents = done.part("ingest", "queries", QUERY), done.part("retrieve", "texts", TEXT_OF)
+    for system, folder in (("reranked", str(done.folder("train") / "model")), ("start", train["model"])):
+        found = runs.filter(pc.and_(pc.equal(runs["system"], system), pc.less_equal(runs["rank"], 10)))
+        scores = LateInteraction.load(folder, max_tokens=48).score(*scoring.pairs_of(found, queries, documents))
+        np.testing.assert_allclose(found["score"].to_numpy(), scores, atol=1e-5)
+    assert not [name for name in done.store.tree("") if "/exchange/" in name]
+    metrics = done.artifact("evaluate").read_part("metrics", 0, METRIC)
     assert {"reranked", "start", "start+hybrid", "reranked+hybrid"} <= set(metrics["system"].to_pylist())
-    again = Remembering()
-    run(settings, reporter=again)
-    assert not again.computed
+    assert not world.carry_out(last="report").told.computed
 
-    peers = [{"name": "first", "run": record["name"], "precision": "float32"}]
-    others = {"name": "ensemble", "train": {**train, "max_steps": 1}, "rerank": {**rerank, "peers": peers}}
-    partners = {"partners": ["bm25", "dense", "first"]}
-    config = write_config(tmp_path / "second.yaml", small_collection, **others, evaluate=partners)
-    second = run(load(config, [f"execution.root={settings.execution.root}"]))
-    made = {name: Artifact(store, name, second["stages"][name]["fingerprint"]) for name in ("rerank", "evaluate")}
-    both = pa.concat_tables([made["rerank"].read_part("runs", bucket, RUN) for bucket in buckets])
+    second = world.carry_out(
+        "name=ensemble",
+        "train.max_steps=1",
+        f"rerank.peers=[{{name: first, run: {done.settings.name}, precision: float32}}]",
+        "evaluate.partners=[bm25, dense, first]",
+        last="report",
+    )
+    both = second.part("rerank", "runs", RUN)
     for system, before in (("first", "reranked"), ("start", "start")):  # dev queries too, and the same scores
-        assert (
-            both.filter(pc.equal(both["system"], system))
-            .drop("system")
-            .equals(runs.filter(pc.equal(runs["system"], before)).drop("system"))
-        )
-    assert made["evaluate"].read_json("fusion.json")["parts"] == ["reranked", "bm25", "dense", "first"]
-    starts = [one for one in store.tree("artifacts/peer") if one.endswith("manifest.json")]
+        ours, theirs = (one.filter(pc.equal(one["system"], name)) for one, name in ((both, system), (runs, before)))
+        assert ours.drop("system").equals(theirs.drop("system"))
+    assert second.artifact("evaluate").read_json("fusion.json")["parts"] == ["reranked", "bm25", "dense", "first"]
+    starts = [one for one in done.store.tree("artifacts/peer") if one.endswith("manifest.json")]
     assert len(starts) == 2  # the start's, which both runs share, and the first run's model

@@ -28,7 +28,7 @@ from tests.models.tiny import write_tiny_bert
 from tests.retrieval.java import needs_lucene
 from tests.small import write_config
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_local")]
 WORDS = [f"word{i}" for i in range(60)]
 BUCKETS = 4
 
@@ -134,9 +134,7 @@ def test_queries_without_words_are_left_to_the_dense_retriever(usual: Retrieved)
     assert usual.artifact.rejects().num_rows == 0
 
 
-def test_without_one_they_are_rejects(
-    usual: Retrieved, ray_local: None, collection: Path, model: Path, tmp_path: Path
-) -> None:
+def test_without_one_they_are_rejects(usual: Retrieved, collection: Path, model: Path, tmp_path: Path) -> None:
     alone = Retrieved(tmp_path, collection, model, "retrieve.retrievers=[bm25]", "retrieve.bm25={stemmer: null}")
     assert alone.ranked("bm25", "stops") == alone.ranked("hybrid", "stops") == []
     rejects = alone.artifact.rejects().to_pylist()
@@ -145,7 +143,7 @@ def test_without_one_they_are_rejects(
     assert alone.ranked("bm25", "q20") == usual.ranked("bm25", "q20") != []
 
 
-def test_a_retriever_that_finds_nothing_is_named(ray_local: None, model: Path, tmp_path: Path) -> None:
+def test_a_retriever_that_finds_nothing_is_named(model: Path, tmp_path: Path) -> None:
     """Queries and documents in two languages: flows and a notice name bm25; alone it ends the run here."""
     folder = tmp_path / "two-languages"
     (folder / "qrels").mkdir(parents=True)
@@ -166,9 +164,7 @@ def test_a_retriever_that_finds_nothing_is_named(ray_local: None, model: Path, t
     assert caught.value.place == "retrieve"
 
 
-def test_own_documents_are_left_out_of_every_shard(
-    ray_local: None, collection: Path, model: Path, tmp_path: Path
-) -> None:
+def test_own_documents_are_left_out_of_every_shard(collection: Path, model: Path, tmp_path: Path) -> None:
     """Each query is a document of its own id besides: nothing else changes but the statistics of words."""
     folder = tmp_path / "queries-too"
     folder.mkdir()
@@ -196,9 +192,7 @@ def test_own_documents_are_left_out_of_every_shard(
     assert len(pairs["keep"]) > 20
 
 
-def test_shards_change_nothing(
-    usual: Retrieved, ray_local: None, collection: Path, model: Path, tmp_path: Path
-) -> None:
+def test_shards_change_nothing(usual: Retrieved, collection: Path, model: Path, tmp_path: Path) -> None:
     """A word weighs what it does in the whole collection, though one of three shards has the text of ten megabytes."""
     whole = Retrieved(tmp_path, collection, model, "retrieve.bm25={stemmer: null}", shard=1000)
     assert usual.runs.num_rows > 0
@@ -207,9 +201,7 @@ def test_shards_change_nothing(
 
 
 @needs_lucene
-def test_lucene_ranks_as_the_own_bm25_does(
-    usual: Retrieved, ray_local: None, collection: Path, model: Path, tmp_path: Path
-) -> None:
+def test_lucene_ranks_as_the_own_bm25_does(usual: Retrieved, collection: Path, model: Path, tmp_path: Path) -> None:
     settings = ("retrieve.retrievers=[lucene, dense]", "retrieve.lucene={stemmer: null}")
     found = Retrieved(tmp_path, collection, model, *settings)
     assert set(found.runs["system"].to_pylist()) == {"lucene", "dense", "hybrid"}
@@ -229,7 +221,7 @@ def test_lucene_ranks_as_the_own_bm25_does(
 
 
 def test_a_graph_in_the_place_of_the_flat_index(
-    usual: Retrieved, ray_local: None, collection: Path, model: Path, tmp_path: Path
+    usual: Retrieved, collection: Path, model: Path, tmp_path: Path
 ) -> None:
     """Shards this small are searched exactly whatever the index, and say the same."""
     found = Retrieved(tmp_path, collection, model, "retrieve.dense.index={kind: hnsw}", "retrieve.bm25={stemmer: null}")
@@ -237,7 +229,7 @@ def test_a_graph_in_the_place_of_the_flat_index(
     assert found.candidates.equals(usual.candidates)
 
 
-def test_without_a_gpu_they_are_refused_at_once(ray_local: None, collection: Path, model: Path, tmp_path: Path) -> None:
+def test_without_a_gpu_they_are_refused_at_once(collection: Path, model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"embedding actor of 1 GPU each.*\n.*set execution\.embed\.gpus: 0"):
         Retrieved(tmp_path, collection, model, "execution.embed.gpus=1")
 

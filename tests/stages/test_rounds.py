@@ -22,8 +22,8 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import COMPARISON, FIT, GAP, JUDGMENT, RATING
 from anmi_ray.judging.audit.pilot import WHOLE
 from anmi_ray.pipeline.stages import stages_of
+from anmi_ray.stages.judge.asking import QuestionSources
 from anmi_ray.stages.judge.dispatch import spend_log_of
-from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Artifact, Store, runs
 from tests.commands import Done, anmi, printed
 from tests.judging.serving import Chat, serving
@@ -236,13 +236,7 @@ def test_a_pilot_and_a_budget_that_ends_in_a_later_round_change_nothing(
             "lower compare.degree",
         ),
         ({"compare": {"objective": "all"}}, "`objective` belongs to design: adaptive", "remove it or set"),
-        ({"compare": {"target_error": 90}}, "`target_error` belongs to design: adaptive", "remove it or set"),
         ({"compare": {"rounds": 3}}, "`rounds` belongs to design: adaptive", "remove it or set"),
-        (
-            {"compare": {"design": "imported", "path": "x.csv", "objective": "negatives"}},
-            "`objective` belongs to design: adaptive",
-            "remove it or set",
-        ),
     ],
 )
 def test_settings_that_do_not_go_with_rounds_are_refused(settings: dict[str, Any], said: str, remedy: str) -> None:

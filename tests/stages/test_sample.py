@@ -19,7 +19,7 @@ from anmi_ray.stages import judge, sample
 from anmi_ray.store import Artifact, Flow, Store, add_flows
 from tests.benchmarks.bench_judging import DOCUMENTS, inputs, quiet
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_local")]
 QUERIES = 6
 
 
@@ -29,9 +29,10 @@ class World:
     def __init__(self, folder: Path, queries: int, buckets: int, keep: Callable[[pa.Table], pa.Table] | None = None):
         self.store, self.buckets = Store(str(folder)), buckets
         self.made, self.notices = inputs(self.store, queries, buckets), list[str]()
-        for bucket in range(buckets) if keep else ():
-            table = self.made["retrieve"].read_part("candidates", bucket, CANDIDATE)
-            self.made["retrieve"].publish_part("candidates", bucket, keep(table) if keep else table, CANDIDATE)
+        if keep is not None:
+            for bucket in range(buckets):
+                table = self.made["retrieve"].read_part("candidates", bucket, CANDIDATE)
+                self.made["retrieve"].publish_part("candidates", bucket, keep(table), CANDIDATE)
 
     @property
     def context(self) -> Context:
@@ -49,7 +50,7 @@ class World:
         return pa.concat_tables(tables).sort_by("comparison_id").combine_chunks()
 
 
-def test_neither_buckets_nor_a_restart_change_the_sample(ray_local: None, tmp_path: Path) -> None:
+def test_neither_buckets_nor_a_restart_change_the_sample(tmp_path: Path) -> None:
     one, other = World(tmp_path / "one", QUERIES, 2), World(tmp_path / "other", QUERIES, 4)
     (first, flows), (second, _) = one.draw("first", pairs=40), other.draw("second", pairs=40)
     pairs = one.pairs(first)
@@ -65,7 +66,7 @@ def test_neither_buckets_nor_a_restart_change_the_sample(ray_local: None, tmp_pa
     assert not one.pairs(one.draw("seed", pairs=40, seed=1)[0]).equals(pairs)
 
 
-def test_what_is_missing_is_said(ray_local: None, tmp_path: Path) -> None:
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
     world = World(tmp_path, 2, 2)
     artifact, flows = world.draw("all", pairs=1000)
     there = 2 * (DOCUMENTS // 2)
@@ -76,22 +77,23 @@ def test_what_is_missing_is_said(ray_local: None, tmp_path: Path) -> None:
     assert "raise retrieve.candidates" in said
 
 
-def test_one_query_is_not_enough(ray_local: None, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="one query only") as caught:
-        World(tmp_path, 1, 1).draw("one", pairs=20)
-    assert "max_train_queries" in (caught.value.remedy or "")
+def eight(table: pa.Table) -> pa.Table:
+    return table.filter(pc.less_equal(table["rank"], 8))
 
 
-def test_fewer_than_ten_pairs_are_not_enough(ray_local: None, tmp_path: Path) -> None:
-    def few(table: pa.Table) -> pa.Table:
-        return table.filter(pc.less_equal(table["rank"], 8))
+@pytest.mark.parametrize(
+    ("queries", "keep", "said", "remedy"),
+    [(1, None, "one query only", "max_train_queries"), (2, eight, "8 pairs are found", "retrieve.candidates")],
+)
+def test_what_is_too_little_is_refused(
+    tmp_path: Path, queries: int, keep: Callable[[pa.Table], pa.Table] | None, said: str, remedy: str
+) -> None:
+    with pytest.raises(DataError, match=said) as caught:
+        World(tmp_path, queries, 1, keep).draw("few", pairs=20)
+    assert remedy in (caught.value.remedy or "")
 
-    with pytest.raises(DataError, match="8 pairs are found") as caught:
-        World(tmp_path, 2, 1, few).draw("few", pairs=20)
-    assert "retrieve.candidates" in (caught.value.remedy or "")
 
-
-def test_judges_are_asked_about_a_sample_as_about_a_graph(ray_local: None, tmp_path: Path) -> None:
+def test_judges_are_asked_about_a_sample_as_about_a_graph(tmp_path: Path) -> None:
     world = World(tmp_path, QUERIES, 2)
     drawn, _ = world.draw("drawn", pairs=30)
     label = Artifact(world.store, "label", "label")

@@ -34,7 +34,7 @@ from anmi_ray.pipeline.run import run
 from anmi_ray.runtime import actors
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context
-from anmi_ray.stages.rerank import peers, scoring
+from anmi_ray.stages.rerank import held_out, scoring
 from anmi_ray.stages.retrieve import late
 from anmi_ray.store import Artifact, Flow
 from tests.models.test_token_vectors import write_pylate
@@ -99,7 +99,7 @@ class OneGpu:
         return dict(actors.scorers(many.execution)(many, ((number, where_am_i, (number,)) for number in range(8))))
 
     def scored(self, model: Path) -> Artifact:
-        return peers.scored(peer(model), self.world.retrieve, self.world.ingest, DEPTH, self.context)
+        return held_out.score_peer(peer(model), self.world.retrieve, self.world.ingest, DEPTH, self.context)
 
     def refused(self, model: Path) -> str:
         """What is said where a peer is scored: torch sees no GPU."""
@@ -110,7 +110,7 @@ class OneGpu:
     def read(self, model: Path) -> tuple[int, int]:
         """Rows of a bucket whose scores by document are there, and how many actors it took."""
         before = len(state.actors())
-        made = peers.artifact_of(peer(model), self.world.retrieve, self.world.ingest, DEPTH)
+        made = held_out.artifact_of(peer(model), self.world.retrieve, self.world.ingest, DEPTH)
         scoring.score(made, 0, 1, partial(load_reranker, str(model)))
         return self.scored(model).read_part("runs", 0, RUN).num_rows, len(state.actors()) - before
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anmi_ray.judging.questions import slices
-from anmi_ray.stages.judge.sources import in_order
+from anmi_ray.stages.judge.asking import in_order
 from tests.judging.test_questions import world
 
 SIZES = st.lists(st.integers(2, 5), min_size=1, max_size=8)  # documents of each query

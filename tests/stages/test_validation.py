@@ -6,7 +6,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,99 +13,44 @@ import pytest
 
 from anmi_ray import judging
 from anmi_ray.cli.show import described
-from anmi_ray.config.experiment import Experiment
-from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, EXAMPLE, GAP, JUDGMENT, RATING, RUN
-from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import names_of
-from anmi_ray.runtime.reporter import Reporter
-from anmi_ray.store import Artifact, Flow, Store
 from tests.judging.serving import Chat, serving
 from tests.models.tiny import write_tiny_bert, write_tiny_classifier
-from tests.small import start_from, write_config
+from tests.small import start_from
+from tests.stages.runs import Done, Key, World, served
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("trained_in_one_task")]
 BUCKETS = 4
 # positives stand far above in the simulation: a wide band has enough in it
 VALIDATED = ("mine.rule=validated", "mine.allow=[{rule: validate, high: 450}]")
-Key = tuple[bytes, bytes, bytes]  # query, the smaller document, the larger
 
 
-class Told(Reporter):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.computed: list[str] = []
-        self.flows: dict[str, dict[str, Flow]] = {}
-
-    def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
-        if seconds is not None:
-            self.computed.append(name)
-        self.flows[name] = {flow.unit: flow for flow in flows}
+def verdicts(done: Done) -> dict[str, dict[str, int]]:
+    return done.artifact("mine").read_json("summary.json")["verdicts"]
 
 
-class World:
-    """One root under which runs of all tests stand."""
-
-    def __init__(self, folder: Path, collection: Path) -> None:
-        self.root = folder / "root"
-        train = {
-            "model": str(write_tiny_bert(folder / "bert")),
-            "max_steps": 2,
-            "max_tokens": 48,
-            "dev_points": [0.5, 1.0],
-        }
-        self.config = write_config(folder / "small.yaml", collection, train=train)
-
-    def settings(self, *overrides: str) -> Experiment:
-        return load(self.config, [f"execution.root={self.root}", *overrides])
-
-    def carry_out(self, *overrides: str, last: str = "mine") -> Done:
-        settings, told = self.settings(*overrides), Told()
-        return Done(settings, run(settings, told, last=last), told)
+def positives_of(done: Done) -> set[tuple[bytes, bytes]]:
+    rows = done.part("retrieve", "candidates", CANDIDATE).to_pylist()
+    return {(row["query_id"], row["doc_id"]) for row in rows if row["is_positive"]}
 
 
-class Done:
-    """A run and how to read what it made."""
-
-    def __init__(self, settings: Experiment, record: dict[str, Any], told: Told) -> None:
-        self.settings, self.record, self.told = settings, record, told
-        self.store = Store(settings.execution.root)
-
-    def artifact(self, stage: str) -> Artifact:
-        return Artifact(self.store, stage, self.record["stages"][stage]["fingerprint"])
-
-    def part(self, stage: str, part: str, kind: Any) -> pa.Table:
-        return pa.concat_tables([self.artifact(stage).read_part(part, b, kind) for b in range(BUCKETS)])
-
-    def verdicts(self) -> dict[str, dict[str, int]]:
-        return self.artifact("mine").read_json("summary.json")["verdicts"]
-
-    def pairs(self, stage: str, part: str = "comparisons") -> set[Key]:
-        table = self.part(stage, part, COMPARISON)
-        return set(zip(*(table[name].to_pylist() for name in ("query_id", "doc_a", "doc_b")), strict=True))
-
-    def positives(self) -> set[tuple[bytes, bytes]]:
-        rows = self.part("retrieve", "candidates", CANDIDATE).to_pylist()
-        return {(row["query_id"], row["doc_id"]) for row in rows if row["is_positive"]}
-
-    def direct(self) -> dict[Key, float]:
-        """By pair, the mean over judges of the mean over orders, each judge by half a vote for every order answered."""
-        votes: dict[bytes, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        keys: dict[bytes, Key] = {}
-        for judge, compare in (("judge", "compare"), ("validate", "borderline")):
-            for row in self.part(compare, "comparisons", COMPARISON).to_pylist():
-                keys[row["comparison_id"]] = row["query_id"], row["doc_a"], row["doc_b"]
-            for row in self.part(judge, "judgments", JUDGMENT).to_pylist():
-                if row["p_a"] is not None:
-                    votes[row["comparison_id"]][row["judge"]].append(row["p_a"])
-        found = {}
-        for comparison, by_judge in votes.items():
-            mean = [np.mean(both) for both in by_judge.values()]
-            weight = [len(both) / 2 for both in by_judge.values()]
-            found[keys[comparison]] = float(np.average(mean, weights=weight))
-        return found
+def direct_of(done: Done) -> dict[Key, float]:
+    """By pair, the mean over judges of the mean over orders, each judge by half a vote for every order answered."""
+    votes: dict[bytes, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    keys: dict[bytes, Key] = {}
+    for judge, compare in (("judge", "compare"), ("validate", "borderline")):
+        for row in done.part(compare, "comparisons", COMPARISON).to_pylist():
+            keys[row["comparison_id"]] = row["query_id"], row["doc_a"], row["doc_b"]
+        for row in done.part(judge, "judgments", JUDGMENT).to_pylist():
+            if row["p_a"] is not None:
+                votes[row["comparison_id"]][row["judge"]].append(row["p_a"])
+    found = {}
+    for comparison, by_judge in votes.items():
+        mean = [np.mean(both) for both in by_judge.values()]
+        found[keys[comparison]] = float(np.average(mean, weights=[len(both) / 2 for both in by_judge.values()]))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +62,7 @@ def world(prepared: Path, small_collection: Path, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="module")
 def done(world: World) -> Done:
-    found = world.carry_out(*VALIDATED, last="report")
-    return found
+    return world.carry_out(*VALIDATED, last="report")
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +79,7 @@ def test_borderline_documents_are_asked_about_once(done: Done) -> None:
     assert len(known) > 5
     assert not wanted & before
     assert known <= before
-    positives = done.positives()
+    positives = positives_of(done)
     assert all(((q, a) in positives) != ((q, b) in positives) for q, a, b in wanted)
     borderline = set()
     for row in done.part("rate", "gaps", GAP).to_pylist():
@@ -144,11 +87,9 @@ def test_borderline_documents_are_asked_about_once(done: Done) -> None:
         if 80 <= row["gap_elo"] <= 450 and (row["query_id"], row["doc_id"]) not in positives:
             borderline.add((row["query_id"], a, b))
     assert wanted | known == borderline
-    flows = done.told.flows["borderline"]
-    assert {unit: flow.rows_out for unit, flow in flows.items()} == {
-        "borderline documents": len(borderline), "compared before": len(known), "to ask about": len(wanted),
-    }  # fmt: skip
-    assert done.told.flows["validate"]["judgments"].rows_in == 6 * len(wanted)
+    counts = {"borderline documents": len(borderline), "compared before": len(known), "to ask about": len(wanted)}
+    assert {flow.unit: flow.rows_out for flow in done.told.flows["borderline"]} == counts
+    assert done.flow("validate", "judgments").rows_in == 6 * len(wanted)
 
 
 def test_judges_see_the_same_truth_in_both_rounds(done: Done) -> None:
@@ -167,13 +108,7 @@ def test_judgments_of_both_rounds_are_fitted(done: Done) -> None:
     games = {}
     for stage in ("rate", "refit"):
         table = done.part(stage, "ratings", RATING)
-        games[stage] = dict(
-            zip(
-                zip(table["query_id"].to_pylist(), table["doc_id"].to_pylist(), strict=True),
-                table["games"].to_pylist(),
-                strict=True,
-            )
-        )
+        games[stage] = {(row["query_id"], row["doc_id"]): row["games"] for row in table.to_pylist()}
     dispersion = {s: done.artifact(s).read_json("globals.json")["dispersion"] for s in games}
     asked = {(q, doc) for q, a, b in done.pairs("borderline") for doc in (a, b)}
     for key, count in games["rate"].items():
@@ -183,9 +118,9 @@ def test_judgments_of_both_rounds_are_fitted(done: Done) -> None:
 
 
 def test_mining_keeps_the_verdicts(done: Done) -> None:
-    held, positives = done.pairs("borderline") | done.pairs("borderline", "known"), done.positives()
-    direct = {pair: p if pair[:2] in positives else 1 - p for pair, p in done.direct().items()}  # for the anchor
-    counts = done.verdicts()["validate"]
+    held, positives = done.pairs("borderline") | done.pairs("borderline", "known"), positives_of(done)
+    direct = {pair: p if pair[:2] in positives else 1 - p for pair, p in direct_of(done).items()}  # for the anchor
+    counts = verdicts(done)["validate"]
     p = np.array([direct.get(pair, np.nan) for pair in held])
     for name, found in (("rejected", p < 0.65), ("reduced", (p >= 0.65) & (p <= 0.75)), ("full", p > 0.75)):
         assert counts[name] >= found.sum() > 0, name
@@ -204,11 +139,10 @@ def test_mining_keeps_the_verdicts(done: Done) -> None:
 
 
 def test_the_report_and_show_tell_of_the_second_round(done: Done) -> None:
-    folder = Path(done.settings.execution.root) / "reports" / done.settings.name
-    content = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    assert content["mining"]["validated"] == done.verdicts()["validate"]
+    content = json.loads(done.report("report.json"))
+    assert content["mining"]["validated"] == verdicts(done)["validate"]
     assert [stage["stage"] for stage in content["stages"]] == list(names_of(done.settings))[:-1]
-    assert "<dt>validated</dt>" in (folder / "report.html").read_text(encoding="utf-8")
+    assert "<dt>validated</dt>" in done.report("report.html")
     _, table, *_ = described(done.settings.name, done.settings.execution.root, 0)
     assert [name for name in table.columns[0].cells if name] == list(names_of(done.settings))  # type: ignore[union-attr]
 
@@ -217,7 +151,7 @@ def test_a_second_run_computes_nothing_and_lost_buckets_come_back_the_same(world
     assert world.carry_out(*VALIDATED, last="evaluate").told.computed == []
     held: dict[Path, bytes] = {}
     for stage in ("borderline", "validate", "refit", "mine"):
-        folder = world.root / done.artifact(stage).path
+        folder = done.folder(stage)
         held |= {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         (folder / "manifest.json").unlink()
         for path in folder.glob("*/00001.parquet"):  # as if killed after three buckets
@@ -229,23 +163,17 @@ def test_a_second_run_computes_nothing_and_lost_buckets_come_back_the_same(world
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
-def panel(chat: Chat, **more: Any) -> str:
-    endpoint = chat.config(input_price=1.0, output_price=1.0, max_tokens=2).model_dump(exclude_defaults=True)
-    judge = {"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": {"template": "letters"}}
-    return f"judge={json.dumps({'judges': [judge], **more})}"
-
-
 def test_a_server_is_asked_in_both_rounds_of_one_budget(world: World, port: int) -> None:
     """It always says A: all w are one half, gaps are near 0, and a band around that holds every document."""
     chat = Chat(port, "second")
     chat.setup()
     few = ("corpus.max_train_queries=10", "name=served", "mine.rule=validated")
     band = "mine.allow=[{rule: validate, low: -1000, high: 1000}]"
-    first = world.carry_out(*few, band, panel(chat), last="judge")
+    first = world.carry_out(*few, band, served(chat), last="judge")
     asked = len(chat.log())
     assert asked == 2 * len(first.pairs("compare")) > 0
     limit = {"calls": asked + 60}
-    short = world.carry_out(*few, band, panel(chat, budget=limit))
+    short = world.carry_out(*few, band, served(chat, budget=limit))
     wanted = short.pairs("borderline")
     by_query = {query: 2 * sum(pair[0] == query for pair in wanted) for query, *_ in wanted}
     bought = len(chat.log()) - asked
@@ -258,34 +186,21 @@ def test_a_server_is_asked_in_both_rounds_of_one_budget(world: World, port: int)
         query.hex() for query in by_query.keys() - answered
     }
     assert short.artifact("validate").manifest()["spent"]["llm"]["calls"] == bought  # type: ignore[index]
-    assert short.verdicts()["validate"]["unjudged"] >= len(wanted) - bought // 2
-    everything = world.carry_out(*few, band, panel(chat))
+    assert verdicts(short)["validate"]["unjudged"] >= len(wanted) - bought // 2
+    everything = world.carry_out(*few, band, served(chat))
     assert everything.pairs("borderline") == wanted
     assert len(chat.log()) == asked + 2 * len(wanted)
     assert all(entry["visit"] == 0 for entry in chat.log())  # nothing was asked twice
-    assert everything.verdicts()["validate"]["unjudged"] == 0
-    assert everything.verdicts()["validate"]["rejected"] == everything.verdicts()["validate"]["borderline"]
-
-
-def test_a_budget_that_leaves_nothing_leaves_documents_to_the_other_rules(world: World, port: int) -> None:
-    chat = Chat(port, "spent")
-    chat.setup()
-    few = ("corpus.max_train_queries=10", "name=spent", "mine.rule=validated")
-    band = "mine.allow=[{rule: validate, low: -1000, high: 1000}]"
-    asked = 2 * len(world.carry_out(*few, band, last="compare").pairs("compare"))
-    found = world.carry_out(*few, band, panel(chat, budget={"calls": asked}))
-    assert len(chat.log()) == asked
-    counts = found.verdicts()["validate"]
-    assert counts["unjudged"] == counts["borderline"] - len(found.pairs("borderline", "known"))
-    assert counts["borderline"] > counts["unjudged"] > 0
+    assert verdicts(everything)["validate"]["unjudged"] == 0
+    assert verdicts(everything)["validate"]["rejected"] == verdicts(everything)["validate"]["borderline"]
 
 
 def test_nothing_borderline_is_no_error(world: World) -> None:
     found = world.carry_out("mine.rule=validated", "mine.allow=[{rule: validate, low: 9000, high: 9001}]", "name=none")
-    assert found.told.flows["borderline"]["borderline documents"].rows_in == 0
-    assert found.told.flows["validate"]["judgments"].rows_in == 0
+    assert found.flow("borderline", "borderline documents").rows_in == 0
+    assert found.flow("validate", "judgments").rows_in == 0
     assert found.part("refit", "gaps", GAP).equals(found.part("rate", "gaps", GAP))
-    assert found.verdicts()["validate"] == dict.fromkeys(("borderline", "rejected", "reduced", "full", "unjudged"), 0)
+    assert verdicts(found)["validate"] == dict.fromkeys(("borderline", "rejected", "reduced", "full", "unjudged"), 0)
 
 
 def test_a_cross_encoder_says_what_is_relevant(world: World, tmp_path: Path) -> None:
@@ -302,12 +217,12 @@ def test_a_cross_encoder_says_what_is_relevant(world: World, tmp_path: Path) -> 
     pairs = list(zip(scores["query_id"].to_pylist(), scores["doc_id"].to_pylist(), strict=True))
     assert set(pairs) == set(zip(gaps["query_id"].to_pylist(), gaps["doc_id"].to_pylist(), strict=True))
     p = dict(zip(pairs, (1 / (1 + np.exp(-scores["score"].to_numpy()))).tolist(), strict=True))
-    rows, positives = found.part("mine", "examples", EXAMPLE).to_pylist(), found.positives()
+    rows, positives = found.part("mine", "examples", EXAMPLE).to_pylist(), positives_of(found)
     taken = [(row["query_id"], doc) for row in rows for doc, w in zip(row["doc_ids"], row["weights"], strict=True) if w]
     negatives = [pair for pair in taken if pair not in positives]
     assert negatives
     assert all(p[pair] < low for pair in negatives)
-    counts, beside = found.verdicts()["rocketqa"], [(row["query_id"], row["doc_id"]) for row in gaps.to_pylist()]
+    counts, beside = verdicts(found)["rocketqa"], [(row["query_id"], row["doc_id"]) for row in gaps.to_pylist()]
     asked = [p[pair] for pair in beside if pair not in positives]
     expected = len(asked), sum(one < low for one in asked), sum(one > 0.9 for one in asked)
     assert tuple(counts[name] for name in ("documents", "negatives", "pseudo_positives")) == expected

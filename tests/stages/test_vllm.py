@@ -23,8 +23,8 @@ from anmi_ray.judging import kinds
 from anmi_ray.judging.kinds.vllm import LETTERS, Requests, examine
 from anmi_ray.judging.preferences import of_answers
 from anmi_ray.runtime.tasks import Context
+from anmi_ray.stages.judge.asking import QuestionSources
 from anmi_ray.stages.judge.dispatch import log_of
-from anmi_ray.stages.judge.sources import QuestionSources
 from anmi_ray.store import Store
 from tests.benchmarks.bench_judging import quiet
 from tests.engines import needs_vllm

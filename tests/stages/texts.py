@@ -9,7 +9,7 @@ from anmi_ray.core.identity import comparison_id, doc_id, query_id, text_hash
 from anmi_ray.core.records import COMPARISON, QUERY, TEXT_OF
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.judge import dispatch
-from anmi_ray.stages.judge.sources import QuestionSources
+from anmi_ray.stages.judge.asking import QuestionSources
 from anmi_ray.store import Artifact, Store
 
 Query = tuple[str, Sequence[str], Sequence[tuple[int, int]]]  # its text, its documents' texts, which are compared

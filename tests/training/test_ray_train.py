@@ -92,7 +92,7 @@ def test_ranked_puts_high_scores_first_and_ties_as_before() -> None:
 
 @pytest.mark.usefixtures("ray_local")
 def test_two_workers_train_and_publish_the_best_model(tmp_path: Path) -> None:
-    from anmi_ray.runtime.status import GROUP
+    from anmi_ray.runtime.train_workers import GROUP
     from anmi_ray.stages.train.trainer import TrainSources, run_training
 
     config = settings(write_tiny_bert(tmp_path / "base"))

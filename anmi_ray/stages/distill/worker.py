@@ -5,7 +5,6 @@ Legend: P pairs, R = 2P inputs, L labels.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,16 +25,14 @@ from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.classifier import PairClassifier, sharpen
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.reranker import Reranker
-from anmi_ray.runtime.checkpoints import RayCheckpoints
-from anmi_ray.runtime.status import Report
+from anmi_ray.runtime.train_workers import RayCheckpoints, Report
+from anmi_ray.stages.ingest import DEV, TRAIN
 from anmi_ray.stages.rerank.ranking import document_texts
 from anmi_ray.stages.train.trainer import Files, Job, positions
 from anmi_ray.store import uri
 from anmi_ray.training.loop import Trained, train_task
 from anmi_ray.training.preferences import Apart, HeldOut, Logits, PairSet, PreferenceTask, Together, both_orders
 
-LOGITS = "logits"
-TRAIN, DEV, TEST = "train", "dev", "test"
 ENCODER_TEXTS = ("{query}", "{first} {sep} {second}")
 DECODER_TEXTS = ("Query: {query}\nDocument A: {first}\nDocument B: {second}\nThe better document is", None)
 
@@ -170,9 +167,3 @@ def _publish(folder: str, step: int, logits_RL: Logits) -> None:
     files.create_dir(path, recursive=True)
     table = pa.table({str(label): logits_RL[:, label] for label in range(logits_RL.shape[1])})
     pq.write_table(table, f"{path}/step-{step:08d}.parquet", filesystem=files)
-
-
-def step_of(file: str) -> int | None:
-    """Step of a file of logits, None for other files."""
-    found = re.fullmatch(r"step-(\d+)\.parquet", file)
-    return int(found[1]) if found else None

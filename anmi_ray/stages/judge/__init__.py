@@ -7,7 +7,7 @@ answer the query? assess asks the same about the top documents of held-out queri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import AnmiError, caught
 from anmi_ray.runtime.costs import COMPARED, StageCost, Workload
-from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact
 
@@ -24,9 +24,7 @@ from anmi_ray.store import Artifact
 def _body(name: str) -> Callable[..., dict[str, Any]]:
     """Return a function of `panel`, which is imported when the stage runs."""
 
-    def run(
-        artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context
-    ) -> dict[str, Any]:
+    def run(artifact: Artifact, inputs: Inputs, config: JudgeConfig, context: Context) -> dict[str, Any]:
         from anmi_ray.stages.judge import panel
 
         return getattr(panel, name)(artifact, inputs, config, context)
@@ -54,10 +52,6 @@ def _also(config: JudgeConfig, *_: Any) -> dict[str, str]:
     return kinds.fingerprint_inputs(config)
 
 
-def _also_direct(config: JudgeConfig, *_: Any) -> dict[str, str]:
-    return _also(config.direct)
-
-
 def _needs(stage: Stage, experiment: Experiment) -> Iterable[Need]:
     """Yield what each judge needs at least."""
     from anmi_ray.judging import kinds
@@ -77,15 +71,7 @@ def _check(stage: Stage, experiment: Experiment) -> Iterator[AnmiError]:
             yield from caught(kinds.of(judge).check)
 
 
-def _cost(load: Workload) -> StageCost:
-    return _asking(load, load.config, 2 if load.config.orders == "both" else 1)
-
-
-def _cost_direct(load: Workload) -> StageCost:
-    return _asking(load, load.config.direct, 1)
-
-
-def _asking(load: Workload, config: JudgeConfig, orders: int) -> StageCost:
+def _cost(load: Workload, config: JudgeConfig, orders: int) -> StageCost:
     """Return the cost of a round: judgments computed in process, and calls to language models by judge."""
     from anmi_ray.judging import kinds
 
@@ -116,7 +102,7 @@ STAGE = Stage(
     inputs=(COMPARED, "retrieve", "ingest"),
     does="ask the judges which document of a pair answers better, both ways",
     run=run,
-    cost=_cost,
+    cost=lambda load: _cost(load, load.config, 2 if load.config.orders == "both" else 1),
     settings="judge",
     of=_of,
     also=_also,
@@ -138,8 +124,8 @@ CONFIRM = replace(
     inputs=(*STAGE.inputs, "first"),
     does="ask the judges of the likeliest documents, one by one, whether they answer the query",
     run=confirm,
-    cost=_cost_direct,
-    also=_also_direct,
+    cost=lambda load: _cost(load, load.config.direct, 1),
+    also=lambda config, *_: _also(config.direct),
     played_by={COMPARED: "shortlist", "first": "compare"},
     direct=True,
 )

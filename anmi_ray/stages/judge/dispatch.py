@@ -34,8 +34,7 @@ from anmi_ray.judging.protocol import AnswerSource
 from anmi_ray.runtime.capacity import cpus
 from anmi_ray.runtime.tasks import Context, data_settings, our_errors, over_buckets, rows_of, watched
 from anmi_ray.stages.judge import vllm
-from anmi_ray.stages.judge.actor import JudgeActor, start_budget
-from anmi_ray.stages.judge.sources import Asking, Chunk, QuestionSources
+from anmi_ray.stages.judge.asking import Asking, Chunk, JudgeActor, QuestionSources, start_budget
 from anmi_ray.store import Artifact, Store
 from anmi_ray.store.answer_log import AnswerLog
 from anmi_ray.store.spend_log import SpendLog

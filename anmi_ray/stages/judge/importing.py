@@ -1,13 +1,12 @@
 """Import a file of preferences: read once in batches, split by query bucket, shared by compare and judge.
 
-The result is an artifact identified by the file's content and the collection. Each batch becomes one file with a part
-per bucket; then one task per bucket merges its parts. Unusable rows become rejects with file, line and reason.
+The result is an artifact identified by the file's content and the collection. Each batch becomes one exchange file with
+a part per bucket; then one task per bucket merges its parts. Unusable rows become rejects with file, line and reason.
 Letters: N rows of a batch, Q queries of the collection.
 """
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections import Counter
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from anmi_ray.core.records import DOCUMENT, IMPORTED, QUERY, REJECT
 from anmi_ray.core.schema import Record
 from anmi_ray.judging import imported
 from anmi_ray.judging.protocol import AnswerSource
+from anmi_ray.runtime import exchange
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.store import Artifact, Flow, fingerprint
 from anmi_ray.tables import formats
@@ -180,33 +180,21 @@ def _unknown(ingest: Artifact, documents: NDArray[np.uint64]) -> NDArray[np.uint
     return documents
 
 
-def _path(artifact: Artifact, part: str, batch: int) -> str:
-    return f"{artifact.path}/exchange/{part}-{batch:05d}.arrow"
-
-
 def _publish(
     artifact: Artifact, part: str, batch: int, table: pa.Table, bucket_N: NDArray[np.int64], buckets: int
 ) -> None:
-    """Publish one Arrow file with a record batch per bucket."""
+    """Publish the rows of a batch by bucket."""
     order = np.argsort(bucket_N, kind="stable")
-    bounds = np.searchsorted(bucket_N[order], np.arange(buckets + 1))
-    table = table.take(pa.array(order)).combine_chunks()
-    sink = io.BytesIO()
-    empty = pa.RecordBatch.from_pylist([], schema=table.schema)
-    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        for start, stop in itertools.pairwise(bounds.tolist()):
-            found = table.slice(start, stop - start).to_batches()
-            writer.write_batch(found[0] if found else empty)
-    artifact.store.publish(_path(artifact, part, batch), sink.getvalue())
+    bounds = np.searchsorted(bucket_N[order], np.arange(buckets + 1)).tolist()
+    table = table.take(pa.array(order))
+    parts = (table.slice(start, stop - start) for start, stop in itertools.pairwise(bounds))
+    exchange.publish(artifact, part, batch, parts)
 
 
 def _read(artifact: Artifact, part: str, batches: int, bucket: int, record: Record) -> pa.Table:
     """Return a bucket's rows of all batches, in the order of the file."""
-    tables = [record.empty()]
-    for batch in range(batches):
-        with artifact.store.open_input(_path(artifact, part, batch)) as stream:
-            tables.append(pa.Table.from_batches([pa.ipc.open_file(stream).get_batch(bucket)]))
-    return pa.concat_tables(tables).combine_chunks()
+    tables = (exchange.read(artifact, part, batch, bucket) for batch in range(batches))
+    return pa.concat_tables([record.empty(), *tables]).combine_chunks()
 
 
 def _gather(artifact: Artifact, bucket: int, batches: int) -> list[Flow]:

@@ -24,11 +24,11 @@ from anmi_ray.judging import budget, confirmation, kinds
 from anmi_ray.judging.kinds.base import by_frequency
 from anmi_ray.rating.graph import count_triads
 from anmi_ray.runtime.costs import BEGUN
+from anmi_ray.runtime.stage import Inputs
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
 from anmi_ray.stages.ingest import HIDDEN, of_queries, sample_queries, stacked
 from anmi_ray.stages.judge import dispatch, importing
-from anmi_ray.stages.judge.actor import REMEDY
-from anmi_ray.stages.judge.sources import ASSESS, CONFIRM, FIRST, VALIDATE, QuestionSources
+from anmi_ray.stages.judge.asking import ASSESS, CONFIRM, FIRST, REMEDY, VALIDATE, QuestionSources
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.store.folders import local_folder
 from anmi_ray.store.spend_log import SpendRecord
@@ -36,7 +36,7 @@ from anmi_ray.store.spend_log import SpendRecord
 _AUDIT_QUERIES = 1000
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Inputs, config: JudgeConfig, context: Context) -> dict[str, Any]:
     """Ask which document of each pair is better. Raises JudgeError or BudgetError if a first round lacks answers."""
     config = bound(config, inputs.get("distill"))
     later = "first" in inputs
@@ -49,9 +49,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig,
     return facts
 
 
-def confirm(
-    artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context
-) -> dict[str, Any]:
+def confirm(artifact: Artifact, inputs: Inputs, config: JudgeConfig, context: Context) -> dict[str, Any]:
     """Ask about single documents. Raises JudgeError if none is answered or confirmed, or all are confirmed."""
     sources = _sources(inputs, pairwise=bound(config, inputs.get("distill")), round=CONFIRM)
     facts, _, why = _judged(artifact, sources, config.direct, context)
@@ -63,7 +61,7 @@ def confirm(
     return facts
 
 
-def assess(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConfig, context: Context) -> dict[str, Any]:
+def assess(artifact: Artifact, inputs: Inputs, config: JudgeConfig, context: Context) -> dict[str, Any]:
     """Ask about the top documents of held-out queries. Useless answers only cause a notice, since a model exists."""
     sources = _sources(inputs, pairwise=bound(config, inputs.get("distill")), round=ASSESS)
     facts, _, why = _judged(artifact, sources, config.direct, context)
@@ -73,7 +71,7 @@ def assess(artifact: Artifact, inputs: Mapping[str, Artifact], config: JudgeConf
     return {**facts, "panel": {judge.name: judge.kind for judge in config.direct.judges}}
 
 
-def _sources(inputs: Mapping[str, Artifact], **more: Any) -> QuestionSources:
+def _sources(inputs: Inputs, **more: Any) -> QuestionSources:
     read = inputs["compare"], inputs["retrieve"], inputs["ingest"]
     others = {"first": inputs.get("first"), "begun": inputs.get(BEGUN), "distill": inputs.get("distill")}
     return QuestionSources(*read, **others, **more)

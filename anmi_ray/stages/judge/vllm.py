@@ -34,7 +34,7 @@ from anmi_ray.judging.kinds.base import failures_of
 from anmi_ray.judging.kinds.vllm import REQUEST, Requests, VllmModel, answers, check_engine, examine
 from anmi_ray.judging.questions import AT_ONCE
 from anmi_ray.runtime.tasks import Context, data_settings, rows_of
-from anmi_ray.stages.judge.sources import Asking, Chunk
+from anmi_ray.stages.judge.asking import Asking, Chunk
 from anmi_ray.store.answer_log import Lacking
 from anmi_ray.store.spend_log import Spend
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import environment
-from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context, run_task
 from anmi_ray.stages.evaluate import baseline_of
 from anmi_ray.store import Artifact, Store
@@ -20,14 +20,14 @@ PAGE = "report.html"
 _FILES = (PAGE, "report.json")
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: Experiment, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Inputs, config: Experiment, context: Context) -> dict[str, Any]:
     """Run one task that reads what the page shows."""
     from anmi_ray.stages.report import gather
 
     return {"flows": run_task(context, gather.write, artifact, inputs, config, environment.describe())}
 
 
-def publish(artifact: Artifact, inputs: Mapping[str, Artifact], run: str) -> None:
+def publish(artifact: Artifact, inputs: Inputs, run: str) -> None:
     """Copy this report and the run files of its systems to `reports/<run>/`."""
     store, evaluate = artifact.store, inputs["evaluate"]
     for name in _FILES:

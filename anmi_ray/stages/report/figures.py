@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,18 +17,17 @@ from anmi_ray.comparisons.adaptive import TOP
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING, RUN
 from anmi_ray.reports.data import uniform_pairs
+from anmi_ray.runtime.stage import Inputs
+from anmi_ray.stages.compare import round_names
 from anmi_ray.stages.rate import prior_elo
 from anmi_ray.stages.rerank.held_out import timing_of
 from anmi_ray.stages.rerank.ranking import SYSTEM
-from anmi_ray.stages.rounds import names
 from anmi_ray.store import Artifact
 
 _WEIGHTS = ".safetensors"
 
 
-def design_rounds(
-    artifacts: Mapping[str, Artifact], experiment: Experiment, buckets: Iterable[int]
-) -> dict[str, Any] | None:
+def design_rounds(artifacts: Inputs, experiment: Experiment, buckets: Iterable[int]) -> dict[str, Any] | None:
     """Return the state of an adaptive design after each round of a complete run; None if the design asks once.
 
     rounds: number, from 1; queries with pairs chosen in this round; mean pairs per query up to this round; mean
@@ -41,7 +40,7 @@ def design_rounds(
         return None
     found = [
         _round(number, artifacts[compared], artifacts[judged], artifacts[rated], buckets)
-        for number, (compared, judged, rated) in enumerate(names(experiment.compare), start=1)
+        for number, (compared, judged, rated) in enumerate(round_names(experiment.compare), start=1)
     ]
     return {"rounds": found, "top": TOP, "uniform_pairs": uniform_pairs(found)}
 

@@ -44,6 +44,7 @@ from anmi_ray.evaluation.significance import LEVEL, SystemComparison
 from anmi_ray.reports import audits
 from anmi_ray.reports import data as report
 from anmi_ray.reports.run import to_html
+from anmi_ray.runtime.stage import Inputs
 from anmi_ray.stages import by_judges, relevance
 from anmi_ray.stages.evaluate import headline_of
 from anmi_ray.stages.ingest import of_queries, sample_queries
@@ -61,7 +62,7 @@ _SNIPPET = 300
 class _Run:
     """The artifacts of one run, by the stages that made them."""
 
-    def __init__(self, artifacts: Mapping[str, Artifact]) -> None:
+    def __init__(self, artifacts: Inputs) -> None:
         self.artifacts = artifacts
         self.store = artifacts["ingest"].store
         self.fit = "refit" if "refit" in artifacts else "rate"  # the stage that ratings and gaps are of
@@ -84,18 +85,12 @@ class _Run:
 
     def texts(self, docs: pa.Array) -> dict[bytes, tuple[str, str]]:
         """Title and text of documents."""
-        found: dict[bytes, tuple[str, str]] = {}
-        for bucket in range(self.buckets):
-            table = self.artifacts["retrieve"].read_part("texts", bucket, TEXT_OF)
-            table = table.filter(pc.is_in(table["doc_id"], value_set=docs))
-            columns = (table[name].to_pylist() for name in ("doc_id", "title", "text"))
-            found.update({doc: (title, text) for doc, title, text in zip(*columns, strict=True)})
-        return found
+        tables = self.tables("retrieve", "texts", TEXT_OF)
+        texts = pa.concat_tables(table.filter(pc.is_in(table["doc_id"], value_set=docs)) for table in tables)
+        return {row["doc_id"]: (row["title"], row["text"]) for row in texts.to_pylist()}
 
 
-def write(
-    artifact: Artifact, inputs: Mapping[str, Artifact], experiment: Experiment, described: Mapping[str, Any]
-) -> list[Flow]:
+def write(artifact: Artifact, inputs: Inputs, experiment: Experiment, described: Mapping[str, Any]) -> list[Flow]:
     """Write report.json and report.html into the artifact; described: the environment of the run."""
     data = gather(experiment, described, _Run(inputs))
     artifact.store.publish(f"{artifact.path}/report.json", with_checksum(report.to_json(data)).encode())
@@ -187,10 +182,9 @@ def _truth(run: _Run, sample: pa.Array, stage: str) -> report.Json | None:
 
 
 def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.Json | None:
-    said = [confirmed(run.artifacts, bucket) for bucket in range(run.buckets)]
     found = (
-        mining.measured(gaps, experiment.mine, one)
-        for gaps, one in zip(run.tables(run.fit, "gaps", GAP), said, strict=True)
+        mining.measured(gaps, experiment.mine, confirmed(run.artifacts, bucket))
+        for bucket, gaps in enumerate(run.tables(run.fit, "gaps", GAP))
     )
     gaps = pa.concat_tables(table.filter(pc.is_in(table["query_id"], value_set=sample)) for table in found)
     if not gaps.num_rows:
@@ -228,7 +222,7 @@ def _example(run: _Run, sample: pa.Array, told: str | None) -> dict[str, Any] | 
     if not len(sample):
         return None
     chosen = sample[:1]
-    query = next(q for q in run.part("ingest", "queries", QUERY, chosen).to_pylist())
+    query = run.part("ingest", "queries", QUERY, chosen).to_pylist()[0]
     ratings = run.part(run.fit, "ratings", RATING, chosen).sort_by([("rating_elo", "descending")])
     candidates = run.part("retrieve", "candidates", CANDIDATE, chosen)
     positives = {row["doc_id"] for row in candidates.to_pylist() if row["is_positive"]}
@@ -271,12 +265,9 @@ def _spent(run: _Run) -> tuple[str, ...]:
     """Return the judges' spend by round."""
     rounds = {"label": "ensemble, ", "judge": "", "confirm": "confirmation, ", "validate": "validation, "}
     rounds["assess"] = "held-out queries, "
-    return tuple(
-        f"{name}{said}"
-        for stage, name in rounds.items()
-        if stage in run.artifacts
-        for said in audits.spent(run.manifest(stage).get("spent", {}))
-    )
+    made = {stage: name for stage, name in rounds.items() if stage in run.artifacts}
+    spent = {name: audits.spent(run.manifest(stage).get("spent", {})) for stage, name in made.items()}
+    return tuple(f"{name}{said}" for name, of_round in spent.items() for said in of_round)
 
 
 def _distilled(run: _Run, experiment: Experiment) -> dict[str, Any] | None:

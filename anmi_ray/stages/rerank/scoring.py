@@ -137,16 +137,15 @@ def ask(artifact: Artifact, bucket: int, asked: Asked, slices: int) -> None:
 
 def score(artifact: Artifact, number: int, buckets: int, load: Load) -> None:
     """Score the pairs of a slice, if there are any."""
-    asked = [exchange.read(artifact, "asked", bucket, number) for bucket in range(buckets)]
-    every = pa.concat_tables(asked)
-    score_N = np.zeros(0)
-    if every.num_rows:
-        texts = (_filled(every, key, name) for key, name in zip(_KEY, ("query", "document"), strict=True))
-        score_N = load().score(*texts).astype(np.float64)
-    scored = pa.Table.from_arrays([*(every[name] for name in _KEY), pa.array(score_N)], schema=_SCORED)
-    starts = np.cumsum([0, *(part.num_rows for part in asked)]).tolist()
-    parts = (scored.slice(start, part.num_rows) for start, part in zip(starts, asked, strict=False))
-    exchange.publish(artifact, "scored", number, parts)
+
+    def scored(pairs: pa.Table) -> pa.Table:
+        score_N = np.zeros(0)
+        if pairs.num_rows:
+            texts = (_filled(pairs, key, name) for key, name in zip(_KEY, ("query", "document"), strict=True))
+            score_N = load().score(*texts).astype(np.float64)
+        return pa.Table.from_arrays([*(pairs[name] for name in _KEY), pa.array(score_N)], schema=_SCORED)
+
+    exchange.answer(artifact, "asked", "scored", number, buckets, scored)
 
 
 def scores_of(artifact: Artifact, bucket: int, slices: int, top: pa.Table) -> NDArray[np.float64]:

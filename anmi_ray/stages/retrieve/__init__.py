@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from anmi_ray.config.experiment import Experiment
@@ -12,12 +12,12 @@ from anmi_ray.core import environment
 from anmi_ray.core.errors import AnmiError, caught
 from anmi_ray.models import loading
 from anmi_ray.retrieval import jvm
-from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RetrieveConfig, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Inputs, config: RetrieveConfig, context: Context) -> dict[str, Any]:
     """Search every shard, merge every bucket, collect the texts."""
     from anmi_ray.stages.retrieve import search
 

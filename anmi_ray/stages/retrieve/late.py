@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
@@ -55,19 +54,16 @@ def _pool(artifact: Artifact, bucket: int, ingest: Artifact, config: RetrieveCon
 def _rescore(
     artifact: Artifact, number: int, ingest: Artifact, config: LateConfig, buckets: int, threads: int, device: Device
 ) -> None:
-    pairs = [exchange.read(artifact, "pairs", bucket, number) for bucket in range(buckets)]
-    every = pa.concat_tables(pairs)
-    scored = late.SCORED.empty_table()
-    if every.num_rows:
-        asked = pc.unique(every["query_id"])
+    def scored(pairs: pa.Table) -> pa.Table:
+        if not pairs.num_rows:
+            return late.SCORED.empty_table()
+        asked = pc.unique(pairs["query_id"])
         asked_of = (ingest.read_part("queries", bucket, QUERY) for bucket in range(buckets))  # one at a time in memory
         queries = pa.concat_tables([part.filter(pc.is_in(part["query_id"], value_set=asked)) for part in asked_of])
-        documents = ingest.read_part("documents", number, DOCUMENT)
         model = encoder(config.model_dump_json(), config.model, threads, device)
-        scored = late.rescore(documents, queries, every, model)
-    starts = np.cumsum([0, *(part.num_rows for part in pairs)]).tolist()
-    parts = (scored.slice(start, part.num_rows) for start, part in zip(starts, pairs, strict=False))
-    exchange.publish(artifact, "late", number, parts)
+        return late.rescore(ingest.read_part("documents", number, DOCUMENT), queries, pairs, model)
+
+    exchange.answer(artifact, "pairs", "late", number, buckets, scored)
 
 
 @lru_cache(maxsize=1)

@@ -23,13 +23,13 @@ def merge_bucket(
 ) -> list[Flow]:
     """Merge a bucket's hits of all shards, and write which texts it needs of each."""
     queries = ingest.read_part("queries", bucket, QUERY)
-    hits = read_hits(artifact, bucket, config, shards)
+    hits = _hits(artifact, bucket, config, shards)
     qrels = ingest.read_part("qrels", bucket, QREL)
     found = merge.merge_bucket(hits, queries, qrels, config, seed, rates_dev=config.rates_dev)
     served = set(found.runs["query_id"].to_pylist()) | set(found.candidates["query_id"].to_pylist())
     flows = [Flow("queries", queries.num_rows, len(served), queries.num_rows - len(served))]
     for name, answered in found.answered.items():
-        flows.append(Flow(queries_of(name), queries.num_rows, answered, queries.num_rows - answered))
+        flows.append(Flow(unit_of(name), queries.num_rows, answered, queries.num_rows - answered))
     unanswered = sum(flow.rejected for flow in flows[1:])  # by single retrievers: without reject rows
     exchange.publish(artifact, "wanted", bucket, found.wanted)
     parts = {"runs": (RUN, found.runs), "candidates": (CANDIDATE, found.candidates)}
@@ -37,7 +37,7 @@ def merge_bucket(
     return flows
 
 
-def queries_of(retriever: str) -> str:
+def unit_of(retriever: str) -> str:
     """Return the unit of the flow of queries for which a retriever found a document."""
     return f"queries of {retriever}"
 
@@ -59,7 +59,7 @@ def take_texts(artifact: Artifact, bucket: int, shards: int) -> list[Flow]:
     return []
 
 
-def read_hits(artifact: Artifact, bucket: int, config: RetrieveConfig, shards: int) -> Iterator[pa.Table]:
+def _hits(artifact: Artifact, bucket: int, config: RetrieveConfig, shards: int) -> Iterator[pa.Table]:
     """Yield a bucket's hits of each shard, with late interaction's scores if it is a retriever."""
     for number in range(shards):
         hits = exchange.read(artifact, "hits", number, bucket)

@@ -1,11 +1,14 @@
 """The body of retrieve.
 
-With several shards, word statistics are those of the whole collection (`word_statistics`). Ray Data streams the corpus
-shards through a pool of searchers; each indexes its shard, unless the store has the indexes, and writes its hits, ids
-and scores, with a row group per query bucket. Late interaction, if it is a retriever, then scores these hits (`late`).
-One plain task per bucket merges its row group of every shard, and writes which documents it needs of which shard. Each
-shard then writes their texts, a row group per bucket, and each bucket reads its own. So only texts that are needed are
-transferred, once. No later stage opens the corpus.
+With several shards, word statistics are those of the whole collection, so that a word weighs the same in each of them:
+one task lists the words of queries, a task per shard counts the documents with them (and builds the shard's index,
+which the search reuses), one task sums. A process holds the words of all queries at most.
+
+Ray Data streams the corpus shards through a pool of searchers; each indexes its shard, unless the store has the
+indexes, and writes its hits, ids and scores, with a row group per query bucket. Late interaction, if it is a retriever,
+then scores these hits (`late`). One plain task per bucket merges its row group of every shard, and writes which
+documents it needs of which shard. Each shard then writes their texts, a row group per bucket, and each bucket reads its
+own. So only texts that are needed are transferred, once. No later stage opens the corpus.
 """
 
 from __future__ import annotations
@@ -32,13 +35,14 @@ from anmi_ray.core.schema import Record
 from anmi_ray.models import loading
 from anmi_ray.models.encoder import Encoder
 from anmi_ray.models.reranker import Device, resolve_device, resolve_precision
-from anmi_ray.retrieval import lucene, shard
+from anmi_ray.retrieval import lucene, shard, statistics
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.runtime import exchange
 from anmi_ray.runtime.capacity import alive
-from anmi_ray.runtime.tasks import Context, data_settings, model_room, our_errors, rows_of, run_buckets, windowed
+from anmi_ray.runtime.stage import Inputs
+from anmi_ray.runtime.tasks import Context, data_settings, model_room, our_errors, over_buckets, rows_of, run_buckets
 from anmi_ray.stages.ingest import own_of
-from anmi_ray.stages.retrieve import late, merging, word_statistics
+from anmi_ray.stages.retrieve import late, merging
 from anmi_ray.store import Artifact, Flow, add_flows, index_cache
 
 _OTHERS = (
@@ -51,9 +55,10 @@ _PROCESS_BYTES = 1e9
 _DOCUMENT_BYTES = 8_000
 _TEXT_BYTES = 8
 _RUNS, _TEXTS = ("runs", RUN), ("texts", TEXT_OF)
+_ASKED = pa.schema([pa.field("retriever", pa.string(), nullable=False), statistics.WORDS])
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: RetrieveConfig, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Inputs, config: RetrieveConfig, context: Context) -> dict[str, Any]:
     """Search every shard, merge every bucket, collect the texts."""
     ingest = inputs["ingest"]
     shards = int((ingest.manifest() or {})["shards"])
@@ -81,7 +86,7 @@ def _checked(flows: Sequence[Flow], config: RetrieveConfig, context: Context) ->
     if not by_unit["queries"].rows_out:
         raise DataError(f"nothing was found for {by_unit['queries'].rows_in:,} queries", "retrieve", _OTHERS)
     for name in config.retrievers:
-        flow = by_unit[merging.queries_of(name)]
+        flow = by_unit[merging.unit_of(name)]
         if 2 * flow.rejected > flow.rows_in:
             what = f"found nothing for {flow.rejected:,} of {flow.rows_in:,} queries"
             context.notice(f"{name} {what}: {_OTHERS}")
@@ -101,10 +106,11 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
         return
     if "lucene" in config.retrievers:
         lucene.check()  # before workers start
-    word_statistics.gather(artifact, ingest, config, context, shards)
+    _gather_words(artifact, ingest, config, context, shards)
     args = (artifact, ingest, config, context.seed, context.buckets, shards, context.execution.model_threads)
     if len(missing) > 1:  # otherwise every searcher would compute them
-        _embed_queries(context, args)
+        cores = model_room(context.execution)[1]
+        over_buckets(context, list(range(context.buckets)), _embed_bucket, *args, cores=cores)
     done, unit = shards - len(missing), "shards searched"
     context.progress(done, shards, unit)
     execution, cpus = context.execution, math.inf
@@ -126,6 +132,45 @@ def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, contex
                 context.progress(done, shards, unit)
 
 
+def _gather_words(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, context: Context, shards: int) -> None:
+    """Compute the collection's statistics, if several shards need them."""
+    if not _needs_words(config, shards) or exchange.groups_of(artifact, "words", 0) is not None:
+        return
+    exchange.make(context, artifact, "asked", 1, _list_words, ingest, config, context.buckets, what="word list")
+    exchange.make(context, artifact, "counted", shards, _count_words, ingest, config, does="counted")
+    exchange.make(context, artifact, "words", 1, _add_words, shards, what="sum")
+
+
+def _needs_words(config: RetrieveConfig, shards: int) -> bool:
+    return shards > 1 and not shard.COUNT_WORDS.isdisjoint(config.retrievers)
+
+
+def _list_words(artifact: Artifact, index: int, ingest: Artifact, config: RetrieveConfig, buckets: int) -> None:
+    words: dict[str, set[str]] = {}
+    for bucket in range(buckets):
+        for name, found in shard.asked_words(ingest.read_part("queries", bucket, QUERY), config).items():
+            words.setdefault(name, set()).update(found)
+    rows = {"retriever": list(words), "words": [sorted(found) for found in words.values()]}
+    exchange.publish(artifact, "asked", index, [pa.table(rows, schema=_ASKED)])
+
+
+def _count_words(artifact: Artifact, number: int, ingest: Artifact, config: RetrieveConfig) -> None:
+    words, documents = _asked_words(artifact), ingest.read_part("documents", number, DOCUMENT)
+    with index_cache.shelf_of(artifact.store, index_cache.content_of_documents(documents)) as shelf:
+        found = shard.statistics(documents, config, {name: set(of_name) for name, of_name in words.items()}, shelf)
+    exchange.publish(artifact, "counted", number, [statistics.counted(found, words)])
+
+
+def _add_words(artifact: Artifact, index: int, shards: int) -> None:
+    parts = (exchange.read(artifact, "counted", number, 0) for number in range(shards))
+    exchange.publish(artifact, "words", index, [statistics.summed(parts, _asked_words(artifact))])
+
+
+def _asked_words(artifact: Artifact) -> Mapping[str, list[str]]:
+    table = exchange.read(artifact, "asked", 0, 0)
+    return dict(zip(table["retriever"].to_pylist(), table["words"].to_pylist(), strict=True))
+
+
 def _searchers(context: Context, ingest: Artifact, shards: int, missing: int) -> dict[str, Any]:
     """Return the number of searchers for the `missing` of all `shards`, and the resources of each.
 
@@ -144,15 +189,6 @@ def _searchers(context: Context, ingest: Artifact, shards: int, missing: int) ->
     there = max((node.get("memory", memory) for node in nodes), default=memory)
     compute = ray.data.TaskPoolStrategy(size=min(missing, context.window(threads)))
     return {"compute": compute, "num_cpus": threads, "memory": int(min(memory, there))}
-
-
-def _embed_queries(context: Context, args: tuple[Any, ...]) -> None:
-    """Compute the vectors of all buckets' queries for the searchers."""
-    _, cores = model_room(context.execution)
-    with our_errors("retrieve"):
-        calls = ((bucket, _embed_bucket, (bucket, *args)) for bucket in range(context.buckets))
-        for _ in windowed(context, calls, cores):
-            pass
 
 
 def _embedded(shards: ray.data.Dataset, context: Context, args: tuple[Any, ...]) -> ray.data.Dataset:
@@ -269,7 +305,9 @@ class _Searcher:
 
     @cached_property
     def _known(self) -> dict[str, Statistics]:
-        return word_statistics.of_collection(self.artifact, self.config, self.shards)
+        if not _needs_words(self.config, self.shards):
+            return {}
+        return statistics.read(exchange.read(self.artifact, "words", 0, 0))
 
     def _found(self, index: shard.ShardIndex, bucket: int) -> pa.Table:
         queries, vectors = self.asked(bucket)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.needs import Need, of_training
@@ -19,11 +18,11 @@ from anmi_ray.core.errors import AnmiError, DataError, caught
 from anmi_ray.core.records import EXAMPLE, QREL, RUN, TEXT_OF
 from anmi_ray.models import loading
 from anmi_ray.runtime.costs import StageCost, Workload
-from anmi_ray.runtime.stage import Stage
+from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.anchor import read_of_dev
 from anmi_ray.stages.ingest import OWN, of_queries, queries_of, stacked
-from anmi_ray.stages.rerank.start import GONE_ON_WITH, gone_on_with
+from anmi_ray.stages.rerank import GONE_ON_WITH, gone_on_with
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.training import tracking
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from anmi_ray.stages.train.trainer import DevInputs
 
 
-def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig, context: Context) -> dict[str, Any]:
+def run(artifact: Artifact, inputs: Inputs, config: TrainConfig, context: Context) -> dict[str, Any]:
     """Train on all mined examples, keep the model that is best on dev; return flows and facts for the manifest."""
     from anmi_ray.stages.train import trainer
 
@@ -68,7 +67,7 @@ def run(artifact: Artifact, inputs: Mapping[str, Artifact], config: TrainConfig,
 
 def _report_row(context: Context, row: dict[str, Any]) -> None:
     """Report the progress of training and dev measures."""
-    from anmi_ray.runtime.status import GROUP
+    from anmi_ray.runtime.train_workers import GROUP
 
     step, progress, dev = (row.get(name) for name in ("step", "progress", "dev"))
     if step and progress and dev is not None:
@@ -83,7 +82,7 @@ def report_steps(context: Context, row: Mapping[str, Any]) -> None:
         context.progress(int(step), round(step / progress), "steps")
 
 
-def _dev_inputs(inputs: Mapping[str, Artifact], depth: int, buckets: int) -> DevInputs | None:
+def _dev_inputs(inputs: Inputs, depth: int, buckets: int) -> DevInputs | None:
     """The hybrid's top of the dev queries with labels, else with judges' gains; None without either."""
     from anmi_ray.evaluation import judged
     from anmi_ray.stages import by_judges
@@ -111,13 +110,10 @@ def needs(_: Stage, experiment: Experiment) -> Iterable[Need]:
     yield of_training(experiment.execution.training)
 
 
-def check(_: Stage, experiment: Experiment) -> Iterator[AnmiError]:
-    """`check_settings` of the reranker's training."""
-    yield from check_settings(experiment.train, experiment.execution)
-
-
-def check_settings(config: LearnConfig, execution: ExecutionConfig) -> Iterator[AnmiError]:
+def check(stage: Stage, experiment: Experiment) -> Iterator[AnmiError]:
     """Report packages that are not installed (unless training runs on a cluster), and uneven steps."""
+    config: LearnConfig = stage.config_of(experiment)
+    execution = experiment.execution
     yield from caught(tracking.check, execution.train.trackers)
     yield from caught(config.check_workers, execution.train.num_workers)
     if execution.address is not None:

@@ -37,9 +37,19 @@ from anmi_ray.models.card import weights_in_words
 from anmi_ray.models.kinds import load_student
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime.capacity import check_room
-from anmi_ray.runtime.checkpoints import KEPT, ListeningTorchConfig, RayCheckpoints, mend_list, room_named
-from anmi_ray.runtime.status import Report, failed, new_board, shown, tell
 from anmi_ray.runtime.tasks import Context
+from anmi_ray.runtime.train_workers import (
+    KEPT,
+    ListeningTorchConfig,
+    RayCheckpoints,
+    Report,
+    failed,
+    mend_list,
+    new_board,
+    room_named,
+    shown,
+    tell,
+)
 from anmi_ray.stages.rerank.ranking import SYSTEM, document_texts, ranked
 from anmi_ray.store import Artifact, uri
 from anmi_ray.store.folders import local_folder, publish_folder, seal_folder
