@@ -51,10 +51,10 @@ class LocalAsker:
         if self.judge.asked_by != "actors":
             what = f"judge {self.judge.name} can only be asked by runs (kind {self.judge.config.kind})"
             raise ConfigError(what, "queries.check", "serve its model, as with vllm serve, and name it by kind: api")
-        held = self.known(questions)
-        missing = self._missing(held, questions)
+        held = known(self.log, questions, self.buckets)
         report = self.session.report()
         for _ in range(1 + self.passes):
+            missing = np.flatnonzero(~held.final(questions.ids))
             if not len(missing):
                 return held
             failed = report.spent.failed
@@ -62,26 +62,19 @@ class LocalAsker:
                 f"asking {self.judge.name} {len(missing):,} of {len(questions.ids):,} questions; the rest are answered"
             )
             report = self._pass(questions, missing, held.answered)
-            held = self.known(questions)
-            missing = self._missing(held, questions)
+            held = known(self.log, questions, self.buckets)
             if report.problem:
                 raise rebuild(report.problem)
             if report.spent_out or report.spent.failed == failed:
                 return held
-        left = int(np.sum(held.rows(questions.ids[missing]) >= 0))  # excludes questions that were not asked
+        # excludes questions that were not asked
+        left = int(np.sum((held.rows(questions.ids) >= 0) & ~held.final(questions.ids)))
         if left > self.max_failures * len(questions.ids):
             why = by_frequency(report.failures)
             what = f"{left:,} of {len(questions.ids):,} questions have no answer because of temporary failures ({why})"
             remedy = "run the same command again to retry them, or raise `judge.max_failures`"
             raise JudgeError(what, f"judge {self.judge.name}", remedy)
         return held
-
-    def known(self, questions: TextQuestions) -> Held:
-        """Return the logged answers in the buckets of the questions' queries."""
-        return known(self.log, questions, self.buckets)
-
-    def _missing(self, held: Held, questions: TextQuestions) -> Rows:
-        return np.flatnonzero(~held.final(questions.ids))
 
     def _pass(self, questions: TextQuestions, missing: Rows, answered: bool) -> BudgetReport:
         answered = self.session.begin(_CHUNK) or answered
@@ -115,7 +108,7 @@ class LocalAsker:
         finally:
             settle(0, {})  # spend of requests without an answer
             self.session.close(_CHUNK)
-            report = self.session.finish()
+            report = self.session.report(final=True)
         return report
 
 

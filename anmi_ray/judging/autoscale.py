@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from anmi_ray.config.execution import ExecutionConfig
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.judging import kinds
 from anmi_ray.judging.kinds import TextJudge
@@ -25,17 +24,6 @@ _PAYS = 10.0  # minimum length of a wave in start-up times, so that start-up tak
 _TRIAL = 2  # chunks per actor in the first wave, while the rate is unknown
 _SPARE = 1.25  # extra actors relative to what the deadline needs, for late starts and lost nodes
 _SLOWEST = 1e-6  # questions per second assumed after a wave without answers
-
-
-@dataclass(frozen=True)
-class Target:
-    """Target for a backlog: seconds until it is answered; None: no target."""
-
-    seconds: float | None = None
-
-    def after(self, passed: float) -> Target:
-        """Return the remaining target after `passed` seconds."""
-        return Target(None if self.seconds is None else self.seconds - passed)
 
 
 @dataclass(frozen=True)
@@ -56,52 +44,46 @@ class Wave:
     most: int
 
 
-def limits_of(judge: TextJudge, execution: ExecutionConfig) -> Limits:
-    """Return the limits on the actors of a judge."""
-    return Limits(*judge.actors(execution), START_S)
-
-
-def target_of(config: JudgeConfig, judge: TextJudge, passed: float) -> Target:
-    """Return a judge's part of the panel's target, `passed` seconds after the panel was first asked.
+def target_of(config: JudgeConfig, judge: TextJudge, passed: float) -> float:
+    """Return the seconds that a judge may take, `passed` seconds after its panel was first asked; inf without a target.
 
     The remaining time is split evenly among this judge and those after it.
     """
     if config.target_hours is None:
-        return Target()
+        return math.inf
     panel = kinds.reading(config)
     waiting = len(panel) - panel.index(judge)
-    return Target(max(config.target_hours * 3600 - passed, 0.0) / waiting)
+    return max(config.target_hours * 3600 - passed, 0.0) / waiting
 
 
-def size(backlog: float, rate: float, target: Target, limits: Limits) -> tuple[int, int]:
+def size(backlog: float, rate: float, left: float, limits: Limits) -> tuple[int, int]:
     """Return the pool's minimum and maximum size for `backlog` questions at `rate` questions per second and actor.
 
+    left: seconds until the deadline, inf without one.
     No actor is started for less work than its start-up time. With a deadline, the minimum is what it needs and the
     maximum a quarter more. Always within the limits.
 
-    >>> size(360_000, 25.0, Target(seconds=3600), Limits(1, 16, 120))
-    (5, 6)
-    >>> size(5_000, 25.0, Target(), Limits(1, 16, 120))
-    (1, 1)
+    >>> size(360_000, 25.0, 3600, Limits(1, 16, 120)), size(5_000, 25.0, math.inf, Limits(1, 16, 120))
+    ((5, 6), (1, 1))
     """
     work = backlog / rate
     needed = 0.0
     most = float(limits.most) if limits.start <= 0 else min(limits.most, work / limits.start)
-    if target.seconds is not None:
-        left = max(target.seconds - limits.start, limits.start, 1e-3)
-        needed = work / left
-        most = min(most, math.ceil(_SPARE * work / left))
+    if left < math.inf:
+        working = max(left - limits.start, limits.start, 1e-3)
+        needed = work / working
+        most = min(most, math.ceil(_SPARE * work / working))
     largest = max(math.floor(most), limits.least)
     return max(math.ceil(min(needed, largest)), limits.least), largest
 
 
-def next_wave(chunks: Sequence[int], rate: float | None, left: Target, limits: Limits) -> Wave:
-    """Return the next wave of a backlog of `chunks` (numbers of questions, at least one).
+def next_wave(chunks: Sequence[int], rate: float | None, left: float, limits: Limits) -> Wave:
+    """Return the next wave of a backlog of `chunks` (numbers of questions, at least one), with `left` seconds for all.
 
-    Without a target, everything. With a target, a trial with the fewest actors while `rate` is unknown; then a third of
+    Without a deadline, everything. With one, a trial with the fewest actors while `rate` is unknown; then a third of
     the backlog, or ten start-up times if that is more, or everything if less than such a wave would remain.
     """
-    if left == Target():
+    if left == math.inf:
         return Wave(len(chunks), limits.least, limits.most)
     if rate is None:
         return Wave(min(_TRIAL * limits.least, len(chunks)), limits.least, limits.least)

@@ -161,12 +161,14 @@ class Budget:
         patient: the caller can wait until others are settled. Then at most MAX_RESERVED of the remaining budget is
         reserved, or MIN_RESERVED questions, or one query.
         """
-        limits = self.share
-        out_of_time = limits.hours is not None and hours >= limits.hours
         before = self.record
         calls = before.calls
         dollars = before.dollars
-        most_calls, most_dollars = (spent + MAX_RESERVED * (limit - spent) for spent, limit in self._settled(before))
+        max_calls, max_dollars, max_hours = map(_limit, (self.share.calls, self.share.dollars, self.share.hours))
+        settled_calls = calls - before.calls_under_way
+        settled_dollars = dollars - before.dollars_under_way
+        most_calls = settled_calls + MAX_RESERVED * (max_calls - settled_calls)
+        most_dollars = settled_dollars + MAX_RESERVED * (max_dollars - settled_dollars)
         questions_held = sum(chunk.questions for chunk in self._under_way.values())
         own = self._under_way.setdefault(key, _UnderWay())
         admitted = 0
@@ -174,7 +176,7 @@ class Budget:
         for questions, cost in queries:
             calls += questions * self._calls_each
             dollars += cost * self._cost_ratio
-            if out_of_time or calls > _limit(limits.calls) or dollars > _limit(limits.dollars):
+            if hours >= max_hours or calls > max_calls or dollars > max_dollars:
                 self.spent_out = over = True
                 break
             too_many = questions_held + questions > MIN_RESERVED and (calls > most_calls or dollars > most_dollars)
@@ -186,12 +188,6 @@ class Budget:
             admitted += 1
         self._record = replace(self._record, hours=hours)
         return Admission(admitted, over)
-
-    def _settled(self, record: SpendRecord) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return (settled calls, limit) and (settled dollars, limit)."""
-        calls = record.calls - record.calls_under_way
-        dollars = record.dollars - record.dollars_under_way
-        return (calls, _limit(self.share.calls)), (dollars, _limit(self.share.dollars))
 
     def pass_time(self, hours: float) -> None:
         """Update the elapsed time."""
@@ -277,9 +273,8 @@ class BudgetSession:
         self._read_others()
         if not self._problem:
             admitted = self._budget.admit(key, queries, self._hours(), patient)
-            self._write(
-                now=admitted.queries > 0
-            )  # before asking: if the process is killed, questions in flight count as spent
+            # before asking: if the process is killed, questions in flight count as spent
+            self._write(now=admitted.queries > 0)
             if not self._problem:
                 return admitted
         return Admission(0, over=True)
@@ -292,7 +287,8 @@ class BudgetSession:
         self._write()
         record = self._budget.record
         if record.questions >= _HOPELESS and not self._answered():
-            self.stop(flatten(self._hopeless(record)))
+            what = f"none of the first {record.questions:,} questions has an answer ({by_frequency(self._failures)})"
+            self.stop(flatten(JudgeError(what, f"judge {record.judge}", self._remedy)))
 
     def close(self, key: str) -> None:
         """End a chunk."""
@@ -302,19 +298,15 @@ class BudgetSession:
         """Stop admitting questions; the first problem is kept."""
         self._problem = self._problem or problem
 
-    def report(self) -> BudgetReport:
-        """Return the progress, and log the elapsed time, so that a killed session has spent its hours."""
-        if self._began:
-            self._budget.pass_time(self._hours())
-            self._write()
-        return BudgetReport(self._budget.record, self._budget.spent_out, self._problem, Counter(self._failures))
+    def report(self, final: bool = False) -> BudgetReport:
+        """Return the progress, and log the elapsed time, so that a killed session has spent its hours.
 
-    def finish(self) -> BudgetReport:
-        """Write the final record."""
+        final: write the record now.
+        """
         if self._began:
             self._budget.pass_time(self._hours())
-            self._write(now=True)
-        return self.report()
+            self._write(now=final)
+        return BudgetReport(self._budget.record, self._budget.spent_out, self._problem, Counter(self._failures))
 
     def _answered(self) -> bool:
         return any(record.questions > record.failed for record in (*self._budget.past, self._budget.record))
@@ -345,7 +337,3 @@ class BudgetSession:
             yield
         except StoreError as error:
             self.stop(flatten(error))
-
-    def _hopeless(self, record: SpendRecord) -> JudgeError:
-        what = f"none of the first {record.questions:,} questions has an answer ({by_frequency(self._failures)})"
-        return JudgeError(what, f"judge {record.judge}", self._remedy)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.core.records import find_rows
-from anmi_ray.judging.ensemble import scores
+from anmi_ray.judging.panel import scores
 
 _CONFIRMED = 0.5  # mean answer above which a document is confirmed; `mining.relevance` decides whether it is an anchor
 _TELLING = 50  # queries with an answer from which "all confirmed" or "none confirmed" is not due to chance

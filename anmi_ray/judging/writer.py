@@ -35,7 +35,7 @@ class QueryWriter(ApiJudge):
     """A writer as a judge."""
 
     def prompt_builder(self) -> PromptBuilder:
-        """See PromptJudge. Raises ConfigError if the template does not ask for queries."""
+        """Raise ConfigError if the template does not ask for queries."""
         template = load_template(self.prompt.template)
         if template.form != "queries":
             what = f"expected a template of form queries, got {template.form}"
@@ -46,7 +46,6 @@ class QueryWriter(ApiJudge):
         return PromptBuilder(template, tokens, self.prompt.query_tokens, self.prompt.document_tokens)
 
     def engine(self, lease: Leases | None = None, answered: bool = False) -> ApiEngine:
-        """See TextJudge."""
         return ApiEngine(self.config, lease, self.prompt_builder(), _AT_ONCE, answered)
 
     def read_reply(self) -> ReadReply:

@@ -73,7 +73,7 @@ def test_a_text_that_is_always_refused_stops_no_later_pass_and_no_later_run(chat
         session = BudgetSession(SpendLog(store, campaign), BudgetConfig(), asker, [asker], "remedy")
         log = AnswerLog(store, asker.identity)
         held = LocalAsker(asker, log, session, 1, passes=1, max_failures=0.5, say=lambda _: None).ask(questions)
-        assert session.finish().spent.questions == asked
+        assert session.report(final=True).spent.questions == asked
         assert held.table["error"].drop_null().to_pylist() == ["http 403"] * refused
 
 

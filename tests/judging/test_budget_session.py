@@ -67,7 +67,7 @@ def test_a_chunk_hears_whether_the_judge_has_ever_answered(tmp_path: Path) -> No
     assert not first.begin("chunk")
     first.settle("chunk", 2, {"http 403": 1}, Spend(requests=2))
     assert first.begin("chunk")
-    first.finish()
+    first.report(final=True)
     assert session(store).begin("chunk")
 
 
@@ -104,11 +104,11 @@ def test_a_full_disk_is_one_problem_and_lets_nothing_through(tmp_path: Path) -> 
     assert budget.admit("chunk", [(10, 0.0)]) == (0, True)
     assert budget.admit("chunk", [(10, 0.0)]) == (0, True)
     budget.close("chunk")
-    found = rebuild(budget.finish().problem)
+    found = rebuild(budget.report(final=True).problem)
     assert type(found) is StoreError
     assert "no space left" in str(found)
     assert str(tmp_path) in str(found)
     handler.fuse = Fuse(0, OSError)
-    assert budget.finish().spent.calls == 10
+    assert budget.report(final=True).spent.calls == 10
     (written,) = (json.loads(path.read_text()) for path in (tmp_path / "spend" / "campaign").iterdir())
     assert written["spend"]["requests"] == 10, "what was spent is not lost once there is space"

@@ -8,7 +8,7 @@ import pytest
 
 from anmi_ray.core.identity import digest, id_array
 from anmi_ray.core.records import JUDGMENT
-from anmi_ray.judging.ensemble import scores
+from anmi_ray.judging.panel import scores
 
 ONE, TWO, NONE = (digest("comparison", name) for name in ("one", "two", "none"))
 QUERY = digest("query", "q")

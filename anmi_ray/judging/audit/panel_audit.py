@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -34,15 +33,6 @@ from anmi_ray.judging.protocol import ORDERS, PLACE, document_rows
 Figure = TypeVar("Figure")
 
 
-@dataclass(frozen=True)
-class _Answers:
-    """p_a of every judge, float[C, J, 2] (orders ab, ba), NaN if it failed or was not asked; failed float[C, J]."""
-
-    judges: list[str]
-    p_a: Reals
-    failed: Reals
-
-
 def audit(
     judgments: pa.Table,
     comparisons: pa.Table,
@@ -62,28 +52,28 @@ def audit(
     leanings: if pairs were asked in one order drawn by hash, each judge's fitted position bias in probits.
     Raises DataError for judgments of unknown comparisons or compared documents without truth.
     """
-    answers = _matrix(judgments, comparisons)
+    judges, answers, failed = _matrix(judgments, comparisons)
     known = truth is not None and truth.num_rows > 0
     world = _world(comparisons, truth if known else grades, "latent" if known else "grade", log_length, triads)
     found: dict[str, object] = {}
     errors: list[Reals] = []
-    for index, name in enumerate(answers.judges):
-        p_a = answers.p_a[:, index]
+    for index, name in enumerate(judges):
+        p_a = answers[:, index]
         mine = judgments.filter(pc.equal(judgments["judge"], name))
         leaning = None if leanings is None else leanings.get(name)
-        report = {**_counts(mine), **judge_metrics.figures(p_a, answers.failed[:, index], world, leaning)}
+        found[name] = {**_counts(mine), **judge_metrics.figures(p_a, failed[:, index], world, leaning)}
         if world.difference is not None:
             errors.append(_residuals(p_a, world.difference) if known else _errors(p_a, world.difference))
-        found[name] = report
     how = f"95 %, {ROUNDS} bootstrap rounds over queries; linearized over comparisons below {MIN_QUERIES} queries"
-    panel = _panel(answers, world.queries, errors)
+    panel = _panel(judges, pair_means(answers), world.queries, errors)
     if world.difference is not None and not known:
         differ = np.abs(world.difference[~np.isnan(world.difference)]) > 0
         panel["graded"] = {"comparisons": len(differ), "different": int(differ.sum())}
     return {"judges": found, "panel": panel, "intervals": how}
 
 
-def _matrix(judgments: pa.Table, comparisons: pa.Table) -> _Answers:
+def _matrix(judgments: pa.Table, comparisons: pa.Table) -> tuple[list[str], Reals, Reals]:
+    """Return the judges, their p_a float[C, J, 2] (NaN if it failed or was not asked), and failures float[C, J]."""
     judges = sorted(pc.unique(judgments["judge"]).to_pylist())
     row = find_rows(comparisons, {"comparison_id": judgments["comparison_id"]})
     if (row < 0).any():
@@ -94,7 +84,7 @@ def _matrix(judgments: pa.Table, comparisons: pa.Table) -> _Answers:
     order = pc.index_in(judgments["order"], value_set=pa.array(ORDERS)).to_numpy()
     p_a[row, column, order] = judgments["p_a"].to_numpy(zero_copy_only=False)
     failed[row, column, order] = judgments["error"].is_valid().to_numpy()
-    return _Answers(judges, p_a, failed.sum(axis=2))
+    return judges, p_a, failed.sum(axis=2)
 
 
 def _world(
@@ -148,13 +138,11 @@ def _residuals(p_a: Reals, difference: Reals) -> Reals:
     return residual
 
 
-def _panel(answers: _Answers, queries: Queries, errors: list[Reals]) -> dict[str, object]:
-    """Return agreement between judges, and the correlation of their errors (0: independent).
+def _panel(judges: list[str], means: Reals, queries: Queries, errors: list[Reals]) -> dict[str, object]:
+    """Return agreement between judges in means[C, J], and the correlation of their errors (0: independent).
 
     agreement_pairs: share of the comparisons decided by both judges in which they agree.
     """
-    judges = answers.judges
-    means = pair_means(answers.p_a)
     panel: dict[str, object] = {
         "comparisons": len(means),
         "queries": queries.count,

@@ -51,21 +51,17 @@ class ApiJudge(PromptJudge):
 
     @property
     def server(self) -> EndpointConfig:
-        """See Judge."""
         return self.config.endpoint
 
     def need(self, place: str, on: Mapping[str, str]) -> Need:
-        """See Judge."""
         return actor_need(place, on)
 
     @property
     def rates(self) -> tuple[float | None, float | None]:
-        """See TextJudge."""
         return self.server.requests_per_minute, self.server.tokens_per_minute
 
     @property
     def longest_answer(self) -> float:
-        """See PromptJudge."""
         return self.server.max_tokens or math.inf
 
     def content(self) -> dict[str, object]:
@@ -74,33 +70,29 @@ class ApiJudge(PromptJudge):
         return {**super().content(), "sampling": whole(self.server.sampling), "at": at}
 
     def prompt_builder(self) -> PromptBuilder:
-        """See PromptJudge."""
         return PromptBuilder.load(self.prompt)
 
     def engine(self, lease: Leases | None = None, answered: bool = False) -> ApiEngine:
-        """See TextJudge."""
         return ApiEngine(self.config, lease, self.prompt_builder(), answered=answered)
 
     def actors(self, execution: ExecutionConfig) -> tuple[int, int]:
-        """See TextJudge: no more than requests may be in flight."""
+        """Return no more actors than requests may be in flight."""
         least, most = (min(count, self.server.concurrency) for count in execution.asking)
         return least, most
 
     def one_of(self, actors: int) -> ApiJudge:
-        """See TextJudge: its share of the requests in flight."""
+        """Return the judge with its share of the requests in flight."""
         concurrency = max(1, self.server.concurrency // actors)
         endpoint = self.server.model_copy(update={"concurrency": concurrency})
         return ApiJudge(self.config.model_copy(update={"endpoint": endpoint}))
 
     @property
     def max_dollars(self) -> float:
-        """See TextJudge."""
         documents = self.prompt.documents * self.prompt.document_tokens
         prompt = TEMPLATE_TOKENS + self.prompt.query_tokens + documents
         return spend.dollars(self.server, TokenCounts(prompt, 0, self._answer_tokens)) or 0.0
 
     def estimated_dollars(self, questions: TextQuestions) -> Reals:
-        """See TextJudge."""
         if self.server.input_price is None:
             return super().estimated_dollars(questions)
         document = _tokens(self.prompt.document_tokens, questions.texts["title"], questions.texts["text"])
@@ -110,7 +102,7 @@ class ApiJudge(PromptJudge):
         return prompt * self.server.input_price / spend.MILLION + answer
 
     def paid(self, answers: pa.Table) -> tuple[Reals, Reals] | None:
-        """See TextJudge: what its server did not count may have been billed, at every attempt."""
+        """Return bounds; what its server did not count may have been billed, at every attempt."""
         if self.server.input_price is None:
             return None
         counts = (answers[name].to_pylist() for name in ("prompt_tokens", "cached_tokens", "answer_tokens"))
@@ -121,7 +113,7 @@ class ApiJudge(PromptJudge):
         return least, least + uncounted * answers["attempts"].to_numpy() * self.max_dollars
 
     def price(self, calls: int, prompt: float, answer: float, plan: PlanConfig) -> spend.Price:
-        """See PromptJudge; hours of the tighter of the server's rate limits."""
+        """Predict the cost, with the hours of the tighter of the server's rate limits."""
         dollars = spend.dollars(self.server, TokenCounts(round(prompt), 0, round(answer)))
         at_most = None if dollars is None else max(dollars, calls * self.max_dollars)
         requests, tokens = self.rates
@@ -162,7 +154,6 @@ class ApiEngine:
 
     @property
     def spend(self) -> Spend:
-        """See JudgeEngine."""
         return self._past + self._client.spend
 
     def ask(self, questions: TextQuestions, slices: Slices, publish: Publish) -> None:

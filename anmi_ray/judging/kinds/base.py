@@ -3,7 +3,8 @@
 A judge object holds only its settings, so it is cheap to make and to send to other processes. Judges that read texts
 are asked through an engine, which is built where it runs (in an actor) and may hold a connection or a model. An engine
 takes questions in slices, each when it is about to ask it, since the budget admits slices one at a time. It publishes
-every question that it took exactly once, as an answer or as a failure with its reason, before it returns.
+every question that it took exactly once, as an answer or as a failure with its reason, before it returns. Methods are
+documented here; a subclass repeats a docstring only to add to it.
 Letters: N questions, P comparisons.
 """
 

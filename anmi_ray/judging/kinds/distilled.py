@@ -35,15 +35,12 @@ class DistilledJudge(Judge):
     config: DistilledJudgeConfig
 
     def need(self, place: str, on: Mapping[str, str]) -> Need:
-        """See Judge."""
         return actor_need(place, on, self.config.gpus)
 
     def model_inputs(self, distill: DistillConfig | None) -> ModelInputs | None:
-        """See Judge."""
         return None if distill is None else ModelInputs(distill.form, distill.max_tokens)
 
     def resolved(self, made: Mapping[str, Any]) -> EncoderJudgeConfig:
-        """See Judge."""
         return EncoderJudgeConfig.model_validate(dict(made) | self.config.model_dump(exclude={"kind"}))
 
 

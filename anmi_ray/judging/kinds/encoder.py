@@ -53,12 +53,10 @@ class EncoderJudge(TextJudge):
     config: EncoderJudgeConfig
 
     def need(self, place: str, on: Mapping[str, str]) -> Need:
-        """See Judge."""
         return actor_need(place, on, self.config.gpus)
 
     @property
     def gpus(self) -> float:
-        """See TextJudge."""
         return self.config.gpus
 
     def content(self) -> dict[str, object]:
@@ -73,11 +71,10 @@ class EncoderJudge(TextJudge):
         return content | {"weights": model.revision if model.is_local else f"{model.path_or_id}@{model.revision}"}
 
     def engine(self, lease: Leases | None = None, answered: bool = False) -> EncoderEngine:
-        """See TextJudge."""
         return EncoderEngine(self.config)
 
     def model_inputs(self, distill: DistillConfig | None) -> ModelInputs:
-        """See Judge. Errors of `form_of`."""
+        """Return the inputs of its model. Raises the errors of `form_of`."""
         form = form_of(self.config)
         tokens = self.config.max_tokens if form is None else form.max_tokens
         return ModelInputs(self.config.form, tokens or TOKENS)
@@ -136,7 +133,7 @@ class EncoderEngine:
         self.spend = Spend()
 
     def ask(self, questions: TextQuestions, slices: Slices, publish: Publish) -> None:
-        """See JudgeEngine; publishes at most AT_ONCE answers at a time. Raises JudgeError if memory runs out."""
+        """Publish at most AT_ONCE answers at a time. Raises JudgeError if memory runs out."""
         texts = Texts(questions)
         for which in slices:
             empty = texts.empty(which)

@@ -25,7 +25,6 @@ class NullJudge(TextJudge):
         return {}
 
     def engine(self, lease: Leases | None = None, answered: bool = False) -> NullEngine:
-        """See TextJudge."""
         return NullEngine()
 
 
@@ -39,7 +38,6 @@ class NullEngine:
         self.spend = Spend()
 
     def ask(self, questions: TextQuestions, slices: Slices, publish: Publish) -> None:
-        """See JudgeEngine."""
         for which in slices:
             p = uniforms(questions.ids[which], "null")
             self.spend += Spend(requests=len(which))

