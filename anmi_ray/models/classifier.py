@@ -23,7 +23,7 @@ from anmi_ray.config.learning import LearnConfig
 from anmi_ray.core.errors import ConfigError, JudgeError, gpu_memory_named
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.bi_encoder import BiEncoder
-from anmi_ray.models.cross_encoder import SCORE_TOKENS, CrossEncoder, seeded, tensors, token_limit
+from anmi_ray.models.cross_encoder import CrossEncoder, seeded, tensors, token_limit
 from anmi_ray.models.decoder import DECODER_POOLINGS, LastTokenScorer, choose_pooling, pad_by_end, says_yes_or_no
 from anmi_ray.models.export import write_readme, write_transformer
 from anmi_ray.models.heads import ClassifierScorer, Scorer, draw, fold_labels, output_layer, start
@@ -32,8 +32,7 @@ from anmi_ray.models.lora import add_adapters, is_adapted, merged
 from anmi_ray.models.pairs import MULTIPLE, Batch, PairTokenizer, check_fast, length_batches, ragged
 from anmi_ray.models.pooling import has_mean_head, is_bi_encoder
 from anmi_ray.models.prompts import declared
-from anmi_ray.models.reranker import Precision, resolve_precision
-from anmi_ray.models.speed import torch_settings
+from anmi_ray.models.reranker import SCORE_TOKENS, Precision, resolve_precision, torch_settings
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Coded = dict[str, list[Any]]  # a model's inputs by name, one list or array of integers each, neither cut nor padded
@@ -175,7 +174,7 @@ def score(
     """Logits (cosines of a bi-encoder) float64[N] of (queries[i], documents[i]). JudgeError: out of memory."""
     tokens = scorer.tokens(queries, documents)
     with computing(scorer.name, use):
-        return scorer.score_tokens(*tokens, SCORE_TOKENS).astype(np.float64)
+        return scorer.score_tokens(tokens).astype(np.float64)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from anmi_ray.models.cross_encoder import positions
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable
 from anmi_ray.models.pairs import MULTIPLE, shaped_batches
 from anmi_ray.models.pooling import is_colbert, read_token_vectors
-from anmi_ray.models.speed import torch_settings
+from anmi_ray.models.reranker import torch_settings
 
 if TYPE_CHECKING:
     from sentence_transformers import MultiVectorEncoder, SentenceTransformer

@@ -23,8 +23,7 @@ from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution, with_engine
 from anmi_ray.core.errors import TrainingError
 from anmi_ray.core.identity import seed as derived_seed
-from anmi_ray.models.reranker import Reranker
-from anmi_ray.models.speed import torch_settings
+from anmi_ray.models.reranker import Reranker, torch_settings
 from anmi_ray.training.batching import Ahead, pinned, total_steps
 from anmi_ray.training.checkpoints import NOTICE, Checkpoints, Origin, newest_complete, seal
 from anmi_ray.training.checks import check_effect, freed_memory_kept, memory_named, moments

@@ -27,12 +27,11 @@ from anmi_ray.config.train import TrainExecution
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import uniforms
 from anmi_ray.models.classifier import PairClassifier, TokenInputs
-from anmi_ray.models.cross_encoder import SCORE_TOKENS, tensors
-from anmi_ray.models.pairs import Batch, Ragged, length_batches, scoring_batches
-from anmi_ray.models.reranker import Reranker
+from anmi_ray.models.cross_encoder import tensors
+from anmi_ray.models.pairs import Batch, Ragged, TokenPairs, length_batches, scoring_batches
+from anmi_ray.models.reranker import SCORE_TOKENS, Reranker
 from anmi_ray.models.texts import TextPairs
 from anmi_ray.training.batching import lists_of_step, shared_out
-from anmi_ray.training.checks import check_positions
 from anmi_ray.training.curriculum import Curriculum, Phase
 from anmi_ray.training.engine import Engine
 from anmi_ray.training.module import Inputs, Learner
@@ -80,19 +79,16 @@ class Apart:
 
     def __init__(self, model: Reranker, queries: Ragged, query_R: Rows, documents: Ragged) -> None:
         self._pairs = model.pairs
-        self._texts = queries, query_R, documents
-        self.tokens_R = self._pairs.pair_lengths(queries, query_R, documents, np.arange(len(query_R)))
+        self._tokens = TokenPairs(queries, query_R, documents, np.arange(len(query_R)))
+        self.tokens_R = self._pairs.pair_lengths(self._tokens)
 
     def inputs(self, row_N: Rows, token_budget: int, on_gpu: bool = False) -> tuple[Inputs, Rows]:
         """As `Together.inputs`; for a bi-encoder, texts and their pairs."""
-        queries, query_R, documents = self._texts
-        each = np.arange(len(row_N))
-        return self._pairs.inputs(queries, query_R[row_N], documents, each, row_N, token_budget, on_gpu)
+        return self._pairs.inputs(self._tokens.of(row_N), np.arange(len(row_N)), token_budget, on_gpu)
 
     def infer(self, model: Reranker, row_N: Rows) -> Logits:
         """Scores float32[N, 1]."""
-        queries, query_R, documents = self._texts
-        return model.score_tokens(queries, query_R[row_N], documents, row_N)[:, None]
+        return model.score_tokens(self._tokens.of(row_N))[:, None]
 
 
 @dataclass(frozen=True)
@@ -266,7 +262,7 @@ class _Unit:
 class PreferenceTask(Task):
     """A pair classifier, or a reranker whose score differences are the logits, and its pairs.
 
-    Raises DataError as `check_pairs`, ConfigError as `check_positions` and `Learner`.
+    Raises DataError as `check_pairs`, ConfigError as `Learner`.
     """
 
     constant = "every pair got the same logits"
@@ -281,7 +277,6 @@ class PreferenceTask(Task):
         execution: TrainExecution,
     ) -> None:
         check_pairs(data, config)
-        check_positions(model.network, int(data.reader.tokens_R.max()), "inputs", config.group)
         self.config: DistillConfig = config
         self.data = data
         self.held = held
@@ -302,7 +297,7 @@ class PreferenceTask(Task):
         return [self._batch(part, execution) for part in shared_out(units, tokens_of, execution, rank, world)]
 
     def _units(self, step: int) -> list[_Unit]:
-        chosen = np.array(lists_of_step(self.data, self.config, step), dtype=np.int64)
+        chosen = np.array(lists_of_step(self.data.order, self.config, step), dtype=np.int64)
         pair_B = chosen[:, 0]
         epoch_B = chosen[:, 1]
         tokens = self.data.reader.tokens_R

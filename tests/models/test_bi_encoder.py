@@ -22,6 +22,7 @@ from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.encoder import Encoder
 from anmi_ray.models.kinds import load_reranker
 from anmi_ray.models.loading import resolve
+from anmi_ray.models.pairs import TokenPairs
 from anmi_ray.models.pooling import is_bi_encoder
 from anmi_ray.models.texts import TextTokenizer
 from tests.models.test_cross_encoder import columns, some_pairs, text
@@ -130,7 +131,7 @@ def test_every_distinct_text_is_encoded_once(base: Path) -> None:
     np.testing.assert_array_equal(scores[:40], scores[40:80])
     seen.clear()
     rows, tokens = np.array([1, 1, 3]), model.pairs.of_queries(queries)
-    model.score_tokens(tokens, rows, tokens, rows[::-1].copy())
+    model.score_tokens(TokenPairs(tokens, rows, tokens, rows[::-1].copy()))
     assert sum(seen) == 4  # two texts, as queries and as documents
 
 

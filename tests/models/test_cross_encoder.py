@@ -22,7 +22,7 @@ from anmi_ray.models.classifier import load_scorer
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.models.heads import MeanScorer
 from anmi_ray.models.loading import resolve
-from anmi_ray.models.pairs import PairTokenizer, length_batches
+from anmi_ray.models.pairs import PairTokenizer, TokenPairs, length_batches
 from tests.models.tiny import WORDS, write_tiny_bert
 
 
@@ -63,7 +63,8 @@ def test_pairs_equal_the_tokenizers_own(base: Path, lengths: list[tuple[int, int
     documents = [text(document, "d", i) for i, (_, document) in enumerate(lengths)]
     index = np.arange(len(lengths))
     query_tokens, document_tokens = pairs.of_queries(queries), pairs.of_documents(documents)
-    ours = pairs.batch(query_tokens, index, document_tokens, index)
+    tokens = TokenPairs(query_tokens, index, document_tokens, index)
+    ours = pairs.batch(tokens)
     theirs: Any = tokenizer(queries, documents, truncation=True, max_length=limit, padding=True, return_tensors="np")
     width = theirs["input_ids"].shape[1]
     assert ours.ids.shape[1] % 8 == 0 or ours.ids.shape[1] == limit
@@ -72,8 +73,7 @@ def test_pairs_equal_the_tokenizers_own(base: Path, lengths: list[tuple[int, int
     assert ours.type_ids is not None
     np.testing.assert_array_equal(ours.type_ids[:, :width], theirs["token_type_ids"])
     assert not ours.mask[:, width:].any()
-    kept = pairs.pair_lengths(query_tokens, index, document_tokens, index)
-    np.testing.assert_array_equal(kept, theirs["attention_mask"].sum(1))
+    np.testing.assert_array_equal(pairs.pair_lengths(tokens), theirs["attention_mask"].sum(1))
 
 
 @given(lengths=st.lists(st.integers(1, 300), max_size=80), budget=st.integers(8, 20_000), on_gpu=st.booleans())

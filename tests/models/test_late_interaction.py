@@ -106,7 +106,7 @@ def test_the_export_serves_as_one_vector_a_text_and_as_both_retrievers(base: Pat
     )
     wanted = BiEncoder.load(str(start), max_tokens=24).score(queries, documents)
     np.testing.assert_allclose(cosine.numpy(), wanted, atol=1e-5)
-    np.testing.assert_allclose(BiEncoder.score_tokens(model, *model.tokens(queries, documents)), wanted, atol=1e-5)
+    np.testing.assert_allclose(BiEncoder.score_tokens(model, model.tokens(queries, documents)), wanted, atol=1e-5)
 
     dense = Encoder(resolve(str(folder)), max_tokens=24)  # as retrieve.dense.model
     cosines = (dense.encode(queries) * dense.encode(documents)).sum(1)

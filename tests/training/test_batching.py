@@ -92,16 +92,16 @@ def test_regression_weighs_documents_by_the_errors_of_its_targets(
 def test_every_list_once_an_epoch_in_a_new_order(data: TrainingSet) -> None:
     config = TrainConfig(lists_per_step=4, epochs=3)
     assert total_steps(config, len(data)) == 8
-    stream = [item for step in range(9) for item in lists_of_step(data, config, step)]
+    stream = [item for step in range(9) for item in lists_of_step(data.order, config, step)]
     epochs = [[e for e, epoch in stream if epoch == wanted] for wanted in range(3)]
     assert [sorted(order) for order in epochs] == [list(range(11))] * 3
     assert epochs[0] != epochs[1] != epochs[2]
     other = TrainConfig(lists_per_step=4, seed=1)
-    assert lists_of_step(data, other, 0) != lists_of_step(data, config, 0)
+    assert lists_of_step(data.order, other, 0) != lists_of_step(data.order, config, 0)
 
 
 def test_a_step_larger_than_the_set_takes_several_epochs(data: TrainingSet) -> None:
-    chosen = lists_of_step(data, TrainConfig(lists_per_step=30), 1)
+    chosen = lists_of_step(data.order, TrainConfig(lists_per_step=30), 1)
     assert len(chosen) == 30
     assert {epoch for _, epoch in chosen} == {2, 3, 4, 5}
 

@@ -83,7 +83,7 @@ def losses(trained: Trained) -> list[float]:
 def scored(model: Reranker) -> np.ndarray:
     """Scores of the documents of other lists."""
     dev, _ = dev_set(model)
-    return model.score_tokens(dev.queries, dev.query_N, dev.documents, dev.document_N)
+    return model.score_tokens(dev.tokens)
 
 
 @pytest.mark.parametrize("name", STUDENTS)

@@ -42,12 +42,12 @@ def nearness(base: Path, config: TrainConfig, share: float) -> DevSet:
     end = copied(train(model, data, None, config, EXECUTION).model.network)
     wanted, _ = start(base, config)
     mix(wanted.network, begin, end, share)
-    target = wanted.scorer("float32").score_tokens(dev.queries, dev.query_N, dev.documents, dev.document_N)
+    target = wanted.scorer("float32").score_tokens(dev.tokens)
 
     def measure(score: NDArray[np.float32]) -> float:
         return -float(np.abs(score - target).max())
 
-    return DevSet(dev.queries, dev.query_N, dev.documents, dev.document_N, measure)
+    return DevSet(dev.tokens, measure)
 
 
 def run(base: Path, config: TrainConfig, dev: DevSet | None, **options: Any) -> tuple[Trained, list[str]]:
@@ -93,7 +93,7 @@ def test_a_training_that_harms_exports_the_start_and_says_so(base: Path, tmp_pat
     def measure(score: NDArray[np.float32]) -> float:
         return float(np.corrcoef(score, worth)[0, 1]) if np.ptp(score) > 0 else 0.0  # what is ruined may be constant
 
-    dev = DevSet(dev.queries, dev.query_N, dev.documents, dev.document_N, measure)
+    dev = DevSet(dev.tokens, measure)
     good, _ = run(base, changed(max_steps=60), dev)
     assert good.dev is not None
     folder = good.model.export(tmp_path / "good")

@@ -154,10 +154,10 @@ def test_learns_the_planted_signal_in_both_ways(base: Path) -> None:  # noqa: F8
     model = loaded(base)
     data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)  # noqa: F811
     dev, _ = dev_set(model)
-    asked = dev.queries, dev.query_N, dev.documents, dev.document_N
-    before = dev.measure(model.score_tokens(*asked)), dev.measure(BiEncoder.score_tokens(model, *asked))
+    before = dev.measure(model.score_tokens(dev.tokens)), dev.measure(BiEncoder.score_tokens(model, dev.tokens))
     trained = run(base, data, settings(max_steps=60, loss={"in_batch": False}))
-    after = dev.measure(trained.model.score_tokens(*asked)), dev.measure(BiEncoder.score_tokens(trained.model, *asked))
+    scores = trained.model.score_tokens(dev.tokens), BiEncoder.score_tokens(trained.model, dev.tokens)
+    after = dev.measure(scores[0]), dev.measure(scores[1])
     assert isinstance(trained.model, LateInteraction)
     assert after[0] == pytest.approx(trained.dev, abs=1e-6)
     assert after[0] > before[0] + 0.3

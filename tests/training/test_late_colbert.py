@@ -146,16 +146,15 @@ def test_learns_the_planted_signal_and_execution_changes_no_result(start: Path, 
     config = settings(max_steps=30, loss={"in_batch": False})
     data = lists_of(before)
     dev, _ = dev_set(before)
-    asked = dev.queries, dev.query_N, dev.documents, dev.document_N
     trained = run(start, data, config)
     assert trained.dev is not None
-    assert trained.dev > dev.measure(before.score_tokens(*asked)) + 0.3
+    assert trained.dev > dev.measure(before.score_tokens(dev.tokens)) + 0.3
     assert isinstance(trained.model, LateInteraction)
     first, second = (model.network.layers[0].weight.detach() for model in (before, trained.model))
     assert float((first - second).abs().max()) > 1e-3
-    scores = trained.model.score_tokens(*asked)
+    scores = trained.model.score_tokens(dev.tokens)
     again = LateInteraction.load(str(trained.model.export(tmp_path / "model")))
-    np.testing.assert_array_equal(again.score_tokens(*asked), scores)
+    np.testing.assert_array_equal(again.score_tokens(dev.tokens), scores)
     few = config.model_copy(update={"max_steps": 3})
     deep = few.model_copy(update={"engine": "deepspeed", "zero_stage": 2})
     wanted = losses(run(start, data, few))

@@ -17,7 +17,7 @@ from anmi_ray.config.learning import Offload
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError, DataError, TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.models.pairs import PairTokenizer
+from anmi_ray.models.pairs import TokenPairs
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.training import loop
 from anmi_ray.training.batching import Ahead
@@ -68,7 +68,7 @@ def dev_set(model: Reranker) -> tuple[DevSet, NDArray[np.float64]]:
     def measure(score: NDArray[np.float32]) -> float:
         return float(np.corrcoef(score, worth)[0, 1])
 
-    return DevSet(queries, index % 12, documents, index, measure), worth
+    return DevSet(TokenPairs(queries, index % 12, documents, index), measure), worth
 
 
 def run(base: Path, config: TrainConfig = CONFIG, **options: Any) -> Trained:
@@ -119,7 +119,7 @@ def test_learns_the_planted_signal_with_every_objective(base: Path, name: str) -
     )
     model, _ = start(base)
     dev, _ = dev_set(model)
-    scores = trained.model.score_tokens(dev.queries, dev.query_N, dev.documents, dev.document_N)
+    scores = trained.model.score_tokens(dev.tokens)
     assert dev.measure(scores) == pytest.approx(trained.dev, abs=1e-6)
 
 
@@ -337,16 +337,3 @@ def test_a_minimum_gap_above_all_gaps_leaves_no_negative_and_ratings_alone_need_
     model, _ = start(base)
     few = CONFIG.model_copy(update={"max_steps": 2})
     assert len(train(model, one, None, few, EXECUTION).rows) == 2
-
-
-def test_pairs_longer_than_the_models_positions_are_refused(base: Path) -> None:
-    model, _ = start(base)
-    problem = planted()
-    pairs = PairTokenizer(model.pairs.tokenizer, 100)
-    long = problem.texts.set_column(
-        problem.texts.schema.get_field_index("text"), "text", [[" ".join(["word1"] * 90)] * problem.texts.num_rows]
-    )
-    data = prepare([problem.examples], [long], [problem.queries], pairs)
-    with pytest.raises(ConfigError, match="up to 95 tokens, and the model has 64 positions") as caught:
-        train(model, data, None, CONFIG, EXECUTION)
-    assert caught.value.place == "train.max_tokens"

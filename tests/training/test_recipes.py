@@ -79,7 +79,7 @@ def test_regression_reads_every_rated_document_where_it_has_weight(base: Path, n
     (batch,) = step_batches(data, config, 0, Phase(alpha), EXECUTION)
     rated = sum(
         int(np.isfinite(data.rating_P[data.start_E[e] : data.start_E[e + 1]]).sum())
-        for e, _ in lists_of_step(data, config, 0)
+        for e, _ in lists_of_step(data.order, config, 0)
     )
     read = int((np.isfinite(batch.rating_BK) & batch.mask_BK).sum())
     own = (batch.weight_BK[:, 1:] > 0).sum(1)

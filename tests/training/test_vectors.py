@@ -139,7 +139,7 @@ def naive_loss(
     Of several scores of a pair each has a ranking term, of which the mean counts, and the first one is regressed.
     """
     temperature = config.start_temperature
-    step = [e for e, _ in lists_of_step(data, config, 0)]
+    step = [e for e, _ in lists_of_step(data.order, config, 0)]
     of_query: dict[int, set[int]] = {}
     for e, query in enumerate(data.query_E.tolist()):
         of_query.setdefault(query, set()).update(data.document_P[data.start_E[e] : data.start_E[e + 1]].tolist())
@@ -192,7 +192,7 @@ def test_distinct_texts_are_encoded_once_and_a_whole_group_in_parts(base: Path, 
     for loss in ({}, LENT):
         config = settings(loss=loss)
         (whole,) = step_batches(data, config, 0, ALL, LARGE)
-        lists = [e for e, _ in lists_of_step(data, config, 0)]
+        lists = [e for e, _ in lists_of_step(data.order, config, 0)]
         documents = {int(d) for e in lists for d in data.document_P[data.start_E[e] : data.start_E[e + 1]]}
         rows = sum(len(batch.ids) for batch in whole.batches)
         assert rows == len(documents) + len({int(data.query_E[e]) for e in lists})
@@ -327,11 +327,11 @@ def test_learns_the_planted_signal_and_the_result_scores_as_measured(base: Path)
     data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
     trained = run(base, data, settings(max_steps=60))
     dev, _ = dev_set(model)
-    before = dev.measure(model.score_tokens(dev.queries, dev.query_N, dev.documents, dev.document_N))
+    before = dev.measure(model.score_tokens(dev.tokens))
     assert trained.dev is not None
     assert trained.dev > max(before + 0.3, 0.2)
     assert isinstance(trained.model, BiEncoder)
-    scores = trained.model.score_tokens(dev.queries, dev.query_N, dev.documents, dev.document_N)
+    scores = trained.model.score_tokens(dev.tokens)
     assert dev.measure(scores) == pytest.approx(trained.dev, abs=1e-6)
 
 
