@@ -19,9 +19,8 @@ from anmi_ray.config.learning import LoraConfig
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.cross_encoder import seeded, tensors, token_limit
 from anmi_ray.models.export import write_embedder
-from anmi_ray.models.heads import Scorer
+from anmi_ray.models.heads import Scorer, add_adapters
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable, resolve
-from anmi_ray.models.lora import add_adapters
 from anmi_ray.models.pairs import Batch, Ragged, TokenPairs, scoring_batches
 from anmi_ray.models.pooling import TextPooling, VectorPooling, read_pooling
 from anmi_ray.models.reranker import SCORE_TOKENS, FloatName, Precision, Reranker, torch_settings

@@ -26,9 +26,19 @@ from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import CrossEncoder, seeded, tensors, token_limit
 from anmi_ray.models.decoder import DECODER_POOLINGS, LastTokenScorer, choose_pooling, pad_by_end, says_yes_or_no
 from anmi_ray.models.export import write_readme, write_transformer
-from anmi_ray.models.heads import ClassifierScorer, Scorer, draw, fold_labels, output_layer, start
+from anmi_ray.models.heads import (
+    ClassifierScorer,
+    Scorer,
+    add_adapters,
+    draw,
+    fold_labels,
+    load_classifier,
+    merged,
+    output_layer,
+    plain,
+    start,
+)
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable, resolve
-from anmi_ray.models.lora import add_adapters, is_adapted, merged
 from anmi_ray.models.pairs import MULTIPLE, Batch, PairTokenizer, check_fast, length_batches, ragged
 from anmi_ray.models.pooling import has_mean_head, is_bi_encoder
 from anmi_ray.models.prompts import declared
@@ -114,11 +124,8 @@ class Classifier(WithTokenizer):
         wanted = "folder or hub id with safetensors weights, a classification head and a fast tokenizer"
         with loadable(source, "sequence classification model", wanted):
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(source.path_or_id, **source.options)
-            options = source.options | {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
             with seeded(0):
-                model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
-                    source.path_or_id, **options
-                )
+                model, loading = load_classifier(source)
         if loading["missing_keys"]:
             raise ConfigError(
                 f"its weights lack {', '.join(sorted(loading['missing_keys'])[:3])}: it was not trained to classify",
@@ -250,10 +257,8 @@ class PairClassifier(WithTokenizer):
 
     def scorer(self, dtype: Precision = "auto") -> PairClassifier:
         """A copy for inference: transformer in `dtype`, head in float32, adapters merged."""
-        adapted = is_adapted(self.network)
-        network = cast(ClassifierScorer, merged(self.network)) if adapted else copy.deepcopy(self.network)
         clone = copy.copy(self)
-        clone.network = network.eval().requires_grad_(False)
+        clone.network = cast(ClassifierScorer, merged(self.network)).eval().requires_grad_(False)
         clone.precision = resolve_precision(dtype, self.device)
         clone.network.cast(clone.precision)
         return clone
@@ -262,8 +267,7 @@ class PairClassifier(WithTokenizer):
         """Write a Hugging Face folder with `card` in its README, and the files `beside`."""
         assert self.precision == "float32", "export the trained model, not a copy for inference"
         folder = Path(folder)
-        network = merged(self.network) if is_adapted(self.network) else self.network
-        write_transformer(network.encoder, self.tokenizer, self.max_tokens, folder)
+        write_transformer(plain(self.network).encoder, self.tokenizer, self.max_tokens, folder)
         body = f"{_USE.format(labels=', '.join(self.labels))}\n{card.strip()}"
         write_readme(folder, "Pairwise judge", self.max_tokens, body, "text-classification")
         for name, text in self.beside.items():
@@ -284,19 +288,14 @@ def sharpen(network: Scorer, beta: float, columns: Sequence[int]) -> None:
 def _network(
     source: ModelSource, tokenizer: transformers.PreTrainedTokenizerBase, labels: tuple[str, ...], config: LearnConfig
 ) -> ClassifierScorer:
-    where: Any = source.path_or_id
-    decoder = choose_pooling(where, source.options, None, False) in DECODER_POOLINGS
+    decoder = choose_pooling(source.path_or_id, source.options, None, False) in DECODER_POOLINGS
     names = dict(enumerate(labels))
-    model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
-        where,
+    model, loading = load_classifier(
+        source,
         num_labels=len(labels),
         id2label=names,
         label2id={label: number for number, label in names.items()},
         ignore_mismatched_sizes=True,
-        output_loading_info=True,
-        use_safetensors=True,
-        dtype=torch.float32,
-        **source.options,
     )
     if decoder:
         pad_by_end(tokenizer, model)

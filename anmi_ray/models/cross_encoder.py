@@ -31,9 +31,17 @@ from anmi_ray.models.decoder import (
     pad_by_end,
 )
 from anmi_ray.models.export import write_cross_encoder
-from anmi_ray.models.heads import ClassifierScorer, MeanScorer, Scorer, fold_labels, start
+from anmi_ray.models.heads import (
+    ClassifierScorer,
+    MeanScorer,
+    Scorer,
+    add_adapters,
+    fold_labels,
+    load_classifier,
+    merged,
+    start,
+)
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable, resolve
-from anmi_ray.models.lora import add_adapters, is_adapted, merged
 from anmi_ray.models.pairs import Batch, PairTokenizer, TokenPairs, scoring_batches
 from anmi_ray.models.pooling import DENSE_FOLDER, SCORE_FOLDER, draws_head, has_mean_head
 from anmi_ray.models.prompts import prompt_for
@@ -109,8 +117,7 @@ class CrossEncoder(Reranker):
         return "yes-no" if isinstance(self.network, YesNoScorer) else "cls"
 
     def _scoring_network(self) -> Scorer:
-        """A copy with adapters merged into the weights."""
-        return merged(self.network) if is_adapted(self.network) else super()._scoring_network()
+        return merged(self.network)
 
     def score_tokens(self, tokens: TokenPairs, token_budget: int = SCORE_TOKENS) -> NDArray[np.float32]:
         """Raw logits float32[N]."""
@@ -152,9 +159,7 @@ def _network(
     options = source.options | {"use_safetensors": True, "dtype": torch.float32}
     if pooling in ("cls", "last"):
         new_head = {"num_labels": 1} if draws_head(source, "cross-encoder", pooling) else {}
-        model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
-            where, output_loading_info=True, **new_head, **options
-        )
+        model, loading = load_classifier(source, **new_head)
         if pooling == "last":
             pad_by_end(tokenizer, model)
         network = LastTokenScorer(model) if pooling == "last" else ClassifierScorer(model)

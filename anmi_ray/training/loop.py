@@ -240,7 +240,7 @@ class _Run:
             self.ahead.prepare(step + 1, self.curriculum.foreseen(step + 1, self.steps))
         self._seed_dropout(step)
         for i, batch in enumerate(batches):
-            self.engine.accumulate(batch.batches, self.objective.of(batch, now), last=i + 1 == len(batches))
+            self.engine.accumulate(batch.batches, partial(self.objective.of, batch, now), last=i + 1 == len(batches))
         due, look, *totals = self.engine.sums([*self._signals(), *self.objective.sums()])
         figures = self.objective.finish(totals, now, step)
         varied, pairs, tokens = (figures.pop(name) or 0 for name in ("varied", "pairs", "tokens"))
@@ -292,8 +292,11 @@ class _Run:
     def _gain(self, batches: Sequence[Any], now: Phase, step: int, before: float) -> float:
         """Decrease of the loss of the step's own lists, under the same dropout masks."""
         self._seed_dropout(step)
-        after = sum(self.objective.loss_of(batch, now, *self.engine.scores(batch.batches)) for batch in batches)
-        return before - self.engine.sums([after])[0]
+        with torch.no_grad():
+            parts = [
+                self.objective.of(batch, now, *self.engine.scores(batch.batches), record=False) for batch in batches
+            ]
+        return before - self.engine.sums([sum(map(float, parts))])[0]
 
     def _check(self, step: int, loss: float, varied: float) -> None:
         if not math.isfinite(loss):

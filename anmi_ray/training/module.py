@@ -15,8 +15,7 @@ from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.cross_encoder import tensors
-from anmi_ray.models.heads import Scorer, transformer_layers
-from anmi_ray.models.lora import is_adapted, is_adapter, is_adapter_input
+from anmi_ray.models.heads import Scorer, is_adapted, is_adapter, is_adapter_input, transformer_layers
 from anmi_ray.models.pairs import Batch
 from anmi_ray.models.reranker import Reranker, resolve_precision
 from anmi_ray.models.texts import TextPairs

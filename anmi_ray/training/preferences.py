@@ -203,15 +203,13 @@ class PreferenceLoss(Losses):
         rows = torch.zeros_like(given).index_put((place,), given)
         return as_logits(rows) if self.single else rows
 
-    def _loss(self, batch: PairBatch, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def of(self, batch: PairBatch, phase: Phase, *outputs: Tensor, record: bool = True) -> Tensor:
+        (given,) = outputs
         score_B = torch.from_numpy(batch.score_B).to(self.device, non_blocking=True)
         logits_BL = self._logits(batch, given)
         target: Target = "binary" if self.single else self.config.target
-        return preference_loss(logits_BL, score_B, target).sum() / self.config.per_step, logits_BL, score_B
-
-    def of(self, batch: PairBatch, phase: Phase) -> Callable[..., Tensor]:
-        def objective(given: Tensor) -> Tensor:
-            loss, logits_BL, score_B = self._loss(batch, given)
+        loss = preference_loss(logits_BL, score_B, target).sum() / self.config.per_step
+        if record:
             with torch.no_grad():
                 lean = logits_BL[:, 0] if self.config.target == "two-head" else logits_BL[:, 1] - logits_BL[:, 0]
                 decided = score_B != 0.5
@@ -220,13 +218,7 @@ class PreferenceLoss(Losses):
                 counts = torch.tensor([len(given), batch.tokens], dtype=torch.float64, device=self.device)
                 logits = logits_BL.double()
                 self._sums += torch.cat([seen, counts, logits.sum(0), logits.square().sum(0)])
-            return loss
-
-        return objective
-
-    @torch.no_grad()
-    def loss_of(self, batch: PairBatch, phase: Phase, *given: Tensor) -> float:
-        return float(self._loss(batch, given[0])[0])
+        return loss
 
     def sums(self) -> list[float]:
         totals = self._sums.tolist()

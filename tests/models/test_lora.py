@@ -15,7 +15,7 @@ from anmi_ray.config.train import Pooling
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.models.lora import is_adapted, is_adapter
+from anmi_ray.models.heads import is_adapted, is_adapter
 from tests.models.test_cross_encoder import columns, some_pairs
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder
 

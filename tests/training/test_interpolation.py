@@ -17,7 +17,7 @@ from torch import Tensor
 from anmi_ray.config.learning import LoraConfig
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.models.lora import merged
+from anmi_ray.models.heads import merged
 from anmi_ray.training.loop import Trained, train
 from anmi_ray.training.module import best_share, copied, mix
 from anmi_ray.training.task import DevSet

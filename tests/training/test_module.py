@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,8 +14,7 @@ from anmi_ray.config.learning import LoraConfig
 from anmi_ray.config.train import Pooling, TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.models.heads import transformer_layers
-from anmi_ray.models.lora import is_adapter
+from anmi_ray.models.heads import is_adapter, transformer_layers
 from anmi_ray.training.batching import MicroBatch, step_batches
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.engine import TorchEngine
@@ -71,7 +71,7 @@ def gradients(folder: Path, config: TrainConfig, execution: TrainExecution | Non
     objective = Objective(module, config, 1, None)
     torch.manual_seed(1)
     for batch in batches:
-        objective.of(batch, ALL)(*module(batch.batches)).backward()
+        objective.of(batch, ALL, *module(batch.batches)).backward()
     return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
 
 
@@ -86,7 +86,7 @@ def test_gradients_on_the_last_layer_are_those_of_backward_passes(
     for alpha in (1.0, 0.0):
         module.zero_grad()
         for batch in batches:
-            objective.of(batch, Phase(alpha))(*module(batch.batches)).backward()
+            objective.of(batch, Phase(alpha), *module(batch.batches)).backward()
         if pooling == "yes-no":
             weight = cast(Any, module.network.encoder.get_output_embeddings()).weight
             no, yes = module.network.no_yes  # type: ignore[union-attr, misc]
@@ -209,7 +209,7 @@ def test_an_engine_goes_on_with_adapters(folders: dict[str, Path], tmp_path: Pat
     engine, again = TorchEngine(module, config), TorchEngine(other, config)
     objective = Objective(module, config, 1, None)
     for i, batch in enumerate(batches):
-        engine.accumulate(batch.batches, objective.of(batch, ALL), last=i + 1 == len(batches))
+        engine.accumulate(batch.batches, partial(objective.of, batch, ALL), last=i + 1 == len(batches))
     assert engine.step(1.0) > 0
     engine.save(tmp_path)
     again.load(tmp_path)

@@ -52,7 +52,7 @@ def test_gradients_on_the_last_layer_are_those_of_backward_passes(base: Path, po
     for alpha in (1.0, 0.0):
         module.zero_grad()
         for batch in batches:
-            objective.of(batch, Phase(alpha))(*module(batch.batches)).backward()
+            objective.of(batch, Phase(alpha), *module(batch.batches)).backward()
         gradients[alpha] = last.weight.grad.clone().flatten()  # type: ignore[union-attr]
         figures = objective.finish(objective.sums(), ALL, 0)
     assert figures["gradient_ranking"] == pytest.approx(0.7 * float(gradients[1.0].norm()), rel=1e-4)
@@ -70,11 +70,11 @@ def test_workers_sums_give_one_workers_step(base: Path) -> None:
     alone, *pair = (Objective(module, config, world, None) for world in (1, 2, 2))
     for _ in range(2):  # the second step moves by gradients
         for batch in batches:
-            alone.of(batch, ALL)(*module(batch.batches)).backward()
+            alone.of(batch, ALL, *module(batch.batches)).backward()
         totals = []
         for worker, objective in enumerate(pair):
             for batch in batches[worker::2]:
-                (2 * objective.of(batch, ALL)(*module(batch.batches))).backward()
+                (2 * objective.of(batch, ALL, *module(batch.batches))).backward()
             totals.append(objective.sums())
         summed = [sum(values) for values in zip(*totals, strict=True)]
         expected = alone.finish(alone.sums(), ALL, 0)
@@ -112,7 +112,7 @@ def test_a_learned_temperature_stays_between_its_ends(base: Path, monkeypatch: p
 
 def objective_sums(objective: Objective, module: Trainable, batches: list[MicroBatch]) -> list[float]:
     for batch in batches:
-        objective.of(batch, ALL)(*module(batch.batches)).backward()
+        objective.of(batch, ALL, *module(batch.batches)).backward()
     return objective.sums()
 
 
