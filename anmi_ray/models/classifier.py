@@ -39,7 +39,7 @@ from anmi_ray.models.heads import (
     start,
 )
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable, resolve
-from anmi_ray.models.pairs import MULTIPLE, Batch, PairTokenizer, check_fast, length_batches, ragged
+from anmi_ray.models.pairs import MULTIPLE, Batch, PairTokenizer, check_fast, ragged, scoring_batches
 from anmi_ray.models.pooling import has_mean_head, is_bi_encoder
 from anmi_ray.models.prompts import declared
 from anmi_ray.models.reranker import SCORE_TOKENS, Precision, resolve_precision, torch_settings
@@ -96,6 +96,16 @@ class TokenInputs:
         self._types.put(row_N, length_N, types, start_N)
         return Batch(ids, mask, types)
 
+    def logits(self, network: Scorer, row_N: NDArray[np.int64], labels: int) -> NDArray[np.float32]:
+        """Logits float32[N, L] of the given rows by a classifier of L labels."""
+        device = next(network.parameters()).device
+        batches = scoring_batches(self.lengths[row_N], SCORE_TOKENS, device)
+        outputs = [network(**tensors(self.batch(row_N[part]), device)) for part in batches]  # a GPU runs on
+        logits = np.zeros((len(row_N), labels), dtype=np.float32)
+        for part, output in zip(batches, outputs, strict=True):
+            logits[part] = output.reshape(len(part), -1).float().cpu().numpy()
+        return logits
+
 
 class WithTokenizer:
     """Something with a fast tokenizer."""
@@ -148,14 +158,9 @@ class Classifier(WithTokenizer):
         """Logits float64[N, L] of N inputs; JudgeError: no memory."""
         # a multiple that divides the limit cannot exceed the positions
         inputs = TokenInputs(coded, self.tokenizer, MULTIPLE if self.max_tokens % MULTIPLE == 0 else 1)
-        logits = np.zeros((len(inputs.lengths), len(self.labels)))
-        device = torch.device(self.use.device)
         with computing(self.name, self.use):
-            batches = length_batches(inputs.lengths, self.use.budget, self.use.device != "cpu")
-            outputs = [self.network(**tensors(inputs.batch(rows), device)) for rows in batches]  # a GPU runs on
-            for rows, output in zip(batches, outputs, strict=True):
-                logits[rows] = output.reshape(len(rows), -1).double().cpu().numpy()
-        return logits
+            rows = np.arange(len(inputs.lengths))
+            return inputs.logits(self.network, rows, len(self.labels)).astype(np.float64)
 
 
 def load_scorer(

@@ -27,9 +27,8 @@ from anmi_ray.config.train import TrainExecution
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import uniforms
 from anmi_ray.models.classifier import PairClassifier, TokenInputs
-from anmi_ray.models.cross_encoder import tensors
-from anmi_ray.models.pairs import Batch, Ragged, TokenPairs, length_batches, scoring_batches
-from anmi_ray.models.reranker import SCORE_TOKENS, Reranker
+from anmi_ray.models.pairs import Batch, Ragged, TokenPairs, length_batches
+from anmi_ray.models.reranker import Reranker
 from anmi_ray.models.texts import TextPairs
 from anmi_ray.training.batching import lists_of_step, shared_out
 from anmi_ray.training.curriculum import Curriculum, Phase
@@ -64,12 +63,8 @@ class Together:
 
     def infer(self, model: PairClassifier, row_N: Rows) -> Logits:
         """Logits float32[N, L]."""
-        logits = np.zeros((len(row_N), len(model.labels)), dtype=np.float32)
         with torch.inference_mode():
-            for part in scoring_batches(self.tokens_R[row_N], SCORE_TOKENS, model.device):
-                output = model.network(**tensors(self._inputs.batch(row_N[part]), model.device))
-                logits[part] = output.reshape(len(part), -1).float().cpu().numpy()
-        return logits
+            return self._inputs.logits(model.network, row_N, len(model.labels))
 
 
 class Apart:
@@ -132,14 +127,6 @@ class PairBatch:
     def tokens(self) -> int:
         """Number of tokens including padding."""
         return sum(batch.tokens for batch in self.batches)
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Pairs not trained on, and the measure of their logits float32[R, L] at a step (larger is better)."""
-
-    pairs: PairSet
-    measure: Callable[[int, Logits], float]
 
 
 def soft_labels(score_B: Tensor, target: Target) -> Tensor:
@@ -254,6 +241,8 @@ class _Unit:
 class PreferenceTask(Task):
     """A pair classifier, or a reranker whose score differences are the logits, and its pairs.
 
+    held: pairs not trained on
+    measure: of their logits float32[R, L] at a step (larger is better)
     Raises DataError as `check_pairs`, ConfigError as `Learner`.
     """
 
@@ -264,7 +253,8 @@ class PreferenceTask(Task):
         self,
         model: Any,
         data: PairSet,
-        held: HeldOut,
+        held: PairSet,
+        measure: Callable[[int, Logits], float],
         config: DistillConfig,
         execution: TrainExecution,
     ) -> None:
@@ -272,6 +262,7 @@ class PreferenceTask(Task):
         self.config: DistillConfig = config
         self.data = data
         self.held = held
+        self.measure = measure
         self.items = len(data)
         self.curriculum = Curriculum(CurriculumConfig(), 1.0)  # all pairs in every step
         self.result = copy.copy(model)
@@ -311,11 +302,11 @@ class PreferenceTask(Task):
         return PairBatch(batches, place, np.array([unit.score for unit in units], dtype=np.float32))
 
     def evaluate(self, engine: Engine, step: int) -> float:
-        pairs = self.held.pairs
+        pairs = self.held
         scorer = self.result.scorer(self.config.precision)
         output = engine.over_rows(2 * len(pairs), lambda rows: pairs.reader.infer(scorer, rows))
         logits_RL = both_orders(output[:, 0]) if pairs.reader.single else output
-        return self.held.measure(step, logits_RL) if np.isfinite(logits_RL).all() else np.nan
+        return self.measure(step, logits_RL) if np.isfinite(logits_RL).all() else np.nan
 
 
 def both_orders(score_R: NDArray[np.float32]) -> Logits:

@@ -29,7 +29,6 @@ from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.loop import Trained, train_task
 from anmi_ray.training.preferences import (
     Apart,
-    HeldOut,
     Logits,
     PairBatch,
     PairSet,
@@ -118,7 +117,7 @@ def run(
     target: Target = "binary" if single else config.target
     held = make(model, 60, 1)
     measure = lambda _, logits: accuracy(logits, held.score_P, target)  # noqa: E731
-    task = partial(PreferenceTask, model, make(model, pairs), HeldOut(held, measure), config, execution)
+    task = partial(PreferenceTask, model, make(model, pairs), held, measure, config, execution)
     return train_task(task, config, execution, **more)
 
 
@@ -188,7 +187,7 @@ def test_a_model_that_says_the_same_of_every_pair_stops(
         for name, parameter in model.network.named_parameters():
             parameter.fill_(bias if name.endswith("classifier.bias") else 0.0)
     data = together(model)
-    task = partial(PreferenceTask, model, data, HeldOut(data, lambda *_: 0.0), config, execution)
+    task = partial(PreferenceTask, model, data, data, lambda *_: 0.0, config, execution)
     with pytest.raises(TrainingError, match="for 3 steps every pair got the same logits"):
         train_task(task, config, execution)
 
@@ -219,7 +218,7 @@ def test_every_pair_is_shown_in_either_order_in_two_epochs(base: Path) -> None:
 def task(base: Path) -> PreferenceTask:
     model = PairClassifier.start(CONFIG.model_copy(update={"model": str(base)}), "ternary")
     data = together(model)
-    return PreferenceTask(model, data, HeldOut(data, lambda *_: 0.0), CONFIG, EXECUTION)
+    return PreferenceTask(model, data, data, lambda *_: 0.0, CONFIG, EXECUTION)
 
 
 def loss_of(task: PreferenceTask, batches: list[PairBatch]) -> float:
@@ -248,8 +247,9 @@ def test_resumed_training_goes_on_step_for_step(base: Path, tmp_path: Path) -> N
 
     def once(**more: Any) -> Trained:
         model = PairClassifier.start(config.model_copy(update={"model": str(base)}), "ternary")
-        held = HeldOut(together(model, 40, 1), lambda step, _: float(step))
-        return train_task(partial(PreferenceTask, model, together(model), held, config, often), config, often, **more)
+        held = together(model, 40, 1)
+        task = partial(PreferenceTask, model, together(model), held, lambda step, _: float(step), config, often)
+        return train_task(task, config, often, **more)
 
     whole = once()
     with pytest.raises(InterruptedTrainingError):
@@ -275,7 +275,7 @@ def test_pairs_that_teach_nothing_are_named(base: Path, pairs: int, score: float
     if score is not None:
         data = PairSet(data.comparison_P, np.full(pairs, score), data.reader)
     with pytest.raises(DataError) as raised:
-        PreferenceTask(model, data, HeldOut(data, lambda *_: 0.0), CONFIG, EXECUTION)
+        PreferenceTask(model, data, data, lambda *_: 0.0, CONFIG, EXECUTION)
     assert said in str(raised.value)
 
 

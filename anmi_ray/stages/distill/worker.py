@@ -32,7 +32,7 @@ from anmi_ray.stages.rerank.ranking import document_texts
 from anmi_ray.stages.train.trainer import Files, Job, positions
 from anmi_ray.store import uri
 from anmi_ray.training.loop import Trained, train_task
-from anmi_ray.training.preferences import Apart, HeldOut, Logits, PairSet, PreferenceTask, Together, both_orders
+from anmi_ray.training.preferences import Apart, Logits, PairSet, PreferenceTask, Together, both_orders
 
 LOGITS = "logits"
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -67,8 +67,7 @@ def distill(job: Job, device: str, checkpoints: RayCheckpoints, report: Report) 
         _publish(sources.logits, step, logits_RL)
         return -calibration.fit(logits_RL[is_dev], score, target, "temperature").loss
 
-    held_out = HeldOut(others, measure)
-    task = partial(PreferenceTask, model, data, held_out, config, job.execution)
+    task = partial(PreferenceTask, model, data, others, measure, config, job.execution)
     trained = train_task(task, config, job.execution, checkpoints, report, report.notice)
     said = others.reader.infer(trained.model.scorer(config.precision), np.flatnonzero(is_dev))
     logits = both_orders(said[:, 0]) if others.reader.single else said
