@@ -26,12 +26,7 @@ from anmi_ray.models.pairs import TokenPairs
 from anmi_ray.models.pooling import is_bi_encoder
 from anmi_ray.models.texts import TextTokenizer
 from tests.models.test_cross_encoder import columns, some_pairs, text
-from tests.models.tiny import write_tiny_bert, write_tiny_decoder
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
+from tests.models.tiny import write_tiny_decoder
 
 
 def published(

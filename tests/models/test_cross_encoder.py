@@ -26,11 +26,6 @@ from anmi_ray.models.pairs import PairTokenizer, TokenPairs, length_batches
 from tests.models.tiny import WORDS, write_tiny_bert
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
-
-
 def text(words: int, *key: str | int) -> str:
     return " ".join(WORDS[i] for i in rng("text", *key).integers(len(WORDS), size=words))
 
@@ -187,14 +182,3 @@ def test_a_mean_head_that_cannot_be_read_is_a_config_error(base: Path, tmp_path:
         CrossEncoder.load(str(folder))
     with pytest.raises(ConfigError, match=says):
         load_scorer(resolve(str(folder)))
-
-
-def test_a_tokenizer_with_more_ids_than_the_model_is_refused_when_loaded(base: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "grown"
-    shutil.copytree(base, folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens(["word60", "word61"])
-    tokenizer.save_pretrained(folder)
-    for pooling in ("cls", "mean"):
-        with pytest.raises(ConfigError, match=r"ids go up to 66 \('word61'\), and the model has 65 embeddings"):
-            CrossEncoder.load(str(folder), pooling=pooling)

@@ -22,7 +22,7 @@ from anmi_ray.models.kinds import load_reranker
 from anmi_ray.models.late_interaction import LateInteraction, mean_maxsim
 from anmi_ray.models.loading import resolve
 from anmi_ray.retrieval.late import maxsim
-from tests.models.test_bi_encoder import base, published  # noqa: F401
+from tests.models.test_bi_encoder import published
 from tests.models.test_cross_encoder import columns, some_pairs
 
 
@@ -67,7 +67,7 @@ def test_the_score_is_maxsim_by_the_length_of_the_query(
     [("mean", {}), ("cls", {"query": "word7 "}), ("mean", {"query": "word1 ", "document": "word2 word3 "})],
 )
 def test_scores_are_sentence_transformers_before_and_after_export(
-    base: Path,  # noqa: F811
+    base: Path,
     tmp_path: Path,
     pooling: str,
     prompts: dict[str, str],
@@ -92,7 +92,7 @@ def test_scores_are_sentence_transformers_before_and_after_export(
     np.testing.assert_allclose(again.score(*columns(pairs)), scores, atol=1e-6)
 
 
-def test_the_export_serves_as_one_vector_a_text_and_as_both_retrievers(base: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_the_export_serves_as_one_vector_a_text_and_as_both_retrievers(base: Path, tmp_path: Path) -> None:
     """The former as its card says, in four words of sentence-transformers."""
     start = published(base, tmp_path / "start", "cls")
     model = LateInteraction.load(str(start), max_tokens=24)
@@ -119,7 +119,7 @@ def test_the_export_serves_as_one_vector_a_text_and_as_both_retrievers(base: Pat
 
 
 def test_every_distinct_text_is_encoded_once_and_order_is_immaterial(
-    base: Path,  # noqa: F811
+    base: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = LateInteraction.load(str(base))
@@ -136,7 +136,7 @@ def test_every_distinct_text_is_encoded_once_and_order_is_immaterial(
     assert model.score([], []).shape == (0,)
 
 
-def test_texts_without_a_word_have_scores(base: Path) -> None:  # noqa: F811
+def test_texts_without_a_word_have_scores(base: Path) -> None:
     """What stands around every text has vectors too."""
     model = LateInteraction.load(str(base))
     queries, documents = columns([(query, text) for query in ("", "?!", "the of") for text in ("", " ", "word1 " * 99)])
@@ -146,7 +146,7 @@ def test_texts_without_a_word_have_scores(base: Path) -> None:  # noqa: F811
     assert len(set(scores[:3].tolist())) > 1
 
 
-def test_a_bfloat16_copy_is_close(base: Path) -> None:  # noqa: F811
+def test_a_bfloat16_copy_is_close(base: Path) -> None:
     model = LateInteraction.load(str(base))
     exact = model.score(*columns(some_pairs()))
     copy = model.scorer("bfloat16")

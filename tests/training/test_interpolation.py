@@ -21,17 +21,11 @@ from anmi_ray.models.heads import merged
 from anmi_ray.training.loop import Trained, train
 from anmi_ray.training.module import best_share, copied, mix
 from anmi_ray.training.task import DevSet
-from tests.models.tiny import write_tiny_bert
 from tests.training.folder import FolderCheckpoints
 from tests.training.test_loop import EXECUTION, InterruptedTrainingError, changed, curve, dev_set, die_after, start
 
 # DeepSpeed calls collectives that torch has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
 def nearness(base: Path, config: TrainConfig, share: float) -> DevSet:

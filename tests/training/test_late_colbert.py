@@ -25,11 +25,10 @@ from anmi_ray.training.loop import Trained, train
 from anmi_ray.training.module import Trainable, parameter_groups
 from anmi_ray.training.objective import Objective
 from anmi_ray.training.tokens import TokenCache
-from anmi_ray.training.training_set import TrainingSet, prepare
+from anmi_ray.training.training_set import TrainingSet
 from anmi_ray.training.vectors import trainable
 from tests.models.test_colbert import expansion, write_multi_vector
 from tests.models.test_token_vectors import write_pylate, write_stanford
-from tests.models.tiny import write_tiny_bert
 from tests.training.lists import planted
 from tests.training.test_late import settings
 from tests.training.test_loop import dev_set
@@ -40,13 +39,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::Deprec
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("tiny") / "bert")
-
-
-@pytest.fixture(scope="module")
-def start(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pylate(tmp_path_factory.mktemp("pylate") / "model", tiny)
+def start(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pylate(tmp_path_factory.mktemp("pylate") / "model", base)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +51,7 @@ def data(start: Path) -> TrainingSet:
 
 
 def lists_of(model: LateInteraction, cache: TokenCache | None = None) -> TrainingSet:
-    problem = planted()
-    return prepare([problem.examples], [problem.texts], [problem.queries], model.pairs, cache)
+    return planted().lists(model.pairs, cache)
 
 
 def run(start: Path, data: TrainingSet, config: Any, execution: Any = LARGE, **more: Any) -> Trained:
@@ -67,12 +60,12 @@ def run(start: Path, data: TrainingSet, config: Any, execution: Any = LARGE, **m
 
 
 @pytest.mark.parametrize("write_start", [write_pylate, write_stanford, write_multi_vector])
-def test_loss_and_gradients_are_sentence_transformers(tiny: Path, tmp_path: Path, write_start: Any) -> None:
+def test_loss_and_gradients_are_sentence_transformers(base: Path, tmp_path: Path, write_start: Any) -> None:
     """Of multiple negatives ranking, by its own reading of the checkpoint: weights of all layers and the projection."""
     more = {"query_expansion": expansion(9, attend=True), "prompts": {"query": "word30 ", "document": "word31 "}}
-    folder = write_start(tmp_path / "start", tiny, **more if write_start is write_multi_vector else {})
+    folder = write_start(tmp_path / "start", base, **more if write_start is write_multi_vector else {})
     problem, model = planted(lists=6, negatives=2, randoms=0), LateInteraction.load(str(folder))
-    data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+    data = problem.lists(model.pairs)
     data = replace(data, weight_P=np.ones_like(data.weight_P))
     config = settings(lists_per_step=6, loss={"in_batch": True}, balance={"alpha": 1.0})
     module = trainable(model, config)
@@ -83,14 +76,9 @@ def test_loss_and_gradients_are_sentence_transformers(tiny: Path, tmp_path: Path
     loss.backward()
 
     peer = MultiVectorEncoder(str(folder), device="cpu").eval()
-    text = dict(zip(problem.texts["doc_id"].to_pylist(), problem.texts["text"].to_pylist(), strict=True))
-    query = dict(zip(problem.queries["query_id"].to_pylist(), problem.queries["text"].to_pylist(), strict=True))
-    rows = problem.examples.to_pylist()
-    prompts = peer.prompts
-    features = [peer.preprocess([query[row["query_id"]] for row in rows], prompts["query"], task="query")]
-    for k in range(3):
-        shown = [text[row["doc_ids"][k]] for row in rows]
-        features.append(peer.preprocess(shown, prompts["document"], task="document"))
+    queries, *documents = problem.columns()
+    features = [peer.preprocess(queries, peer.prompts["query"], task="query")]
+    features += [peer.preprocess(texts, peer.prompts["document"], task="document") for texts in documents]
     theirs = MultiVectorMultipleNegativesRankingLoss(peer, scale=20.0, similarity_fct=mean_colbert_scores)
     wanted = theirs(features, torch.zeros(6))
     wanted.backward()
@@ -168,10 +156,10 @@ def test_resumes_step_for_step(start: Path, data: TrainingSet, tmp_path: Path) -
     check_resumes(partial(run, start, data, config), tmp_path)
 
 
-def test_kept_token_lists_are_those_of_one_form(start: Path, tiny: Path, tmp_path: Path) -> None:
+def test_kept_token_lists_are_those_of_one_form(start: Path, base: Path, tmp_path: Path) -> None:
     """Two checkpoints with the same tokenizer and another skip list or expansion share no file."""
     cache = TokenCache(tmp_path / "tokens")
-    other = write_pylate(tmp_path / "model", tiny, skiplist_words=["word1"], attend_to_expansion_tokens=True)
+    other = write_pylate(tmp_path / "model", base, skiplist_words=["word1"], attend_to_expansion_tokens=True)
     for folder in (start, other, start):
         model = LateInteraction.load(str(folder))
         kept, made = lists_of(model, cache), lists_of(model)
@@ -186,7 +174,7 @@ def test_documents_longer_than_the_checkpoint_reads_are_counted(start: Path) -> 
     words = np.array([len(text.split()) for text in problem.texts["text"].to_pylist()])
     for most in (8, 9, 32):
         pairs = LateInteraction.load(str(start), max_tokens=most).pairs
-        found = prepare([problem.examples], [problem.texts], [problem.queries], pairs)
+        found = problem.lists(pairs)
         assert found.cut == int((words > most - 3).sum())  # [CLS], [SEP] and the marker
 
 

@@ -23,8 +23,7 @@ from anmi_ray.training import loop
 from anmi_ray.training.batching import Ahead
 from anmi_ray.training.loop import Row, Trained, train
 from anmi_ray.training.task import DevSet
-from anmi_ray.training.training_set import TrainingSet, prepare
-from tests.models.tiny import write_tiny_bert
+from anmi_ray.training.training_set import TrainingSet
 from tests.training.folder import FolderCheckpoints
 from tests.training.lists import planted
 from tests.training.two import WAYS, two_workers
@@ -46,15 +45,9 @@ CONFIG = TrainConfig(
 )
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
-
-
 def start(base: Path, config: TrainConfig = CONFIG) -> tuple[CrossEncoder, TrainingSet]:
     model = CrossEncoder.load(str(base), pooling=config.pooling, max_tokens=config.max_tokens, seed=config.seed)
-    problem = planted()
-    return model, prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+    return model, planted().lists(model.pairs)
 
 
 def dev_set(model: Reranker) -> tuple[DevSet, NDArray[np.float64]]:
@@ -240,7 +233,7 @@ def test_two_workers_have_the_curve_of_one(base: Path, tmp_path: Path) -> None:
         config.balance.alpha: [row["loss"] for row in train(*start(base), None, config, EXECUTION).rows]
         for config in (CONFIG, changed(**ALONE))
     }
-    two_workers("tests.training.worker", base, tmp_path)
+    two_workers("tests.training.test_loop", base, tmp_path)
     for name, config in ways().items():
         losses = json.loads((tmp_path / f"{name}.json").read_text())
         assert losses == pytest.approx(alone[config.balance.alpha], rel=2e-3), name
@@ -250,6 +243,14 @@ def ways() -> dict[str, TrainConfig]:
     """Every engine and stage, and both engines with the ranking term alone, which reaches no map to ratings."""
     found = {name: changed(engine=engine, zero_stage=stage) for name, (engine, stage) in WAYS.items()}
     return found | {f"{engine} alone": changed(engine=engine, **ALONE) for engine in ("ddp", "deepspeed")}
+
+
+def work(base: Path, output: Path, rank: int) -> None:
+    """What each of two workers does: train in every way; rank 0 writes the losses."""
+    for name, config in ways().items():
+        trained = train(*start(base, config), None, config, EXECUTION)
+        if rank == 0:
+            (output / f"{name}.json").write_text(json.dumps([row["loss"] for row in trained.rows]), encoding="utf-8")
 
 
 def test_frozen_weights_stay_and_others_move(base: Path) -> None:

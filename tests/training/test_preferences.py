@@ -39,7 +39,7 @@ from anmi_ray.training.preferences import (
     preference_loss,
     soft_labels,
 )
-from tests.models.tiny import WORDS, write_tiny_bert
+from tests.models.tiny import WORDS
 from tests.training.folder import FolderCheckpoints
 from tests.training.test_loop import InterruptedTrainingError, curve, die_after
 from tests.training.two import WAYS, two_workers
@@ -63,11 +63,6 @@ NOW = Phase(1.0)
 
 def changed(**more: Any) -> DistillConfig:
     return DistillConfig.model_validate(CONFIG.model_dump() | more)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
 def texts(pairs: int, seed: int) -> tuple[list[tuple[str, str, str]], np.ndarray]:
@@ -283,7 +278,7 @@ def test_pairs_that_teach_nothing_are_named(base: Path, pairs: int, score: float
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # DeepSpeed's import
 def test_two_workers_have_the_curve_of_one(base: Path, tmp_path: Path) -> None:
     """Losses to float32's rounding; the held-out pairs' logits, read by both, are one worker's."""
-    two_workers("tests.training.preference_worker", base, tmp_path)
+    two_workers("tests.training.test_preferences", base, tmp_path)
     for name, config in ways().items():
         alone = run(base, config)
         found = json.loads((tmp_path / f"{name}.json").read_text())
@@ -299,6 +294,15 @@ def ways() -> dict[str, DistillConfig]:
     }
     found["pointwise"] = changed(form="pointwise", target="binary", max_steps=12, learning_rate=5e-4)
     return found | {"a pair each": changed(pairs_per_step=2, max_steps=loop.CONSTANT_STEPS, learning_rate=5e-4)}
+
+
+def work(base: Path, output: Path, rank: int) -> None:
+    """What each of two workers does: train in every way; rank 0 writes the losses and the dev measure."""
+    for name, config in ways().items():
+        trained = run(base, config)
+        if rank == 0:
+            found = {"loss": [row["loss"] for row in trained.rows], "dev": trained.dev}
+            (output / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
 
 
 def test_workers_that_do_not_divide_a_step_are_named(task: PreferenceTask) -> None:

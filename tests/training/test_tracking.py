@@ -20,7 +20,6 @@ from anmi_ray.pipeline.run import run as run_experiment
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.training.loop import Row, train
 from anmi_ray.training.tracking import Curves, Tracker, check, named, open_curves
-from tests.models.tiny import write_tiny_bert
 from tests.small import write_config
 from tests.training.folder import FolderCheckpoints
 from tests.training.test_loop import CONFIG, EXECUTION, InterruptedTrainingError, dev_set, die_after, start
@@ -54,11 +53,6 @@ def assert_same(found: Points, wanted: Points) -> None:
     for name, points in wanted.items():
         assert [step for step, _ in found[name]] == [step for step, _ in points], name
         np.testing.assert_allclose([v for _, v in found[name]], [v for _, v in points], rtol=1e-6, err_msg=name)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
 def resumed(base: Path, folder: Path, curves: Curves) -> list[Row]:

@@ -39,7 +39,6 @@ from anmi_ray.training.module import Trainable
 from anmi_ray.training.objective import Objective
 from anmi_ray.training.training_set import TrainingSet, prepare
 from anmi_ray.training.vectors import VectorTrainable, trainable
-from tests.models.tiny import write_tiny_bert
 from tests.training.folder import FolderCheckpoints
 from tests.training.lists import planted
 from tests.training.test_loop import InterruptedTrainingError, curve, dev_set, die_after
@@ -65,11 +64,6 @@ LENT = {"in_batch": True, "in_batch_lists": 4}
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="module")
 def data(base: Path) -> TrainingSet:
     return start(base)[1]
 
@@ -77,7 +71,7 @@ def data(base: Path) -> TrainingSet:
 def start(base: Path) -> tuple[BiEncoder, TrainingSet]:
     """The planted lists, but of twelve queries in place of 24 and with documents that stand in several lists."""
     problem, model = planted(), BiEncoder.load(str(base), max_tokens=32)
-    found = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+    found = problem.lists(model.pairs)
     return model, replace(found, query_E=found.query_E % 12, document_P=found.document_P * 7 % 90)
 
 
@@ -242,9 +236,8 @@ def test_copies_and_own_documents_are_found_by_token_list(base: Path) -> None:
 
 @pytest.mark.parametrize("temperature", [0.05, 0.5])
 def test_in_batch_is_multiple_negatives_ranking_of_sentence_transformers(base: Path, temperature: float) -> None:
-    problem = planted(lists=6, negatives=2, randoms=0)
-    model = BiEncoder.load(str(base), max_tokens=32)
-    data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+    problem, model = planted(lists=6, negatives=2, randoms=0), BiEncoder.load(str(base), max_tokens=32)
+    data = problem.lists(model.pairs)
     data = replace(data, weight_P=np.ones_like(data.weight_P))
     config = settings(lists_per_step=6, loss={"in_batch": True, "temperature": temperature}, balance={"alpha": 1.0})
     module = trainable(model, config)
@@ -254,12 +247,7 @@ def test_in_batch_is_multiple_negatives_ranking_of_sentence_transformers(base: P
     loss = Objective(module, config, 1, None).of(batch, Phase(1.0), score, predicted)
 
     published = SentenceTransformer(str(model.export(base.parent / f"export-{temperature}")), device="cpu")
-    text = dict(zip(problem.texts["doc_id"].to_pylist(), problem.texts["text"].to_pylist(), strict=True))
-    query = dict(zip(problem.queries["query_id"].to_pylist(), problem.queries["text"].to_pylist(), strict=True))
-    rows = problem.examples.to_pylist()
-    shown = [[query[row["query_id"]] for row in rows]]
-    shown += [[text[row["doc_ids"][k]] for row in rows] for k in range(3)]
-    features = [published.preprocess(texts) for texts in shown]
+    features = [published.preprocess(texts) for texts in problem.columns()]
     theirs = MultipleNegativesRankingLoss(published, scale=1 / temperature)(features, torch.zeros(6))
     assert float(loss.detach()) == pytest.approx(float(theirs.detach()), rel=1e-4)
 
@@ -293,11 +281,22 @@ def test_deepspeed_has_the_curve_of_plain_torch(base: Path, data: TrainingSet, p
 def test_two_workers_have_the_curve_of_one(base: Path, data: TrainingSet, tmp_path: Path) -> None:
     alone = train(start(base)[0], data, None, settings(loss=LENT), LARGE)
     by_tokens = train(loaded(base), data, None, LATE, LARGE)
-    two_workers("tests.training.vector_worker", base, tmp_path)
+    two_workers("tests.training.test_vectors", base, tmp_path)
     for name, one in (("ddp", alone), ("deepspeed", alone), ("late", by_tokens)):
         found = np.array(json.loads((tmp_path / f"{name}.json").read_text()))
         np.testing.assert_allclose(found[:, 0], losses(one), rtol=2e-3)
         np.testing.assert_allclose(found[:, 1], [float(row["gradient_share"] or 0.0) for row in one.rows], rtol=5e-3)
+
+
+def work(base: Path, output: Path, rank: int) -> None:
+    """What each of two workers does: both engines, and late interaction, each worker one group in parts."""
+    ways = {engine: settings(loss=LENT, engine=engine, zero_stage=2) for engine in ("ddp", "deepspeed")}
+    for name, config in (ways | {"late": LATE}).items():
+        model, data = start(base)
+        trained = train(loaded(base) if name == "late" else model, data, None, config, SMALL)
+        if rank == 0:
+            figures = [[row["loss"], row["gradient_share"]] for row in trained.rows]
+            (output / f"{name}.json").write_text(json.dumps(figures), encoding="utf-8")
 
 
 def check_resumes(run: Callable[..., Trained], folder: Path) -> None:
@@ -322,9 +321,8 @@ def test_resumes_step_for_step(base: Path, data: TrainingSet, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_learns_the_planted_signal_and_the_result_scores_as_measured(base: Path) -> None:
-    problem = planted()
     model = BiEncoder.load(str(base), max_tokens=32)
-    data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+    data = planted().lists(model.pairs)
     trained = run(base, data, settings(max_steps=60))
     dev, _ = dev_set(model)
     before = dev.measure(model.score_tokens(dev.tokens))
@@ -358,25 +356,6 @@ def test_gradients_on_the_vectors_are_those_of_backward_passes(base: Path, data:
     assert figures["gradient_regression"] == pytest.approx(0.3 * float(found[1].norm()), rel=1e-3)
     cosine = torch.cosine_similarity(found[0], found[1], dim=0)
     assert figures["gradient_cosine"] == pytest.approx(float(cosine), abs=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("more", "what"),
-    [
-        ({"student": "cross-encoder", "loss": {"in_batch": True}}, "in_batch needs student: bi-encoder"),
-        ({"loss": {"bound": 3.0}}, "a cosine, bounded as it is: leave bound out"),
-        ({"pooling": "mean"}, "pooling is of a cross-encoder's scoring head"),
-        ({"head_learning_rate": 1e-4}, "head_learning_rate is of a cross-encoder's scoring head"),
-        ({"loss": {"in_batch": True, "ranking": "listnet"}}, "listnet reads ratings alone"),
-        ({"loss": {"in_batch_lists": 4}}, "belongs to in_batch"),
-        ({"loss": {"in_batch": True, "in_batch_lists": 3}}, "choose a multiple of in_batch_lists, 3"),
-        ({"loss": {"in_batch": True}, "lists_per_step": 1}, "at least 2"),
-        ({"loss": {"learn_temperature": True, "temperature": 2}}, "between .01 and 1"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(more: dict[str, Any], what: str) -> None:
-    with pytest.raises(ValueError, match=what):
-        settings(**more)
 
 
 def test_runs_of_cross_encoders_keep_their_fingerprints() -> None:
