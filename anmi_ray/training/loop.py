@@ -29,7 +29,7 @@ from anmi_ray.training.checkpoints import NOTICE, Checkpoints, Origin, newest_co
 from anmi_ray.training.checks import check_effect, freed_memory_kept, memory_named, moments
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.engine import Engine, make_engine
-from anmi_ray.training.module import Average, best_share, copied, rate_factor, take_best_mix
+from anmi_ray.training.module import Average, best_share, copied, mix, rate_factor
 from anmi_ray.training.task import DevSet, Ranking, Task
 from anmi_ray.training.training_set import TrainingSet
 
@@ -222,9 +222,13 @@ class _Run:
         if self.start is None:
             network.load_state_dict(trained)
             return {}
-        known = {} if self.progress.dev is None else {1.0: self.progress.dev}
-        measure = partial(self._measured, self.progress.best_step)
-        return take_best_mix(network, self.start, trained, self.task.interpolate, known, measure)
+        devs = {} if self.progress.dev is None else {1.0: self.progress.dev}
+        for share in (*self.task.interpolate, 1.0):
+            if share not in devs:
+                mix(network, self.start, trained, share)
+                devs[share] = self._measured(self.progress.best_step)
+        mix(network, self.start, trained, best_share(devs))
+        return devs
 
     def _batches(self, step: int, phase: Phase) -> list[Any]:
         """Runs in a thread during a step: it reads no attribute of the module, where ZeRO 3 would gather parameters."""

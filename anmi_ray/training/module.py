@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -268,28 +268,6 @@ def mix(network: nn.Module, start: Weights, trained: Weights, share: float) -> N
         elif share != 1 and end.is_floating_point() and not is_adapter_input(name):
             end = torch.lerp(start[name], end, share)
         own.copy_(end)
-
-
-def take_best_mix(
-    network: nn.Module,
-    start: Weights,
-    trained: Weights,
-    shares: Sequence[float],
-    known: Mapping[float, float],
-    measure: Callable[[], float],
-) -> dict[float, float]:
-    """Give `network` the best mix among `shares` and 1; return the dev measure by share.
-
-    `measure` returns the dev measure of the network as it is (larger is better); `known` has those known already. All
-    workers call it and try the same shares in the same order.
-    """
-    dev = dict(known)
-    for share in (*shares, 1.0):
-        if share not in dev:
-            mix(network, start, trained, share)
-            dev[share] = measure()
-    mix(network, start, trained, best_share(dev))
-    return dev
 
 
 def best_share(dev: Mapping[float, float]) -> float:
