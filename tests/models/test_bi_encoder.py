@@ -130,16 +130,6 @@ def test_every_distinct_text_is_encoded_once(base: Path) -> None:
     assert sum(seen) == 4  # two texts, as queries and as documents
 
 
-def test_scores_do_not_depend_on_order_or_company(base: Path) -> None:
-    model = BiEncoder.load(str(base))
-    pairs = some_pairs()
-    scores = model.score(*columns(pairs))
-    np.testing.assert_allclose(model.score(*columns(pairs[::-1]))[::-1], scores, atol=1e-5)
-    np.testing.assert_allclose([model.score([query], [document])[0] for query, document in pairs], scores, atol=1e-5)
-    assert model.score([], []).shape == (0,)
-    assert (np.abs(scores) <= 1 + 1e-6).all()
-
-
 def test_a_bfloat16_copy_is_close_and_leaves_the_model(base: Path) -> None:
     model = BiEncoder.load(str(base))
     pairs = some_pairs()

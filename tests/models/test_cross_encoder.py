@@ -13,7 +13,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from sentence_transformers import CrossEncoder as PublishedCrossEncoder
 from transformers import AutoTokenizer
 
 from anmi_ray.core.errors import ConfigError
@@ -86,26 +85,6 @@ def test_length_batches_hold_every_pair_once_within_the_budget(lengths: list[int
             assert len(more) * width > budget or sum(width - length for length in more) > budget // 8
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("max_tokens", [None, 24])
-def test_export_scores_alike_in_sentence_transformers_and_reloaded(
-    base: Path, tmp_path: Path, pooling: Literal["cls", "mean"], max_tokens: int | None
-) -> None:
-    model = loaded(base, pooling, max_tokens)
-    pairs = some_pairs()
-    scores = model.score(*columns(pairs))
-    assert scores.dtype == np.float32
-    assert scores.std() > 1e-3
-    folder = model.export(tmp_path / "model", "Trained on nothing.")
-    assert "Trained on nothing." in (folder / "README.md").read_text(encoding="utf-8")
-    assert not list(folder.rglob("*.bin"))
-    published = PublishedCrossEncoder(str(folder), device="cpu").predict(pairs, show_progress_bar=False)
-    np.testing.assert_allclose(scores, published, atol=1e-4)
-    again = CrossEncoder.load(str(folder))
-    assert (again.pooling, again.max_tokens) == (pooling, max_tokens or 64)
-    np.testing.assert_allclose(scores, again.score(*columns(pairs)), atol=1e-6)
-
-
 def test_more_tokens_than_in_training_are_scored_up_to_the_positions(base: Path, tmp_path: Path) -> None:
     folder = str(loaded(base, "cls", 24).export(tmp_path / "model"))
     longer = CrossEncoder.load(folder, max_tokens=48)
@@ -114,31 +93,6 @@ def test_more_tokens_than_in_training_are_scored_up_to_the_positions(base: Path,
     assert longer.score([query], [document]) != CrossEncoder.load(folder).score([query], [document])
     with pytest.raises(ConfigError, match="is 65, and the model has 64 positions"):
         CrossEncoder.load(folder, max_tokens=65)
-
-
-def test_scores_do_not_depend_on_order_or_company(base: Path) -> None:
-    model = loaded(base, "mean")
-    pairs = some_pairs()
-    scores = model.score(*columns(pairs))
-    np.testing.assert_allclose(model.score(*columns(pairs[::-1]))[::-1], scores, atol=1e-5)
-    np.testing.assert_allclose([model.score([query], [document])[0] for query, document in pairs], scores, atol=1e-5)
-    assert model.score([], []).shape == (0,)
-
-
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_bfloat16_copy_is_close_keeps_ties_apart_and_leaves_the_model(
-    base: Path, pooling: Literal["cls", "mean"]
-) -> None:
-    model = loaded(base, pooling)
-    copy = model.scorer("bfloat16")
-    pairs = some_pairs()
-    exact, rounded = model.score(*columns(pairs)), copy.score(*columns(pairs))
-    np.testing.assert_allclose(rounded, exact, atol=0.05 * float(exact.std()) + 0.02)
-    assert len(set(rounded.tolist())) > 0.9 * len(set(exact.tolist()))
-    assert {p.dtype for p in model.network.parameters()} == {torch.float32}
-    again = CrossEncoder.load(str(base), pooling=pooling, dtype="bfloat16", threads=1)
-    assert again.precision == "bfloat16"
-    assert torch.bfloat16 in {p.dtype for p in again.network.parameters()}
 
 
 def test_a_new_head_is_drawn_from_the_seed_alone(base: Path) -> None:

@@ -63,11 +63,8 @@ def test_texts_are_cut_at_max_tokens(encoder: Encoder) -> None:
     np.testing.assert_allclose(encoder.encode([words]), encoder.encode([words + "square"]), atol=1e-6)
 
 
-def test_no_texts(encoder: Encoder) -> None:
+def test_no_texts_and_an_empty_text(encoder: Encoder) -> None:
     assert encoder.encode([]).shape == (0, encoder.dimension)
-
-
-def test_empty_text_has_a_vector(encoder: Encoder) -> None:
     assert np.isfinite(encoder.encode([""])).all()
 
 

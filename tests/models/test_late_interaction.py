@@ -130,10 +130,8 @@ def test_every_distinct_text_is_encoded_once_and_order_is_immaterial(
     scores = model.score(queries * 3, documents * 3)
     assert sum(seen) == len(set(queries)) + len(set(documents))
     np.testing.assert_array_equal(scores[: len(pairs)], scores[len(pairs) : 2 * len(pairs)])
-    np.testing.assert_allclose(model.score(*columns(pairs[::-1]))[::-1], scores[: len(pairs)], atol=1e-5)
     monkeypatch.setattr(late_interaction, "_PRODUCT_BYTES", 1)  # a pair at a time
     np.testing.assert_allclose(model.score(queries, documents), scores[: len(pairs)], atol=1e-6)
-    assert model.score([], []).shape == (0,)
 
 
 def test_texts_without_a_word_have_scores(base: Path) -> None:
@@ -144,10 +142,3 @@ def test_texts_without_a_word_have_scores(base: Path) -> None:
     assert np.isfinite(scores).all()
     assert (np.abs(scores) <= 1 + 1e-6).all()
     assert len(set(scores[:3].tolist())) > 1
-
-
-def test_a_bfloat16_copy_is_close(base: Path) -> None:
-    model = LateInteraction.load(str(base))
-    exact = model.score(*columns(some_pairs()))
-    copy = model.scorer("bfloat16")
-    np.testing.assert_allclose(copy.score(*columns(some_pairs())), exact, atol=0.1 * float(exact.std()) + 0.02)

@@ -32,7 +32,7 @@ from tests.models.test_token_vectors import write_pylate, write_stanford
 from tests.training.lists import planted
 from tests.training.test_late import settings
 from tests.training.test_loop import dev_set
-from tests.training.test_vectors import LARGE, LENT, SMALL, check_resumes, gradients, losses, naive_loss, step_gradients
+from tests.training.test_vectors import LARGE, LENT, SMALL, check_resumes, check_step, gradients, losses, naive_loss
 
 # DeepSpeed calls collectives that torch has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -107,16 +107,8 @@ def alone(module: Trainable, data: TrainingSet, query: int, document: int) -> li
 def test_a_step_is_that_of_encoding_every_pair_by_itself(start: Path, data: TrainingSet) -> None:
     config = settings(loss=LENT)
     module = trainable(LateInteraction.load(str(start)), config)
-    naive = naive_loss(module, data, config, alone)
-    naive.backward()
-    wanted = gradients(module)
-    assert float(wanted["network.projection.0.weight"].norm()) > 1e-3
-    for execution, world in ((LARGE, 1), (SMALL, 2)):
-        found, figures = step_gradients(module, data, config, execution, world)
-        assert figures["loss"] == pytest.approx(float(naive.detach()), rel=1e-5)
-        assert found.keys() == wanted.keys()
-        for name, value in found.items():
-            torch.testing.assert_close(value, wanted[name], rtol=1e-3, atol=2e-5, msg=name)
+    check_step(module, data, config, naive_loss(module, data, config, alone))
+    assert float(gradients(module)["network.projection.0.weight"].norm()) > 1e-3
 
 
 def test_the_projection_learns_as_the_highest_layer(start: Path) -> None:

@@ -65,6 +65,10 @@ def changed(**more: Any) -> DistillConfig:
     return DistillConfig.model_validate(CONFIG.model_dump() | more)
 
 
+def classifier(base: Path, config: DistillConfig = CONFIG) -> PairClassifier:
+    return PairClassifier.start(config.model_copy(update={"model": str(base)}), config.target)
+
+
 def texts(pairs: int, seed: int) -> tuple[list[tuple[str, str, str]], np.ndarray]:
     """Pairs of documents, each a word eight times; the word that stands later in WORDS is better, near ones tie."""
     generator = rng("pairs", seed)
@@ -103,11 +107,7 @@ def run(
 ) -> Trained:
     single = config.form != "pairwise"
     kind = BiEncoder if config.form == "bi-encoder" else CrossEncoder
-    model: Any = (
-        kind.load(str(base), max_tokens=config.max_tokens)
-        if single
-        else PairClassifier.start(config.model_copy(update={"model": str(base)}), config.target)
-    )
+    model: Any = kind.load(str(base), max_tokens=config.max_tokens) if single else classifier(base, config)
     make: Callable[..., PairSet] = apart if single else together
     target: Target = "binary" if single else config.target
     held = make(model, 60, 1)
@@ -177,7 +177,7 @@ def test_a_model_that_says_the_same_of_every_pair_stops(
 ) -> None:
     monkeypatch.setattr(loop, "CONSTANT_STEPS", 3)
     config = changed(learning_rate=1e-12, head_learning_rate=1e-12)
-    model = PairClassifier.start(config.model_copy(update={"model": str(base)}), "ternary")
+    model = classifier(base, config)
     with torch.no_grad():
         for name, parameter in model.network.named_parameters():
             parameter.fill_(bias if name.endswith("classifier.bias") else 0.0)
@@ -201,7 +201,7 @@ def test_scores_of_documents_give_the_same_answer_in_both_orders() -> None:
 
 
 def test_every_pair_is_shown_in_either_order_in_two_epochs(base: Path) -> None:
-    data = together(PairClassifier.start(CONFIG.model_copy(update={"model": str(base)}), "ternary"))
+    data = together(classifier(base))
     pair, epochs = np.arange(len(data)), np.zeros(len(data), dtype=np.int64)
     first, second = (data.swapped(pair, 0, epochs + epoch) for epoch in (0, 1))
     assert (first + second == 1).all()
@@ -211,7 +211,7 @@ def test_every_pair_is_shown_in_either_order_in_two_epochs(base: Path) -> None:
 
 @pytest.fixture(scope="module")
 def task(base: Path) -> PreferenceTask:
-    model = PairClassifier.start(CONFIG.model_copy(update={"model": str(base)}), "ternary")
+    model = classifier(base)
     data = together(model)
     return PreferenceTask(model, data, data, lambda *_: 0.0, CONFIG, EXECUTION)
 
@@ -241,7 +241,7 @@ def test_resumed_training_goes_on_step_for_step(base: Path, tmp_path: Path) -> N
     often = TrainExecution(micro_batch_tokens=512, checkpoint_minutes=0.0)
 
     def once(**more: Any) -> Trained:
-        model = PairClassifier.start(config.model_copy(update={"model": str(base)}), "ternary")
+        model = classifier(base, config)
         held = together(model, 40, 1)
         task = partial(PreferenceTask, model, together(model), held, lambda step, _: float(step), config, often)
         return train_task(task, config, often, **more)
@@ -265,7 +265,7 @@ def test_resumed_training_goes_on_step_for_step(base: Path, tmp_path: Path) -> N
     ],
 )
 def test_pairs_that_teach_nothing_are_named(base: Path, pairs: int, score: float | None, said: str) -> None:
-    model = PairClassifier.start(CONFIG.model_copy(update={"model": str(base)}), "ternary")
+    model = classifier(base)
     data = together(model, pairs)
     if score is not None:
         data = PairSet(data.comparison_P, np.full(pairs, score), data.reader)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -112,6 +112,24 @@ def step_gradients(
     return gradients(module), objective.finish(objective.sums(), ALL, 0)
 
 
+def check_step(
+    module: Trainable,
+    data: TrainingSet,
+    config: TrainConfig,
+    naive: Tensor,
+    ways: Sequence[tuple[TrainExecution, int]] = ((LARGE, 1), (SMALL, 1), (SMALL, 2)),
+) -> None:
+    """Loss and gradients of step 0, however it is executed by so many workers, are those of a naive loss."""
+    naive.backward()
+    wanted = gradients(module)
+    for execution, world in ways:
+        found, figures = step_gradients(module, data, config, execution, world)
+        assert figures["loss"] == pytest.approx(float(naive.detach()), rel=1e-5)
+        assert found.keys() == wanted.keys()
+        for name, value in found.items():
+            torch.testing.assert_close(value, wanted[name], rtol=1e-3, atol=2e-5, msg=name)
+
+
 def of_one(module: Trainable, data: TrainingSet, texts: Any, i: int) -> Any:
     """What the network gives of a text encoded by itself."""
     return module.network(**tensors(data.pairs.batch([texts[i]]), torch.device("cpu")))  # type: ignore[union-attr, call-arg, arg-type]
@@ -170,16 +188,9 @@ def test_a_step_is_that_of_encoding_every_pair_by_itself(base: Path, data: Train
     config = settings(loss=loss)
     module = trainable(BiEncoder.load(str(base), max_tokens=32), config)
     assert isinstance(module, VectorTrainable)
-    naive = naive_loss(module, data, config)
-    naive.backward()
-    wanted = gradients(module)
     one_group = loss.get("in_batch") and "in_batch_lists" not in loss
-    for execution, world in ((LARGE, 1), (SMALL, 1), (SMALL, 1 if one_group else 2)):
-        found, figures = step_gradients(module, data, config, execution, world)
-        assert figures["loss"] == pytest.approx(float(naive.detach()), rel=1e-5)
-        assert found.keys() == wanted.keys()
-        for name, value in found.items():
-            torch.testing.assert_close(value, wanted[name], rtol=1e-3, atol=2e-5, msg=name)
+    ways = (LARGE, 1), (SMALL, 1), (SMALL, 1 if one_group else 2)
+    check_step(module, data, config, naive_loss(module, data, config), ways)
 
 
 def test_distinct_texts_are_encoded_once_and_a_whole_group_in_parts(base: Path, data: TrainingSet) -> None:
