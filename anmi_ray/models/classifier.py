@@ -39,7 +39,7 @@ from anmi_ray.models.heads import (
     start,
 )
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable, resolve
-from anmi_ray.models.pairs import MULTIPLE, Batch, PairTokenizer, check_fast, ragged, scoring_batches
+from anmi_ray.models.pairs import MULTIPLE, Batch, PairTokenizer, check_fast, length_batches, ragged, scoring_batches
 from anmi_ray.models.pooling import has_mean_head, is_bi_encoder
 from anmi_ray.models.prompts import declared
 from anmi_ray.models.reranker import SCORE_TOKENS, Precision, resolve_precision, torch_settings
@@ -50,7 +50,7 @@ Coded = dict[str, list[Any]]  # a model's inputs by name, one list or array of i
 
 @dataclass(frozen=True)
 class Resources:
-    """What a model computes with.
+    """Device and threads of a model.
 
     device: torch's name
     threads: on a CPU; None: the process's
@@ -69,7 +69,10 @@ class TokenInputs:
     """Tokenized inputs, none longer than the model's limit, to assemble into padded batches.
 
     multiple: padded lengths are multiples of it.
+    single: whether an input has one document, so that a pair's logit is a difference of two scores.
     """
+
+    single = False
 
     def __init__(self, coded: Coded, tokenizer: transformers.PreTrainedTokenizerBase, multiple: int = MULTIPLE) -> None:
         self._ids = ragged(coded["input_ids"])
@@ -96,12 +99,20 @@ class TokenInputs:
         self._types.put(row_N, length_N, types, start_N)
         return Batch(ids, mask, types)
 
-    def logits(self, network: Scorer, row_N: NDArray[np.int64], labels: int) -> NDArray[np.float32]:
-        """Logits float32[N, L] of the given rows by a classifier of L labels."""
-        device = next(network.parameters()).device
+    def inputs(
+        self, row_N: NDArray[np.int64], token_budget: int, on_gpu: bool = False
+    ) -> tuple[list[Batch], NDArray[np.int64]]:
+        """Batches of similar length, and the position in `row_N` of each output."""
+        parts = length_batches(self.lengths[row_N], token_budget, on_gpu)
+        return [self.batch(row_N[part]) for part in parts], np.concatenate(parts)
+
+    @torch.inference_mode()
+    def infer(self, model: Classifier | PairClassifier, row_N: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Logits float32[N, L] of the given rows."""
+        device = next(model.network.parameters()).device
         batches = scoring_batches(self.lengths[row_N], SCORE_TOKENS, device)
-        outputs = [network(**tensors(self.batch(row_N[part]), device)) for part in batches]  # a GPU runs on
-        logits = np.zeros((len(row_N), labels), dtype=np.float32)
+        outputs = [model.network(**tensors(self.batch(row_N[part]), device)) for part in batches]  # a GPU runs on
+        logits = np.zeros((len(row_N), len(model.labels)), dtype=np.float32)
         for part, output in zip(batches, outputs, strict=True):
             logits[part] = output.reshape(len(part), -1).float().cpu().numpy()
         return logits
@@ -159,8 +170,7 @@ class Classifier(WithTokenizer):
         # a multiple that divides the limit cannot exceed the positions
         inputs = TokenInputs(coded, self.tokenizer, MULTIPLE if self.max_tokens % MULTIPLE == 0 else 1)
         with computing(self.name, self.use):
-            rows = np.arange(len(inputs.lengths))
-            return inputs.logits(self.network, rows, len(self.labels)).astype(np.float64)
+            return inputs.infer(self, np.arange(len(inputs.lengths))).astype(np.float64)
 
 
 def load_scorer(

@@ -26,8 +26,8 @@ from anmi_ray.config.objective import CurriculumConfig
 from anmi_ray.config.train import TrainExecution
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import uniforms
-from anmi_ray.models.classifier import PairClassifier, TokenInputs
-from anmi_ray.models.pairs import Batch, Ragged, TokenPairs, length_batches
+from anmi_ray.models.classifier import TokenInputs
+from anmi_ray.models.pairs import Batch, Ragged, TokenPairs
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.models.texts import TextPairs
 from anmi_ray.training.batching import lists_of_step, shared_out
@@ -44,41 +44,18 @@ Rows = NDArray[np.int64]
 Logits = NDArray[np.float32]
 
 
-class Together:
-    """Inputs with a query and both documents, read together.
-
-    single: whether an input has one document, so that a pair's logit is a difference of two scores.
-    """
-
-    single = False
-
-    def __init__(self, inputs: TokenInputs) -> None:
-        self._inputs = inputs
-        self.tokens_R = inputs.lengths
-
-    def inputs(self, row_N: Rows, token_budget: int, on_gpu: bool = False) -> tuple[Inputs, Rows]:
-        """Return batches of similar length, and the position in `row_N` of each output."""
-        parts = length_batches(self.tokens_R[row_N], token_budget, on_gpu)
-        return [self._inputs.batch(row_N[part]) for part in parts], np.concatenate(parts)
-
-    def infer(self, model: PairClassifier, row_N: Rows) -> Logits:
-        """Logits float32[N, L]."""
-        with torch.inference_mode():
-            return self._inputs.logits(model.network, row_N, len(model.labels))
-
-
 class Apart:
-    """Inputs with a query and one document: input r has the query query_R[r] and document r."""
+    """Inputs with a query and one document, as `TokenInputs`: input r has the query query_R[r] and document r."""
 
     single = True
 
     def __init__(self, model: Reranker, queries: Ragged, query_R: Rows, documents: Ragged) -> None:
         self._pairs = model.pairs
         self._tokens = TokenPairs(queries, query_R, documents, np.arange(len(query_R)))
-        self.tokens_R = self._pairs.pair_lengths(self._tokens)
+        self.lengths = self._pairs.pair_lengths(self._tokens)
 
     def inputs(self, row_N: Rows, token_budget: int, on_gpu: bool = False) -> tuple[Inputs, Rows]:
-        """As `Together.inputs`; for a bi-encoder, texts and their pairs."""
+        """As `TokenInputs.inputs`; for a bi-encoder, texts and their pairs."""
         return self._pairs.inputs(self._tokens.of(row_N), np.arange(len(row_N)), token_budget, on_gpu)
 
     def infer(self, model: Reranker, row_N: Rows) -> Logits:
@@ -92,7 +69,7 @@ class PairSet:
 
     comparison_P: NDArray[np.uint8]
     score_P: NDArray[np.float64]
-    reader: Together | Apart
+    reader: TokenInputs | Apart
 
     def __len__(self) -> int:
         return len(self.score_P)
@@ -283,7 +260,7 @@ class PreferenceTask(Task):
         chosen = np.array(lists_of_step(self.data.order, self.config, step), dtype=np.int64)
         pair_B = chosen[:, 0]
         epoch_B = chosen[:, 1]
-        tokens = self.data.reader.tokens_R
+        tokens = self.data.reader.lengths
         score = self.data.score_P
         if self.data.reader.single:
             return [

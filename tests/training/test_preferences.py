@@ -34,7 +34,6 @@ from anmi_ray.training.preferences import (
     PairSet,
     PreferenceLoss,
     PreferenceTask,
-    Together,
     both_orders,
     preference_loss,
     soft_labels,
@@ -80,7 +79,7 @@ def texts(pairs: int, seed: int) -> tuple[list[tuple[str, str, str]], np.ndarray
 def together(model: PairClassifier, pairs: int = 320, seed: int = 0) -> PairSet:
     shown, score = texts(pairs, seed)
     both = [one for q, x, y in shown for one in ((q, x, y), (q, y, x))]
-    reader = Together(model.inputs(Truncator(model, "{query}", "{first} {sep} {second}").inputs(both)))
+    reader = model.inputs(Truncator(model, "{query}", "{first} {sep} {second}").inputs(both))
     return PairSet(ids(pairs, seed), score, reader)
 
 

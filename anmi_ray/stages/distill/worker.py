@@ -32,7 +32,7 @@ from anmi_ray.stages.rerank.ranking import document_texts
 from anmi_ray.stages.train.trainer import Files, Job, positions
 from anmi_ray.store import uri
 from anmi_ray.training.loop import Trained, train_task
-from anmi_ray.training.preferences import Apart, Logits, PairSet, PreferenceTask, Together, both_orders
+from anmi_ray.training.preferences import Apart, Logits, PairSet, PreferenceTask, both_orders
 
 LOGITS = "logits"
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -125,7 +125,7 @@ def _together(
     """Inputs with the query and both documents, in both orders."""
     query, a, b = _shown(pairs, texts, queries)
     shown = [one for q, x, y in zip(query, a, b, strict=True) for one in ((q, x, y), (q, y, x))]
-    reader = Together(model.inputs(truncator.inputs(shown)))
+    reader = model.inputs(truncator.inputs(shown))
     return PairSet(id_matrix(pairs["comparison_id"]), pairs["score"].to_numpy(), reader)
 
 
