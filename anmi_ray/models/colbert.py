@@ -117,9 +117,8 @@ class ColbertTokenizer(TextTokenizer):
         return int((documents.lengths > self.max_tokens).sum())
 
     def batch(self, lists: Sequence[NDArray[np.int32]]) -> Batch:
-        marked = np.full(
-            (len(lists), self.width(max(map(len, lists)))), self.pad | _UNSEEN | _UNCOUNTED, dtype=np.int64
-        )
+        width = self.width(max(map(len, lists)))
+        marked = np.full((len(lists), width), self.pad | _UNSEEN | _UNCOUNTED, dtype=np.int64)
         for row, tokens in enumerate(lists):
             marked[row, : len(tokens)] = tokens
         ids = marked & (_UNSEEN - 1)

@@ -125,7 +125,7 @@ class CrossEncoder(Reranker):
 
         def score(budget: int) -> NDArray[np.float32]:
             batches = scoring_batches(lengths, budget, self.device)
-            inputs = (tensors(self.pairs.batch(tokens.of(rows)), self.device) for rows in batches)
+            inputs = (tensors(self.pairs.batch(tokens.take(rows)), self.device) for rows in batches)
             return in_order(batches, [self.network(**batch) for batch in inputs])
 
         with torch_settings(self.threads), torch.inference_mode():

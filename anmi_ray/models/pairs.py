@@ -63,7 +63,7 @@ class TokenPairs(NamedTuple):
     documents: Ragged
     document_N: NDArray[np.int64]
 
-    def of(self, row_N: NDArray[np.int64]) -> TokenPairs:
+    def take(self, row_N: NDArray[np.int64]) -> TokenPairs:
         """The pairs of the given rows."""
         return self._replace(query_N=self.query_N[row_N], document_N=self.document_N[row_N])
 
@@ -278,7 +278,7 @@ class PairTokenizer(TextsTokenizer):
         self, tokens: TokenPairs, list_N: NDArray[np.int64], token_budget: int, on_gpu: bool = False
     ) -> tuple[list[Batch], NDArray[np.int64]]:
         rows = length_batches(self.pair_lengths(tokens), token_budget, on_gpu)
-        return [self.batch(tokens.of(row_N)) for row_N in rows], np.concatenate(rows)
+        return [self.batch(tokens.take(row_N)) for row_N in rows], np.concatenate(rows)
 
 
 def length_batches(length_N: NDArray[np.int64], token_budget: int, on_gpu: bool = False) -> list[NDArray[np.int64]]:

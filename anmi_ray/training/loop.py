@@ -244,7 +244,7 @@ class _Run:
             self.ahead.prepare(step + 1, self.curriculum.foreseen(step + 1, self.steps))
         self._seed_dropout(step)
         for i, batch in enumerate(batches):
-            self.engine.accumulate(batch.batches, partial(self.objective.of, batch, now), last=i + 1 == len(batches))
+            self.engine.accumulate(batch.batches, partial(self.objective.loss, batch, now), last=i + 1 == len(batches))
         due, look, *totals = self.engine.sums([*self._signals(), *self.objective.sums()])
         figures = self.objective.finish(totals, now, step)
         varied, pairs, tokens = (figures.pop(name) or 0 for name in ("varied", "pairs", "tokens"))
@@ -298,7 +298,7 @@ class _Run:
         self._seed_dropout(step)
         with torch.no_grad():
             parts = [
-                self.objective.of(batch, now, *self.engine.scores(batch.batches), record=False) for batch in batches
+                self.objective.loss(batch, now, *self.engine.scores(batch.batches), record=False) for batch in batches
             ]
         return before - self.engine.sums([sum(map(float, parts))])[0]
 

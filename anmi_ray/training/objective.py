@@ -41,10 +41,10 @@ Figures = dict[str, float | int | None]
 
 
 class Losses(Stateful, ABC):
-    """The loss of a run. Per step: `of` each micro-batch, then `sums`, added over workers, then `finish`."""
+    """The loss of a run. Per step: `loss` of each micro-batch, then `sums`, added over workers, then `finish`."""
 
     @abstractmethod
-    def of(self, batch: Any, phase: Phase, *outputs: Tensor, record: bool = True) -> Tensor:
+    def loss(self, batch: Any, phase: Phase, *outputs: Tensor, record: bool = True) -> Tensor:
         """Return a micro-batch's part of the step's loss from the module's outputs; `record`: add to `sums`."""
 
     @abstractmethod
@@ -86,7 +86,7 @@ class Objective(Losses):
             return self.config.start_temperature
         return torch.exp(-self.sharpness["log_sharpness"])
 
-    def of(self, batch: MicroBatch, phase: Phase, *outputs: Tensor, record: bool = True) -> Tensor:
+    def loss(self, batch: MicroBatch, phase: Phase, *outputs: Tensor, record: bool = True) -> Tensor:
         """Return a micro-batch's part of the step's mean loss over lists.
 
         outputs: score[N], predicted[N], and further scores [N]. All scores get a ranking term each, and these terms

@@ -56,11 +56,11 @@ class Apart:
 
     def inputs(self, row_N: Rows, token_budget: int, on_gpu: bool = False) -> tuple[Inputs, Rows]:
         """As `TokenInputs.inputs`; for a bi-encoder, texts and their pairs."""
-        return self._pairs.inputs(self._tokens.of(row_N), np.arange(len(row_N)), token_budget, on_gpu)
+        return self._pairs.inputs(self._tokens.take(row_N), np.arange(len(row_N)), token_budget, on_gpu)
 
     def infer(self, model: Reranker, row_N: Rows) -> Logits:
         """Scores float32[N, 1]."""
-        return model.score_tokens(self._tokens.of(row_N))[:, None]
+        return model.score_tokens(self._tokens.take(row_N))[:, None]
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class PreferenceLoss(Losses):
         rows = torch.zeros_like(given).index_put((place,), given)
         return as_logits(rows) if self.single else rows
 
-    def of(self, batch: PairBatch, phase: Phase, *outputs: Tensor, record: bool = True) -> Tensor:
+    def loss(self, batch: PairBatch, phase: Phase, *outputs: Tensor, record: bool = True) -> Tensor:
         (given,) = outputs
         score_B = torch.from_numpy(batch.score_B).to(self.device, non_blocking=True)
         logits_BL = self._logits(batch, given)

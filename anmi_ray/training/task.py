@@ -107,5 +107,5 @@ class Ranking(Task):
         dev = self.dev
         assert dev is not None
         scorer = self.result.scorer(self.config.precision)
-        scores = engine.over_rows(len(dev.tokens.query_N), lambda rows: scorer.score_tokens(dev.tokens.of(rows)))
+        scores = engine.over_rows(len(dev.tokens.query_N), lambda rows: scorer.score_tokens(dev.tokens.take(rows)))
         return float(dev.measure(scores)) if np.isfinite(scores).all() else np.nan

@@ -109,7 +109,7 @@ def test_the_term_of_the_tokens_is_multiple_negatives_ranking_of_sentence_transf
     module = trainable(model, config)
     (batch,) = step_batches(data, config, 0, Phase(1.0), LARGE)
     score, predicted, *_ = module(batch.batches)
-    loss = Objective(module, config, 1, None).of(batch, Phase(1.0), score, predicted)
+    loss = Objective(module, config, 1, None).loss(batch, Phase(1.0), score, predicted)
 
     published = MultiVectorEncoder(str(model.export(tmp_path / "export")), device="cpu")
     queries, *documents = problem.columns()

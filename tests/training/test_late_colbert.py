@@ -72,7 +72,7 @@ def test_loss_and_gradients_are_sentence_transformers(base: Path, tmp_path: Path
     (batch,) = step_batches(data, config, 0, Phase(1.0), LARGE)
     outputs = module(batch.batches)
     assert len(outputs) == 2  # no pooled vectors
-    loss = Objective(module, config, 1, None).of(batch, Phase(1.0), *outputs)
+    loss = Objective(module, config, 1, None).loss(batch, Phase(1.0), *outputs)
     loss.backward()
 
     peer = MultiVectorEncoder(str(folder), device="cpu").eval()

@@ -69,7 +69,7 @@ def gradients(folder: Path, config: TrainConfig, execution: TrainExecution | Non
     objective = Objective(module, config, 1, None)
     torch.manual_seed(1)
     for batch in batches:
-        objective.of(batch, ALL, *module(batch.batches)).backward()
+        objective.loss(batch, ALL, *module(batch.batches)).backward()
     return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
 
 
@@ -84,7 +84,7 @@ def test_gradients_on_the_last_layer_are_those_of_backward_passes(
     for alpha in (1.0, 0.0):
         module.zero_grad()
         for batch in batches:
-            objective.of(batch, Phase(alpha), *module(batch.batches)).backward()
+            objective.loss(batch, Phase(alpha), *module(batch.batches)).backward()
         if pooling == "yes-no":
             weight = cast(Any, module.network.encoder.get_output_embeddings()).weight
             no, yes = module.network.no_yes  # type: ignore[union-attr, misc]
@@ -210,7 +210,7 @@ def test_an_engine_goes_on_with_adapters(folders: dict[str, Path], tmp_path: Pat
     engine, again = TorchEngine(module, config), TorchEngine(other, config)
     objective = Objective(module, config, 1, None)
     for i, batch in enumerate(batches):
-        engine.accumulate(batch.batches, partial(objective.of, batch, ALL), last=i + 1 == len(batches))
+        engine.accumulate(batch.batches, partial(objective.loss, batch, ALL), last=i + 1 == len(batches))
     assert engine.step(1.0) > 0
     engine.save(tmp_path)
     again.load(tmp_path)

@@ -45,11 +45,11 @@ def test_workers_sums_give_one_workers_step(base: Path) -> None:
     alone, *pair = (Objective(module, config, world, None) for world in (1, 2, 2))
     for _ in range(2):  # the second step moves by gradients
         for batch in batches:
-            alone.of(batch, ALL, *module(batch.batches)).backward()
+            alone.loss(batch, ALL, *module(batch.batches)).backward()
         totals = []
         for worker, objective in enumerate(pair):
             for batch in batches[worker::2]:
-                (2 * objective.of(batch, ALL, *module(batch.batches))).backward()
+                (2 * objective.loss(batch, ALL, *module(batch.batches))).backward()
             totals.append(objective.sums())
         summed = [sum(values) for values in zip(*totals, strict=True)]
         expected = alone.finish(alone.sums(), ALL, 0)
@@ -87,7 +87,7 @@ def test_a_learned_temperature_stays_between_its_ends(base: Path, monkeypatch: p
 
 def objective_sums(objective: Objective, module: Trainable, batches: list[MicroBatch]) -> list[float]:
     for batch in batches:
-        objective.of(batch, ALL, *module(batch.batches)).backward()
+        objective.loss(batch, ALL, *module(batch.batches)).backward()
     return objective.sums()
 
 

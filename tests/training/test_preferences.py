@@ -216,9 +216,9 @@ def task(base: Path) -> PreferenceTask:
 
 
 def loss_of(task: PreferenceTask, batches: list[PairBatch]) -> float:
-    loss = PreferenceLoss(torch.device("cpu"), CONFIG, task.data.reader.single)
+    objective = PreferenceLoss(torch.device("cpu"), CONFIG, task.data.reader.single)
     with torch.no_grad():
-        return sum(float(loss.of(batch, NOW, *task.module(batch.batches))) for batch in batches)
+        return sum(float(objective.loss(batch, NOW, *task.module(batch.batches))) for batch in batches)
 
 
 @pytest.mark.parametrize("step", [0, 7, 33])

@@ -108,7 +108,7 @@ def step_gradients(
     objective = Objective(module, config, 1, None)
     for rank in range(world):
         for batch in step_batches(data, config, 0, ALL, execution, rank, world):
-            objective.of(batch, ALL, *module(batch.batches)).backward()
+            objective.loss(batch, ALL, *module(batch.batches)).backward()
     return gradients(module), objective.finish(objective.sums(), ALL, 0)
 
 
@@ -255,7 +255,7 @@ def test_in_batch_is_multiple_negatives_ranking_of_sentence_transformers(base: P
     (batch,) = step_batches(data, config, 0, Phase(1.0), LARGE)
     assert batch.mask_BK.sum() == 6 * 18
     score, predicted = module(batch.batches)
-    loss = Objective(module, config, 1, None).of(batch, Phase(1.0), score, predicted)
+    loss = Objective(module, config, 1, None).loss(batch, Phase(1.0), score, predicted)
 
     published = SentenceTransformer(str(model.export(base.parent / f"export-{temperature}")), device="cpu")
     features = [published.preprocess(texts) for texts in problem.columns()]
@@ -361,7 +361,7 @@ def test_gradients_on_the_vectors_are_those_of_backward_passes(base: Path, data:
     score = (query[pairs.list_N] * document).sum(1)
     objective, found = Objective(module, config, 1, None), []
     for alpha in (1.0, 0.0):
-        loss = objective.of(batch, Phase(alpha), score, module.mapped(score))
+        loss = objective.loss(batch, Phase(alpha), score, module.mapped(score))
         found.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, leaves, retain_graph=True)]))
     assert figures["gradient_ranking"] == pytest.approx(0.7 * float(found[0].norm()), rel=1e-3)
     assert figures["gradient_regression"] == pytest.approx(0.3 * float(found[1].norm()), rel=1e-3)
