@@ -17,15 +17,13 @@ from torch import Tensor, nn
 
 from anmi_ray.config.learning import LoraConfig
 from anmi_ray.core.identity import seed as derived_seed
-from anmi_ray.models.cross_encoder import SCORE_TOKENS, seeded, tensors, token_limit
+from anmi_ray.models.cross_encoder import seeded, tensors, token_limit
 from anmi_ray.models.export import write_embedder
-from anmi_ray.models.heads import Scorer
+from anmi_ray.models.heads import Scorer, add_adapters
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable, resolve
-from anmi_ray.models.lora import add_adapters
-from anmi_ray.models.pairs import Batch, Ragged, scoring_batches
+from anmi_ray.models.pairs import Batch, Ragged, TokenPairs, scoring_batches
 from anmi_ray.models.pooling import TextPooling, VectorPooling, read_pooling
-from anmi_ray.models.reranker import FloatName, Precision, Reranker
-from anmi_ray.models.speed import torch_settings
+from anmi_ray.models.reranker import SCORE_TOKENS, FloatName, Precision, Reranker, torch_settings
 from anmi_ray.models.texts import TextTokenizer
 
 _PRODUCTS = 65_536  # pairs multiplied at once: bounds the gathered vectors
@@ -125,20 +123,13 @@ class BiEncoder(Reranker):
         """Pooling of token states into a vector; None for ColBERT checkpoints, which have no vector of a text."""
         return self.network.pooling
 
-    def score_tokens(
-        self,
-        queries: Ragged,
-        query_N: NDArray[np.int64],
-        documents: Ragged,
-        document_N: NDArray[np.int64],
-        token_budget: int = SCORE_TOKENS,
-    ) -> NDArray[np.float32]:
-        """Cosines float32[N] of the pairs (query_N[i], document_N[i]); each distinct text is encoded once."""
-        query_rows, query_of_N = np.unique(query_N, return_inverse=True)
-        document_rows, document_of_N = np.unique(document_N, return_inverse=True)
-        query_Qd = self.vectors(queries, query_rows, token_budget)
-        document_Dd = self.vectors(documents, document_rows, token_budget)
-        scores = np.zeros(len(query_N), dtype=np.float32)
+    def score_tokens(self, tokens: TokenPairs, token_budget: int = SCORE_TOKENS) -> NDArray[np.float32]:
+        """Cosines float32[N]; each distinct text is encoded once."""
+        query_rows, query_of_N = np.unique(tokens.query_N, return_inverse=True)
+        document_rows, document_of_N = np.unique(tokens.document_N, return_inverse=True)
+        query_Qd = self.vectors(tokens.queries, query_rows, token_budget)
+        document_Dd = self.vectors(tokens.documents, document_rows, token_budget)
+        scores = np.zeros(len(query_of_N), dtype=np.float32)
         for start in range(0, len(scores), _PRODUCTS):
             part = slice(start, start + _PRODUCTS)
             np.einsum("nd,nd->n", query_Qd[query_of_N[part]], document_Dd[document_of_N[part]], out=scores[part])
@@ -161,7 +152,6 @@ class BiEncoder(Reranker):
     def _pooled(self, batch: Batch) -> Tensor:
         return self.network(**tensors(batch, self.device))
 
-    def export(self, folder: str | Path, card: str = "") -> Path:
-        self.assert_trained()
+    def _write(self, folder: Path, card: str) -> Path:
         assert self.pooling is not None
-        return write_embedder(self.network, self.pairs, self.pooling, Path(folder), card)
+        return write_embedder(self.network, self.pairs, self.pooling, folder, card)

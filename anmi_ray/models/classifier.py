@@ -23,17 +23,26 @@ from anmi_ray.config.learning import LearnConfig
 from anmi_ray.core.errors import ConfigError, JudgeError, gpu_memory_named
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.bi_encoder import BiEncoder
-from anmi_ray.models.cross_encoder import SCORE_TOKENS, CrossEncoder, seeded, tensors, token_limit
+from anmi_ray.models.cross_encoder import CrossEncoder, seeded, tensors, token_limit
 from anmi_ray.models.decoder import DECODER_POOLINGS, LastTokenScorer, choose_pooling, pad_by_end, says_yes_or_no
 from anmi_ray.models.export import write_readme, write_transformer
-from anmi_ray.models.heads import ClassifierScorer, Scorer, draw, fold_labels, output_layer, start
+from anmi_ray.models.heads import (
+    ClassifierScorer,
+    Scorer,
+    add_adapters,
+    draw,
+    fold_labels,
+    load_classifier,
+    merged,
+    output_layer,
+    plain,
+    start,
+)
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable, resolve
-from anmi_ray.models.lora import add_adapters, is_adapted, merged
-from anmi_ray.models.pairs import MULTIPLE, Batch, PairTokenizer, check_fast, length_batches, ragged
+from anmi_ray.models.pairs import MULTIPLE, Batch, PairTokenizer, check_fast, length_batches, ragged, scoring_batches
 from anmi_ray.models.pooling import has_mean_head, is_bi_encoder
 from anmi_ray.models.prompts import declared
-from anmi_ray.models.reranker import Precision, resolve_precision
-from anmi_ray.models.speed import torch_settings
+from anmi_ray.models.reranker import SCORE_TOKENS, Precision, resolve_precision, torch_settings
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Coded = dict[str, list[Any]]  # a model's inputs by name, one list or array of integers each, neither cut nor padded
@@ -41,7 +50,7 @@ Coded = dict[str, list[Any]]  # a model's inputs by name, one list or array of i
 
 @dataclass(frozen=True)
 class Resources:
-    """What a model computes with.
+    """Device and threads of a model.
 
     device: torch's name
     threads: on a CPU; None: the process's
@@ -60,7 +69,10 @@ class TokenInputs:
     """Tokenized inputs, none longer than the model's limit, to assemble into padded batches.
 
     multiple: padded lengths are multiples of it.
+    single: whether an input has one document, so that a pair's logit is a difference of two scores.
     """
+
+    single = False
 
     def __init__(self, coded: Coded, tokenizer: transformers.PreTrainedTokenizerBase, multiple: int = MULTIPLE) -> None:
         self._ids = ragged(coded["input_ids"])
@@ -86,6 +98,24 @@ class TokenInputs:
         types = np.zeros_like(ids)
         self._types.put(row_N, length_N, types, start_N)
         return Batch(ids, mask, types)
+
+    def inputs(
+        self, row_N: NDArray[np.int64], token_budget: int, on_gpu: bool = False
+    ) -> tuple[list[Batch], NDArray[np.int64]]:
+        """Batches of similar length, and the position in `row_N` of each output."""
+        parts = length_batches(self.lengths[row_N], token_budget, on_gpu)
+        return [self.batch(row_N[part]) for part in parts], np.concatenate(parts)
+
+    @torch.inference_mode()
+    def infer(self, model: Classifier | PairClassifier, row_N: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Logits float32[N, L] of the given rows."""
+        device = next(model.network.parameters()).device
+        batches = scoring_batches(self.lengths[row_N], SCORE_TOKENS, device)
+        outputs = [model.network(**tensors(self.batch(row_N[part]), device)) for part in batches]  # a GPU runs on
+        logits = np.zeros((len(row_N), len(model.labels)), dtype=np.float32)
+        for part, output in zip(batches, outputs, strict=True):
+            logits[part] = output.reshape(len(part), -1).float().cpu().numpy()
+        return logits
 
 
 class WithTokenizer:
@@ -115,11 +145,8 @@ class Classifier(WithTokenizer):
         wanted = "folder or hub id with safetensors weights, a classification head and a fast tokenizer"
         with loadable(source, "sequence classification model", wanted):
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(source.path_or_id, **source.options)
-            options = source.options | {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
             with seeded(0):
-                model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
-                    source.path_or_id, **options
-                )
+                model, loading = load_classifier(source)
         if loading["missing_keys"]:
             raise ConfigError(
                 f"its weights lack {', '.join(sorted(loading['missing_keys'])[:3])}: it was not trained to classify",
@@ -142,14 +169,8 @@ class Classifier(WithTokenizer):
         """Logits float64[N, L] of N inputs; JudgeError: no memory."""
         # a multiple that divides the limit cannot exceed the positions
         inputs = TokenInputs(coded, self.tokenizer, MULTIPLE if self.max_tokens % MULTIPLE == 0 else 1)
-        logits = np.zeros((len(inputs.lengths), len(self.labels)))
-        device = torch.device(self.use.device)
         with computing(self.name, self.use):
-            batches = length_batches(inputs.lengths, self.use.budget, self.use.device != "cpu")
-            outputs = [self.network(**tensors(inputs.batch(rows), device)) for rows in batches]  # a GPU runs on
-            for rows, output in zip(batches, outputs, strict=True):
-                logits[rows] = output.reshape(len(rows), -1).double().cpu().numpy()
-        return logits
+            return inputs.infer(self, np.arange(len(inputs.lengths))).astype(np.float64)
 
 
 def load_scorer(
@@ -175,7 +196,7 @@ def score(
     """Logits (cosines of a bi-encoder) float64[N] of (queries[i], documents[i]). JudgeError: out of memory."""
     tokens = scorer.tokens(queries, documents)
     with computing(scorer.name, use):
-        return scorer.score_tokens(*tokens, SCORE_TOKENS).astype(np.float64)
+        return scorer.score_tokens(tokens).astype(np.float64)
 
 
 @contextmanager
@@ -251,10 +272,8 @@ class PairClassifier(WithTokenizer):
 
     def scorer(self, dtype: Precision = "auto") -> PairClassifier:
         """A copy for inference: transformer in `dtype`, head in float32, adapters merged."""
-        adapted = is_adapted(self.network)
-        network = cast(ClassifierScorer, merged(self.network)) if adapted else copy.deepcopy(self.network)
         clone = copy.copy(self)
-        clone.network = network.eval().requires_grad_(False)
+        clone.network = cast(ClassifierScorer, merged(self.network)).eval().requires_grad_(False)
         clone.precision = resolve_precision(dtype, self.device)
         clone.network.cast(clone.precision)
         return clone
@@ -263,8 +282,7 @@ class PairClassifier(WithTokenizer):
         """Write a Hugging Face folder with `card` in its README, and the files `beside`."""
         assert self.precision == "float32", "export the trained model, not a copy for inference"
         folder = Path(folder)
-        network = merged(self.network) if is_adapted(self.network) else self.network
-        write_transformer(network.encoder, self.tokenizer, self.max_tokens, folder)
+        write_transformer(plain(self.network).encoder, self.tokenizer, self.max_tokens, folder)
         body = f"{_USE.format(labels=', '.join(self.labels))}\n{card.strip()}"
         write_readme(folder, "Pairwise judge", self.max_tokens, body, "text-classification")
         for name, text in self.beside.items():
@@ -285,19 +303,14 @@ def sharpen(network: Scorer, beta: float, columns: Sequence[int]) -> None:
 def _network(
     source: ModelSource, tokenizer: transformers.PreTrainedTokenizerBase, labels: tuple[str, ...], config: LearnConfig
 ) -> ClassifierScorer:
-    where: Any = source.path_or_id
-    decoder = choose_pooling(where, source.options, None, False) in DECODER_POOLINGS
+    decoder = choose_pooling(source.path_or_id, source.options, None, False) in DECODER_POOLINGS
     names = dict(enumerate(labels))
-    model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
-        where,
+    model, loading = load_classifier(
+        source,
         num_labels=len(labels),
         id2label=names,
         label2id={label: number for number, label in names.items()},
         ignore_mismatched_sizes=True,
-        output_loading_info=True,
-        use_safetensors=True,
-        dtype=torch.float32,
-        **source.options,
     )
     if decoder:
         pad_by_end(tokenizer, model)

@@ -20,7 +20,7 @@ from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.cross_encoder import positions, seeded, token_limit
 from anmi_ray.models.encoder import load
 from anmi_ray.models.loading import ModelSource
-from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, ragged, token_lists
+from anmi_ray.models.pairs import Batch, Ragged, ragged, token_lists
 from anmi_ray.models.pooling import activations, markers
 from anmi_ray.models.texts import TextTokenizer
 
@@ -117,8 +117,7 @@ class ColbertTokenizer(TextTokenizer):
         return int((documents.lengths > self.max_tokens).sum())
 
     def batch(self, lists: Sequence[NDArray[np.int32]]) -> Batch:
-        longest = max(map(len, lists))
-        width = min(-(-longest // MULTIPLE) * MULTIPLE, max(self.max_tokens, longest))
+        width = self.width(max(map(len, lists)))
         marked = np.full((len(lists), width), self.pad | _UNSEEN | _UNCOUNTED, dtype=np.int64)
         for row, tokens in enumerate(lists):
             marked[row, : len(tokens)] = tokens

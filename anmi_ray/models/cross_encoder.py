@@ -31,17 +31,23 @@ from anmi_ray.models.decoder import (
     pad_by_end,
 )
 from anmi_ray.models.export import write_cross_encoder
-from anmi_ray.models.heads import ClassifierScorer, MeanScorer, Scorer, fold_labels, start
+from anmi_ray.models.heads import (
+    ClassifierScorer,
+    MeanScorer,
+    Scorer,
+    add_adapters,
+    fold_labels,
+    load_classifier,
+    merged,
+    start,
+)
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable, resolve
-from anmi_ray.models.lora import add_adapters, is_adapted, merged
-from anmi_ray.models.pairs import Batch, PairTokenizer, Ragged, scoring_batches
+from anmi_ray.models.pairs import Batch, PairTokenizer, TokenPairs, scoring_batches
 from anmi_ray.models.pooling import DENSE_FOLDER, SCORE_FOLDER, draws_head, has_mean_head
 from anmi_ray.models.prompts import prompt_for
-from anmi_ray.models.reranker import Precision, Reranker
-from anmi_ray.models.speed import torch_settings
+from anmi_ray.models.reranker import SCORE_TOKENS, Precision, Reranker, torch_settings
 
 _AFTER_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert")  # their positions start after its index
-SCORE_TOKENS = 4096  # padded tokens of a scoring batch: larger ones leave a CPU's cache
 
 
 class CrossEncoder(Reranker):
@@ -111,31 +117,22 @@ class CrossEncoder(Reranker):
         return "yes-no" if isinstance(self.network, YesNoScorer) else "cls"
 
     def _scoring_network(self) -> Scorer:
-        """A copy with adapters merged into the weights."""
-        return merged(self.network) if is_adapted(self.network) else super()._scoring_network()
+        return merged(self.network)
 
-    def score_tokens(
-        self,
-        queries: Ragged,
-        query_N: NDArray[np.int64],
-        documents: Ragged,
-        document_N: NDArray[np.int64],
-        token_budget: int = SCORE_TOKENS,
-    ) -> NDArray[np.float32]:
-        """Raw logits float32[N] of the pairs (query_N[i], document_N[i]) of tokenised texts."""
-        lengths = self.pairs.pair_lengths(queries, query_N, documents, document_N)
+    def score_tokens(self, tokens: TokenPairs, token_budget: int = SCORE_TOKENS) -> NDArray[np.float32]:
+        """Raw logits float32[N]."""
+        lengths = self.pairs.pair_lengths(tokens)
 
         def score(budget: int) -> NDArray[np.float32]:
             batches = scoring_batches(lengths, budget, self.device)
-            inputs = (self.pairs.batch(queries, query_N[rows], documents, document_N[rows]) for rows in batches)
-            return in_order(batches, [self.network(**tensors(batch, self.device)) for batch in inputs])
+            inputs = (tensors(self.pairs.batch(tokens.take(rows)), self.device) for rows in batches)
+            return in_order(batches, [self.network(**batch) for batch in inputs])
 
         with torch_settings(self.threads), torch.inference_mode():
             return self._as_memory_allows(score, token_budget)
 
-    def export(self, folder: str | Path, card: str = "") -> Path:
-        self.assert_trained()
-        return write_cross_encoder(self.network, self.pairs, Path(folder), card)
+    def _write(self, folder: Path, card: str) -> Path:
+        return write_cross_encoder(self.network, self.pairs, folder, card)
 
 
 def in_order(rows: Sequence[NDArray[np.int64]], scores: Sequence[Tensor]) -> NDArray[np.float32]:
@@ -162,9 +159,7 @@ def _network(
     options = source.options | {"use_safetensors": True, "dtype": torch.float32}
     if pooling in ("cls", "last"):
         new_head = {"num_labels": 1} if draws_head(source, "cross-encoder", pooling) else {}
-        model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
-            where, output_loading_info=True, **new_head, **options
-        )
+        model, loading = load_classifier(source, **new_head)
         if pooling == "last":
             pad_by_end(tokenizer, model)
         network = LastTokenScorer(model) if pooling == "last" else ClassifierScorer(model)

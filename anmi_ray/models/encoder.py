@@ -24,7 +24,7 @@ from anmi_ray.models.cross_encoder import positions
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable
 from anmi_ray.models.pairs import MULTIPLE, shaped_batches
 from anmi_ray.models.pooling import is_colbert, read_token_vectors
-from anmi_ray.models.speed import torch_settings
+from anmi_ray.models.reranker import torch_settings
 
 if TYPE_CHECKING:
     from sentence_transformers import MultiVectorEncoder, SentenceTransformer
@@ -62,7 +62,25 @@ def unit(vectors: NDArray[np.float32], source: ModelSource, setting: str) -> NDA
     return vectors / norms
 
 
-class Encoder:
+class _Loaded:
+    """A sentence-transformers model in memory."""
+
+    _model: Any
+
+    def __init__(self, source: ModelSource, threads: int, device: str) -> None:
+        self.source = source
+        self.threads = threads
+        self._budget = BATCH_TOKENS["cpu" if device == "cpu" else "cuda"]
+
+    @property
+    def dimension(self) -> int:
+        """Length d of a vector."""
+        size = self._model.get_embedding_dimension()
+        assert size is not None
+        return size
+
+
+class Encoder(_Loaded):
     """A bi-encoder for texts. Raises ConfigError if the model cannot be loaded."""
 
     def __init__(
@@ -75,9 +93,7 @@ class Encoder:
     ) -> None:
         from sentence_transformers import SentenceTransformer  # half a second
 
-        self.source = source
-        self.threads = threads
-        self._budget = BATCH_TOKENS["cpu" if device == "cpu" else "cuda"]
+        super().__init__(source, threads, device)
         self._model = load(SentenceTransformer, source, dtype, device)
         if is_colbert(source):
             self._model = _of_texts(self._model, source)
@@ -88,13 +104,6 @@ class Encoder:
     def revision(self) -> str:
         """Revision of the weights."""
         return self.source.revision
-
-    @property
-    def dimension(self) -> int:
-        """Length d of a vector."""
-        size = self._model.get_embedding_dimension()
-        assert size is not None
-        return size
 
     def encode(self, texts: Sequence[str], prompt: str | None = None) -> NDArray[np.float32]:
         """Unit vectors float32[N, d] of `texts`, each after `prompt` and cut at `max_tokens`.
@@ -180,7 +189,7 @@ def check(source: ModelSource, config: LateConfig) -> None:
             )
 
 
-class TokenEncoder:
+class TokenEncoder(_Loaded):
     """An encoder of token vectors; `limits` are the lengths that queries and documents are cut to, in tokens.
 
     Raises ConfigError if it cannot be loaded, and as `check`.
@@ -192,9 +201,7 @@ class TokenEncoder:
         from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 
         check(source, config)
-        self.source = source
-        self.threads = threads
-        self._budget = BATCH_TOKENS["cpu" if device == "cpu" else "cuda"]
+        super().__init__(source, threads, device)
         if is_colbert(source):
             self._model = load(MultiVectorEncoder, source, dtype, device)
             self._prompts = {task: self._model.prompts.get(task) or "" for task in ("query", "document")}
@@ -203,13 +210,6 @@ class TokenEncoder:
             self._prompts = {"query": config.query_prompt or "", "document": config.document_prompt or ""}
         self._first: Any = self._model[0]  # the transformer
         self.limits = self._cut(config)
-
-    @property
-    def dimension(self) -> int:
-        """Length d of a vector."""
-        size = self._model.get_embedding_dimension()
-        assert size is not None
-        return size
 
     def encode(self, texts: Sequence[str], task: Task) -> list[NDArray[np.float32]]:
         """Unit vectors float32[T, d] of each text; of all tokens if a checkpoint would skip every one.

@@ -15,8 +15,7 @@ import transformers
 from safetensors.torch import save_file
 from torch import nn
 
-from anmi_ray.models.heads import MeanScorer, Scorer
-from anmi_ray.models.lora import is_adapted, merged
+from anmi_ray.models.heads import MeanScorer, Scorer, plain
 from anmi_ray.models.pairs import PairTokenizer
 from anmi_ray.models.pooling import DENSE_FOLDER, SCORE_FOLDER, VectorPooling
 from anmi_ray.models.texts import TextTokenizer
@@ -50,7 +49,7 @@ def write_cross_encoder(scorer: Scorer, pairs: PairTokenizer, folder: Path, card
     A mean head becomes the modules Pooling, Dense, Dense. A decoder's prompt becomes a chat template of the roles query
     and document, which sentence-transformers and vLLM apply.
     """
-    network = _plain(scorer)
+    network = plain(scorer)
     network.encoder.config.sentence_transformers = {"activation_fn": _IDENTITY}
     tokenizer = pairs.tokenizer
     template = tokenizer.chat_template
@@ -128,11 +127,6 @@ def write_readme(folder: Path, title: str, max_tokens: int, body: str, task: str
     return folder
 
 
-def _plain(network: Scorer) -> Scorer:
-    """The network with its adapters added to the weights."""
-    return merged(network) if is_adapted(network) else network
-
-
 def _write_vectors(
     network: Scorer,
     texts: TextTokenizer,
@@ -142,7 +136,7 @@ def _write_vectors(
     card: str,
     transformer: Mapping[str, Any] | None = None,
 ) -> Path:
-    write_transformer(_plain(network).encoder, texts.tokenizer, texts.max_tokens, folder)
+    write_transformer(plain(network).encoder, texts.tokenizer, texts.max_tokens, folder)
     settings = {
         "default_prompt_name": None,
         "model_type": kind["model_type"],

@@ -1,22 +1,29 @@
-"""Score heads of encoders: the architecture's own classification head, or a dense layer on the mean token.
+"""Score heads of encoders, and low-rank adapters.
 
-Decoders: models/decoder.py.
+A head is the architecture's own classification head, or a dense layer on the mean token; decoders: models/decoder.py.
+Adapters (LoRA, arXiv:2106.09685) are peft's: W + (α/r) B A with A and B trained, W frozen.
 Legend: N pairs, T tokens, d width of the transformer.
 """
 
 from __future__ import annotations
 
+import copy
 import re
+import warnings
 from typing import Any, Literal
 
 import torch
 import transformers
 from torch import Tensor, nn
 
+from anmi_ray.config.learning import LoraConfig
+from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.models.loading import ModelSource
 
 FloatName = Literal["float32", "bfloat16", "float16"]
 INITIAL_SPREAD = 0.02  # sd of new weights, BERT's own
+_ADAPTER = "lora_"  # begins the names of adapters' parameters
 _BINARY = (["label0", "label1"], ["0", "1"], ["no", "yes"], ["false", "true"])  # labels whose second means relevant
 
 
@@ -97,6 +104,18 @@ class ClassifierScorer(Scorer):
         return [*heads, pooler] if isinstance(pooler, nn.Module) else heads
 
 
+def load_classifier(source: ModelSource, **settings: Any) -> tuple[transformers.PreTrainedModel, dict[str, Any]]:
+    """Load a sequence classification model, and what transformers says of missing and mismatched weights."""
+    return transformers.AutoModelForSequenceClassification.from_pretrained(
+        source.path_or_id,
+        output_loading_info=True,
+        use_safetensors=True,
+        dtype=torch.float32,
+        **settings,
+        **source.options,
+    )
+
+
 def output_layer(network: Scorer) -> nn.Linear:
     """The linear layer whose outputs are the logits."""
     layers = [module for head in network.head() for module in head.modules() if isinstance(module, nn.Linear)]
@@ -164,3 +183,66 @@ def transformer_layers(encoder: transformers.PreTrainedModel) -> list[nn.Module]
         "train.freeze_layers",
         "leave freeze_layers at 0, layer_decay at 1 and lora out for this architecture",
     )
+
+
+def add_adapters(network: Scorer, config: LoraConfig) -> None:
+    """Add adapters to linear layers of the transformer, and freeze all but them and the head.
+
+    New weights come from torch's generator. Raises ConfigError if peft is missing or a target is not a layer.
+    """
+    inside = {id(module) for layer in transformer_layers(network.encoder) for module in layer.modules()}
+    modules = network.encoder.named_modules()
+    layers = [name for name, module in modules if isinstance(module, nn.Linear) and id(module) in inside]
+    short = {name.rpartition(".")[2] for name in layers}
+    if unknown := sorted(set(config.targets or ()) - short):
+        raise ConfigError(
+            f"the model has no linear layer {', '.join(unknown)} to adapt",
+            "train.lora.targets",
+            f"choose among {', '.join(sorted(short))}, or leave it out for all",
+        )
+    names = [name for name in layers if not config.targets or name.rpartition(".")[2] in config.targets]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            import peft  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        remedy = f"{environment.install('lora')}, or leave lora out"
+        raise ConfigError(f"peft cannot be imported: {error}", "train.lora", remedy) from error
+    settings: Any = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=names, bias="none")
+    peft.inject_adapter_in_model(settings, network.encoder)
+    for layer in network.head():
+        layer.requires_grad_(True)
+
+
+def is_adapted(network: nn.Module) -> bool:
+    """Return whether `network` has adapters."""
+    return any(is_adapter(name) for name, _ in network.named_parameters())
+
+
+def is_adapter(name: str) -> bool:
+    """Return whether a parameter or module of this name belongs to an adapter."""
+    return _ADAPTER in name
+
+
+def is_adapter_input(name: str) -> bool:
+    """Return whether a parameter of this name is the A of an adapter B A: drawn at random, while B starts at 0."""
+    return f"{_ADAPTER}A" in name
+
+
+def plain(network: Scorer) -> Scorer:
+    """The network, or a copy with its adapters added to the weights."""
+    return merged(network) if is_adapted(network) else network
+
+
+def merged(network: Scorer) -> Scorer:
+    """Copy `network` with any adapters added to the weights; the copy is a plain model."""
+    whole = copy.deepcopy(network)
+    for name, module in list(whole.named_modules()):
+        if hasattr(module, "base_layer") and hasattr(module, "merge"):
+            module.merge()  # type: ignore[operator]
+            parent, _, last = name.rpartition(".")
+            setattr(whole.get_submodule(parent), last, module.base_layer)
+    for mark in ("peft_config", "_hf_peft_config_loaded"):
+        if mark in vars(whole.encoder):
+            delattr(whole.encoder, mark)
+    return whole

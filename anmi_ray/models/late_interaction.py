@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from anmi_ray.core.errors import ConfigError, first_line
 from anmi_ray.models import colbert
 from anmi_ray.models.bi_encoder import BiEncoder, TextEncoder
-from anmi_ray.models.cross_encoder import SCORE_TOKENS, in_order, tensors
+from anmi_ray.models.cross_encoder import in_order, tensors
 from anmi_ray.models.decoder import is_decoder
 from anmi_ray.models.export import write_colbert, write_embedder
 from anmi_ray.models.loading import ModelSource, loadable
-from anmi_ray.models.pairs import Batch, Ragged, scoring_batches
+from anmi_ray.models.pairs import Batch, Ragged, TokenPairs, scoring_batches
 from anmi_ray.models.pooling import VectorPooling, read_token_vectors
-from anmi_ray.models.speed import torch_settings
+from anmi_ray.models.reranker import SCORE_TOKENS, torch_settings
 from anmi_ray.models.texts import TextTokenizer
 
 _PRODUCT_BYTES = 1 << 25  # vectors and products of pairs that are scored at once; more leave a processor's cache
@@ -88,41 +88,26 @@ class LateInteraction(BiEncoder):
         _check_vectors(network, pairs, source.name)
         return network, pairs
 
-    def score_tokens(
-        self,
-        queries: Ragged,
-        query_N: NDArray[np.int64],
-        documents: Ragged,
-        document_N: NDArray[np.int64],
-        token_budget: int = SCORE_TOKENS,
-    ) -> NDArray[np.float32]:
-        """Scores float32[N] of the pairs (query_N[i], document_N[i]).
+    def score_tokens(self, tokens: TokenPairs, token_budget: int = SCORE_TOKENS) -> NDArray[np.float32]:
+        """Scores float32[N].
 
         Memory holds the vectors of all queries (25 kB per 16 tokens), and of one batch of documents.
         """
-        if not len(query_N):
+        if not len(tokens.query_N):
             return np.zeros(0, dtype=np.float32)
-        asked = partial(self._scores, queries, query_N, documents, document_N)
         with torch_settings(self.threads), torch.inference_mode():
-            return self._as_memory_allows(asked, token_budget)
+            return self._as_memory_allows(partial(self._scores, tokens), token_budget)
 
-    def _scores(
-        self,
-        queries: Ragged,
-        query_N: NDArray[np.int64],
-        documents: Ragged,
-        document_N: NDArray[np.int64],
-        token_budget: int,
-    ) -> NDArray[np.float32]:
+    def _scores(self, tokens: TokenPairs, token_budget: int) -> NDArray[np.float32]:
         products = _PRODUCT_BYTES if self.device.type == "cpu" else 16 * _PRODUCT_BYTES * token_budget // SCORE_TOKENS
         rows_of: list[NDArray[np.int64]] = []
         scores: list[Tensor] = []
-        query_rows, query_of_N = np.unique(query_N, return_inverse=True)
-        document_rows, document_of_N = np.unique(document_N, return_inverse=True)
+        query_rows, query_of_N = np.unique(tokens.query_N, return_inverse=True)
+        document_rows, document_of_N = np.unique(tokens.document_N, return_inverse=True)
         order = np.argsort(document_of_N, kind="stable")
         first = np.searchsorted(document_of_N[order], np.arange(len(document_rows) + 1))
-        query_XTd, query_XT = self._queries(queries, query_rows, token_budget)
-        for rows, vector_DUd, mask_DU in self._encoded(documents, document_rows, token_budget):
+        query_XTd, query_XT = self._queries(tokens.queries, query_rows, token_budget)
+        for rows, vector_DUd, mask_DU in self._encoded(tokens.documents, document_rows, token_budget):
             pair_N = np.concatenate([order[first[row] : first[row + 1]] for row in rows])
             within = np.repeat(np.arange(len(rows)), first[rows + 1] - first[rows])
             size = vector_DUd.shape[1] * (query_XTd.shape[1] + vector_DUd.shape[2]) + query_XTd[0].numel()
@@ -161,12 +146,11 @@ class LateInteraction(BiEncoder):
         assert pooled is not None, "a ColBERT checkpoint has no vector of a text as a whole"
         return pooled
 
-    def export(self, folder: str | Path, card: str = "") -> Path:
-        self.assert_trained()
+    def _write(self, folder: Path, card: str) -> Path:
         if isinstance(self.pairs, colbert.ColbertTokenizer):
-            return write_colbert(self.network, self.network.layers, self.pairs, self.pairs.saved, Path(folder), card)
+            return write_colbert(self.network, self.network.layers, self.pairs, self.pairs.saved, folder, card)
         assert self.pooling is not None
-        return write_embedder(self.network, self.pairs, self.pooling, Path(folder), card, tokens=True)
+        return write_embedder(self.network, self.pairs, self.pooling, folder, card, tokens=True)
 
 
 def _check_sees_all(source: ModelSource) -> None:

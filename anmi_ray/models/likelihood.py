@@ -24,6 +24,7 @@ from anmi_ray.models.classifier import Dtype, Resources, computing
 from anmi_ray.models.cross_encoder import positions
 from anmi_ray.models.loading import ModelSource, check_vocabulary, embedding_rows, loadable
 from anmi_ray.models.pairs import length_batches
+from anmi_ray.models.prompts import begins_with_own
 
 _MAX_TOKENS = 256
 _SCALE = 3.0
@@ -63,10 +64,8 @@ class QueryLikelihood:
         check_vocabulary(tokenizer, embedding_rows(model), source.name)
         self.tokenizer = tokenizer
         self.model = model.to(use.device).eval().requires_grad_(False)
-        first = tokenizer("a")["input_ids"][:1]
-        bos = first if first == [tokenizer.bos_token_id] else []
         head, self.tail = tokenizer(list(FRAME), add_special_tokens=False)["input_ids"]
-        self.head = [*bos, *head]
+        self.head = [tokenizer.bos_token_id, *head] if begins_with_own(tokenizer) else head
         room = ((positions(model) or sys.maxsize) - len(self.head) - len(self.tail)) // 2
         if max_tokens and max_tokens > room:
             what = f"is {max_tokens}, and the model has positions for {room} of a document and of a query"

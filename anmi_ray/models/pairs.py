@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -53,6 +53,19 @@ class Ragged:
         row = np.repeat(np.arange(len(list_N)), kept_N)
         within = np.arange(len(row)) - np.repeat(np.cumsum(kept_N) - kept_N, kept_N)
         to_NT[row, at_N[row] + within] = self.values[self.start[list_N][row] + within]
+
+
+class TokenPairs(NamedTuple):
+    """Pairs of tokenized texts: pair n is queries[query_N[n]] and documents[document_N[n]]."""
+
+    queries: Ragged
+    query_N: NDArray[np.int64]
+    documents: Ragged
+    document_N: NDArray[np.int64]
+
+    def take(self, row_N: NDArray[np.int64]) -> TokenPairs:
+        """The pairs of the given rows."""
+        return self._replace(query_N=self.query_N[row_N], document_N=self.document_N[row_N])
 
 
 @dataclass(frozen=True)
@@ -127,6 +140,10 @@ class TextsTokenizer(ABC):
         self.pad: int = int(tokenizer.pad_token_id)  # type: ignore[arg-type]
         self.segments = "token_type_ids" in tokenizer.model_input_names
 
+    def width(self, longest: int) -> int:
+        """Padded length of a batch whose longest input has this many tokens."""
+        return min(-(-longest // MULTIPLE) * MULTIPLE, max(self.max_tokens, longest))
+
     @property
     @abstractmethod
     def form(self) -> tuple[Any, ...]:
@@ -141,23 +158,14 @@ class TextsTokenizer(ABC):
         """Token lists of documents, as the model reads them."""
 
     @abstractmethod
-    def pair_lengths(
-        self, queries: Ragged, query_N: NDArray[np.int64], documents: Ragged, document_N: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def pair_lengths(self, tokens: TokenPairs) -> NDArray[np.int64]:
         """Number of tokens that each pair costs, special tokens included."""
 
     @abstractmethod
     def inputs(
-        self,
-        queries: Ragged,
-        query_L: NDArray[np.int64],
-        documents: Ragged,
-        list_N: NDArray[np.int64],
-        document_N: NDArray[np.int64],
-        token_budget: int,
-        on_gpu: bool = False,
+        self, tokens: TokenPairs, list_N: NDArray[np.int64], token_budget: int, on_gpu: bool = False
     ) -> tuple[Any, NDArray[np.int64]]:
-        """Inputs of the pairs (query_L[list_N[i]], document_N[i]) in `length_batches`, and the pair of each score."""
+        """Inputs of pairs in `length_batches`, and the pair of each score; list_N[n] is the list of pair n."""
 
 
 def check_fast(tokenizer: transformers.PreTrainedTokenizerBase, name: str) -> None:
@@ -238,28 +246,26 @@ class PairTokenizer(TextsTokenizer):
         swap = query_N > document_N
         return np.where(swap, kept_long, kept_short), np.where(swap, kept_short, kept_long)
 
-    def pair_lengths(
-        self, queries: Ragged, query_N: NDArray[np.int64], documents: Ragged, document_N: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        first, second = self.cut(queries.lengths[query_N], documents.lengths[document_N])
+    def _kept(self, tokens: TokenPairs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return self.cut(tokens.queries.lengths[tokens.query_N], tokens.documents.lengths[tokens.document_N])
+
+    def pair_lengths(self, tokens: TokenPairs) -> NDArray[np.int64]:
+        first, second = self._kept(tokens)
         return first + second + self.special
 
-    def batch(
-        self, queries: Ragged, query_N: NDArray[np.int64], documents: Ragged, document_N: NDArray[np.int64]
-    ) -> Batch:
-        """Padded inputs [N, T] of the pairs (query_N[i], document_N[i]); T is a multiple of 8."""
-        first, second = self.cut(queries.lengths[query_N], documents.lengths[document_N])
-        longest = int((first + second).max()) + self.special
-        width = min(-(-longest // MULTIPLE) * MULTIPLE, max(self.max_tokens, longest))
-        ids = np.full((len(query_N), width), self.pad, dtype=np.int64)
-        before, between, after = (np.full(len(query_N), len(piece)) for piece in self._frame)
+    def batch(self, tokens: TokenPairs) -> Batch:
+        """Padded inputs [N, T] of the pairs; T is a multiple of 8."""
+        first, second = self._kept(tokens)
+        width = self.width(int((first + second).max()) + self.special)
+        ids = np.full((len(first), width), self.pad, dtype=np.int64)
+        before, between, after = (np.full(len(first), len(piece)) for piece in self._frame)
         length_5N = np.stack([before, first, between, second, after])
         end_5N = np.cumsum(length_5N, axis=0)
         begin_5N = end_5N - length_5N
         for piece, at_N in zip(self._frame, begin_5N[::2], strict=True):
             ids[np.arange(len(ids))[:, None], at_N[:, None] + np.arange(len(piece))] = piece
-        queries.put(query_N, first, ids, begin_5N[1])
-        documents.put(document_N, second, ids, begin_5N[3])
+        tokens.queries.put(tokens.query_N, first, ids, begin_5N[1])
+        tokens.documents.put(tokens.document_N, second, ids, begin_5N[3])
         column = np.arange(width)
         mask = (column < end_5N[-1][:, None]).astype(np.int64)
         types = np.zeros_like(ids) if self.segments else None
@@ -269,18 +275,10 @@ class PairTokenizer(TextsTokenizer):
         return Batch(ids, mask, types)
 
     def inputs(
-        self,
-        queries: Ragged,
-        query_L: NDArray[np.int64],
-        documents: Ragged,
-        list_N: NDArray[np.int64],
-        document_N: NDArray[np.int64],
-        token_budget: int,
-        on_gpu: bool = False,
+        self, tokens: TokenPairs, list_N: NDArray[np.int64], token_budget: int, on_gpu: bool = False
     ) -> tuple[list[Batch], NDArray[np.int64]]:
-        query_N = query_L[list_N]
-        rows = length_batches(self.pair_lengths(queries, query_N, documents, document_N), token_budget, on_gpu)
-        return [self.batch(queries, query_N[n], documents, document_N[n]) for n in rows], np.concatenate(rows)
+        rows = length_batches(self.pair_lengths(tokens), token_budget, on_gpu)
+        return [self.batch(tokens.take(row_N)) for row_N in rows], np.concatenate(rows)
 
 
 def length_batches(length_N: NDArray[np.int64], token_budget: int, on_gpu: bool = False) -> list[NDArray[np.int64]]:

@@ -106,9 +106,13 @@ def prompt_for(tokenizer: transformers.PreTrainedTokenizerBase, text: str | None
             return template
         vocabulary: dict[str, int] = cast(Any, tokenizer).get_added_vocab()
         text = CHATML if {"<|im_start|>", "<|im_end|>"} <= set(vocabulary) else PLAIN
-    first = tokenizer.bos_token
-    begins = first is not None and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
-    return Prompt(text if not begins or text.startswith(str(first)) else f"{first}{text}")
+    first = str(tokenizer.bos_token) if begins_with_own(tokenizer) else ""
+    return Prompt(text if text.startswith(first) else f"{first}{text}")
+
+
+def begins_with_own(tokenizer: transformers.PreTrainedTokenizerBase) -> bool:
+    """Return whether the tokenizer puts its begin-of-text token before every text."""
+    return tokenizer.bos_token is not None and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
 
 
 class TextReader:

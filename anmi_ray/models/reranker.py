@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, overload
 
@@ -15,11 +16,12 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.errors import ConfigError, out_of_gpu_memory
 from anmi_ray.models.heads import FloatName, Scorer
-from anmi_ray.models.pairs import Ragged, TextsTokenizer
+from anmi_ray.models.pairs import TextsTokenizer, TokenPairs
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]
 T = TypeVar("T")
+SCORE_TOKENS = 4096  # padded tokens of a scoring batch: larger ones leave a CPU's cache
 
 
 class Reranker(ABC):
@@ -69,25 +71,25 @@ class Reranker(ABC):
     def score(self, queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.float32]:
         """Scores float32[N] of the pairs (queries[i], documents[i]); repeated texts are tokenized once."""
         assert len(queries) == len(documents)
-        return self.score_tokens(*self.tokens(queries, documents))
+        return self.score_tokens(self.tokens(queries, documents))
 
-    def tokens(
-        self, queries: Sequence[str], documents: Sequence[str]
-    ) -> tuple[Ragged, NDArray[np.int64], Ragged, NDArray[np.int64]]:
-        """The arguments of `score_tokens`: token lists of the distinct texts, and each pair's indices."""
+    def tokens(self, queries: Sequence[str], documents: Sequence[str]) -> TokenPairs:
+        """Tokenize the distinct texts of the pairs (queries[i], documents[i])."""
         query_texts, query_N = distinct(queries)
         texts, document_N = distinct(documents)
-        return self.pairs.of_queries(query_texts), query_N, self.pairs.of_documents(texts), document_N
+        return TokenPairs(self.pairs.of_queries(query_texts), query_N, self.pairs.of_documents(texts), document_N)
 
     @abstractmethod
-    def score_tokens(
-        self, queries: Ragged, query_N: NDArray[np.int64], documents: Ragged, document_N: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Scores float32[N] of the pairs (query_N[i], document_N[i]) of tokenized texts."""
+    def score_tokens(self, tokens: TokenPairs, token_budget: int = SCORE_TOKENS) -> NDArray[np.float32]:
+        """Scores float32[N] of N pairs, in batches of at most `token_budget` padded tokens (more on a GPU)."""
 
-    @abstractmethod
     def export(self, folder: str | Path, card: str = "") -> Path:
         """Write a Hugging Face folder with `card` in its README."""
+        assert self.precision == "float32", "export the trained model, not a scoring copy"
+        return self._write(Path(folder), card)
+
+    @abstractmethod
+    def _write(self, folder: Path, card: str) -> Path: ...
 
     def _as_memory_allows(self, compute: Callable[[int], T], token_budget: int) -> T:
         """Return `compute(budget)`, halving the budget for good whenever a batch exceeds a GPU's memory."""
@@ -101,10 +103,6 @@ class Reranker(ABC):
             budget //= 2  # outside of except, which keeps the failed batch alive
             self._budget = budget
             torch.cuda.empty_cache()
-
-    def assert_trained(self) -> None:
-        """Export the weights in full precision."""
-        assert self.precision == "float32", "export the trained model, not a scoring copy"
 
 
 def resolve_device(device: Device, instead: str = "take the CPU") -> Literal["cpu", "cuda"]:
@@ -143,3 +141,20 @@ def distinct(texts: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
     position: dict[str, int] = {}
     index = np.array([position.setdefault(text, len(position)) for text in texts], dtype=np.int64)
     return list(position), index
+
+
+@contextmanager
+def torch_settings(threads: int | None) -> Iterator[None]:
+    """Set the process's threads (None: unchanged) inside the context, and disable cuDNN's attention on a GPU.
+
+    cuDNN makes a plan for each new shape of a batch, which takes milliseconds, and batches of texts rarely repeat one.
+    """
+    before = torch.get_num_threads()
+    planned = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.set_num_threads(threads or before)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        torch.backends.cuda.enable_cudnn_sdp(planned)

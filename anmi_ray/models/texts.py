@@ -14,7 +14,7 @@ import transformers
 from numpy.typing import NDArray
 
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.models.pairs import MULTIPLE, Batch, Ragged, TextsTokenizer, length_batches, token_lists
+from anmi_ray.models.pairs import Batch, Ragged, TextsTokenizer, TokenPairs, length_batches, token_lists
 
 
 @dataclass(frozen=True)
@@ -88,18 +88,14 @@ class TextTokenizer(TextsTokenizer):
         """Number of truncated documents."""
         return int((documents.lengths > self.room).sum())
 
-    def pair_lengths(
-        self, queries: Ragged, query_N: NDArray[np.int64], documents: Ragged, document_N: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def pair_lengths(self, tokens: TokenPairs) -> NDArray[np.int64]:
         """Tokens of each pair's document: a query is computed once for all of its documents."""
-        del queries, query_N
-        return self.lengths(documents)[document_N]
+        return self.lengths(tokens.documents)[tokens.document_N]
 
     def batch(self, lists: Sequence[NDArray[np.int32]]) -> Batch:
         """Padded inputs [X, T] of token lists; T is a multiple of 8. An empty text reads one padding token."""
         kept = np.array([min(len(ids), self.room) for ids in lists], dtype=np.int64)
-        longest = max(int(kept.max()) + self.max_tokens - self.room, 1)
-        width = min(-(-longest // MULTIPLE) * MULTIPLE, max(self.max_tokens, longest))
+        width = self.width(max(int(kept.max()) + self.max_tokens - self.room, 1))
         ids = np.full((len(lists), width), self.pad, dtype=np.int64)
         before = len(self._before)
         after = len(self._after)
@@ -111,16 +107,10 @@ class TextTokenizer(TextsTokenizer):
         return Batch(ids, mask, np.zeros_like(ids) if self.segments else None)
 
     def inputs(
-        self,
-        queries: Ragged,
-        query_L: NDArray[np.int64],
-        documents: Ragged,
-        list_N: NDArray[np.int64],
-        document_N: NDArray[np.int64],
-        token_budget: int,
-        on_gpu: bool = False,
+        self, tokens: TokenPairs, list_N: NDArray[np.int64], token_budget: int, on_gpu: bool = False
     ) -> tuple[TextPairs, NDArray[np.int64]]:
-        query_rows, query_of_L = np.unique(query_L, return_inverse=True)
+        queries, query_N, documents, document_N = tokens
+        query_rows, query_of_L = np.unique(query_N[np.unique(list_N, return_index=True)[1]], return_inverse=True)
         document_rows, document_of_N = np.unique(document_N, return_inverse=True)
         lists = [*(queries[int(i)] for i in query_rows), *(documents[int(i)] for i in document_rows)]
         lengths = np.concatenate([self.lengths(queries)[query_rows], self.lengths(documents)[document_rows]])

@@ -76,8 +76,8 @@ class ModelScorer:
 
     def _scores(self, task: Task, queries: list[str], texts: list[str]) -> Computed:
         tokens = self._model.tokens(queries, texts)
-        lengths = np.asarray(self._model.pairs.pair_lengths(*tokens), dtype=np.int64)
-        return Computed(self._model.score_tokens(*tokens), lengths, self.model, self._model.max_tokens)
+        lengths = np.asarray(self._model.pairs.pair_lengths(tokens), dtype=np.int64)
+        return Computed(self._model.score_tokens(tokens), lengths, self.model, self._model.max_tokens)
 
     def _vectors(self, task: Task, queries: list[str], texts: list[str]) -> Computed:
         model = self._model

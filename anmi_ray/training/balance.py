@@ -6,7 +6,6 @@ A balance may add a term to the loss, and update its scalars from a step's measu
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from anmi_ray.config.train import BalanceConfig
 from anmi_ray.core.errors import ConfigError
+from anmi_ray.training.curriculum import Stateful
 
 Weights = tuple[float | Tensor, float | Tensor]
 # report, Theorem 8: middles of .7-.8 and .3-.5
@@ -94,35 +94,25 @@ class Measured:
     regression_gradient: float
 
 
-class Balance(ABC):
-    """Weights of the two terms."""
+class Balance(Stateful):
+    """Weights of the two terms; its state is besides the scalars."""
 
     def start(self) -> dict[str, float]:
         """Names and first values of its scalars."""
         return {}
 
-    @abstractmethod
     def weights(self, scalars: Scalars, alpha: float) -> Weights:
         """(ranking, regression); `alpha` is the curriculum's."""
+        raise NotImplementedError
 
     def more(self, scalars: Scalars) -> Tensor | None:
         """Return a term to add to the loss of a step."""
-        del scalars
         return None
 
     def step(self, scalars: Scalars, gradients: Sequence[float], measured: Measured) -> None:
         """Update the scalars after a step, from their `gradients` or from `measured`."""
-        del measured
         if scalars.values:
             scalars.step(gradients)
-
-    def state(self) -> dict[str, Any]:
-        """Return the state besides the scalars."""
-        return {}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`."""
-        del state
 
 
 class Fixed(Balance):
@@ -132,7 +122,6 @@ class Fixed(Balance):
         self._alpha = alpha
 
     def weights(self, scalars: Scalars, alpha: float) -> Weights:
-        del scalars
         alpha = alpha if self._alpha is None else self._alpha
         return alpha, 1.0 - alpha
 
@@ -156,7 +145,6 @@ class Learned(Balance):
         return {"alpha_logit": math.log(self._config.alpha / (1 - self._config.alpha))}
 
     def weights(self, scalars: Scalars, alpha: float) -> Weights:
-        del alpha
         return torch.sigmoid(scalars["alpha_logit"]), torch.sigmoid(-scalars["alpha_logit"])
 
     def more(self, scalars: Scalars) -> Tensor | None:
@@ -172,14 +160,15 @@ class Uncertainty(Balance):
     For given losses the best s is log L; s starts there, from the first step's losses.
     """
 
+    kept = ("begun",)
+
     def __init__(self) -> None:
-        self._begun = False
+        self.begun = False
 
     def start(self) -> dict[str, float]:
         return {"ranking_log_variance": 0.0, "regression_log_variance": 0.0}
 
     def weights(self, scalars: Scalars, alpha: float) -> Weights:
-        del alpha
         first, second = (0.5 * torch.exp(-value) for value in scalars.values.values())
         return first, second
 
@@ -188,20 +177,13 @@ class Uncertainty(Balance):
         return 0.5 * (first + second)
 
     def step(self, scalars: Scalars, gradients: Sequence[float], measured: Measured) -> None:
-        if self._begun:
+        if self.begun:
             scalars.step(gradients)
         else:
             losses = (measured.ranking, measured.regression)
             for name, loss in zip(scalars.values, losses, strict=True):
                 scalars.set(name, math.log(max(loss, 1e-6)))
-        self._begun = True
-
-    def state(self) -> dict[str, Any]:
-        return {"begun": self._begun}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`."""
-        self._begun = state["begun"]
+        self.begun = True
 
 
 class GradNorm(Balance):
@@ -211,20 +193,20 @@ class GradNorm(Balance):
     logarithms and renormalised to a sum of 1; they start where the first step's G are equal.
     """
 
-    def __init__(self, config: BalanceConfig) -> None:
-        self._config = config
-        self._first: list[float] | None = None
+    kept = ("first",)
+
+    def __init__(self) -> None:
+        self.first: list[float] | None = None
 
     def start(self) -> dict[str, float]:
         return {"ranking_log_weight": math.log(0.5), "regression_log_weight": math.log(0.5)}
 
     def weights(self, scalars: Scalars, alpha: float) -> Weights:
-        del alpha  # as numbers: the loss itself must not move them
+        # as numbers: the loss itself must not move them
         first, second = (float(value.detach().exp()) for value in scalars.values.values())
         return first, second
 
     def step(self, scalars: Scalars, gradients: Sequence[float], measured: Measured) -> None:
-        del gradients
         losses = [max(loss, 1e-12) for loss in (measured.ranking, measured.regression)]
         norms = [max(norm, 1e-12) for norm in (measured.ranking_gradient, measured.regression_gradient)]
         if any(math.isnan(norm) for norm in norms):
@@ -234,12 +216,12 @@ class GradNorm(Balance):
                 "choose uncertainty or fixed for this architecture",
             )
         names = list(scalars.values)
-        if self._first is None:
-            self._first = losses
+        if self.first is None:
+            self.first = losses
             logs = [-math.log(norm) for norm in norms]
         else:
             shares = [weight * norm for weight, norm in zip(self.weights(scalars, 0.0), norms, strict=True)]
-            rates = [loss / first for loss, first in zip(losses, self._first, strict=True)]
+            rates = [loss / first for loss, first in zip(losses, self.first, strict=True)]
             mean_share = sum(shares) / 2
             mean_rate = sum(rates) / 2
             wanted = [mean_share * (rate / mean_rate) ** _ASYMMETRY for rate in rates]
@@ -252,13 +234,6 @@ class GradNorm(Balance):
         total = math.log(sum(math.exp(log - max(logs)) for log in logs)) + max(logs)
         for name, log in zip(names, logs, strict=True):
             scalars.set(name, log - total)
-
-    def state(self) -> dict[str, Any]:
-        return {"first": self._first}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`."""
-        self._first = state["first"]
 
 
 def estimated_alpha(false_negative_rate: float) -> float:
@@ -284,4 +259,4 @@ def make_balance(config: BalanceConfig, false_negative_rate: float | None) -> Ba
         return Learned(config)
     if config.rule == "uncertainty":
         return Uncertainty()
-    return GradNorm(config) if config.rule == "gradnorm" else Fixed()
+    return GradNorm() if config.rule == "gradnorm" else Fixed()

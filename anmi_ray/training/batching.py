@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.identity import uniforms
-from anmi_ray.models.pairs import Batch
+from anmi_ray.models.pairs import Batch, TokenPairs
 from anmi_ray.models.texts import TextPairs
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.training_set import Shuffle, TrainingSet
@@ -68,25 +68,14 @@ def total_steps(config: LearnConfig, items: int) -> int:
     return config.max_steps or max(1, round(config.epochs * items / config.per_step))
 
 
-class Shuffled(Protocol):
-    """Items that are shuffled in each epoch."""
-
-    def __len__(self) -> int: ...
-
-    @cached_property
-    def order(self) -> Shuffle:
-        """Order of an epoch."""
-        ...
-
-
-def lists_of_step(data: Shuffled, config: LearnConfig, step: int) -> list[tuple[int, int]]:
+def lists_of_step(order: Shuffle, config: LearnConfig, step: int) -> list[tuple[int, int]]:
     """Return (list, epoch) for each list of `step`, counted from 0: a slice of the stream of shuffled epochs."""
     first = step * config.per_step
     chosen: list[tuple[int, int]] = []
-    for epoch in range(first // len(data), (first + config.per_step - 1) // len(data) + 1):
-        begin = max(first - epoch * len(data), 0)
-        stop = min(first + config.per_step - epoch * len(data), len(data))
-        chosen.extend((int(e), epoch) for e in data.order(config.seed, epoch)[begin:stop])
+    for epoch in range(first // len(order), (first + config.per_step - 1) // len(order) + 1):
+        begin = max(first - epoch * len(order), 0)
+        stop = min(first + config.per_step - epoch * len(order), len(order))
+        chosen.extend((int(e), epoch) for e in order(config.seed, epoch)[begin:stop])
     return chosen
 
 
@@ -122,7 +111,7 @@ def step_batches(
     divided.
     """
     config.check_workers(world)
-    lists = [listed(data, config, e, phase, epoch) for e, epoch in lists_of_step(data, config, step)]
+    lists = [listed(data, config, e, phase, epoch) for e, epoch in lists_of_step(data.order, config, step)]
     size = config.lists_per_group
     units = [_Unit(data, lists[i : i + size]) for i in range(0, len(lists), size)]
     units.sort(key=lambda unit: (-unit.tokens, unit.lists[0].e))
@@ -248,10 +237,9 @@ def _micro_batch(
     slot = np.flatnonzero(mask.ravel())
     of_lists = ((data.document_P[one.documents], more) for one, more in zip(lists, extra, strict=True))
     document = np.concatenate([part for both in of_lists for part in both])
-    query, row = data.query_E[chosen], slot // width
-    batches, order = data.pairs.inputs(
-        data.queries, query, data.documents, row, document, execution.at_once, execution.use_gpu
-    )
+    row = slot // width
+    tokens = TokenPairs(data.queries, data.query_E[chosen][row], data.documents, document)
+    batches, order = data.pairs.inputs(tokens, row, execution.at_once, execution.use_gpu)
     if isinstance(batches, TextPairs):  # one unit cannot be split: bound its memory by recomputation
         batches = replace(batches, recompute=len(units) == 1 and batches.tokens > execution.micro_batch_tokens)
     return MicroBatch(

@@ -13,10 +13,8 @@ from torch import Tensor, nn
 
 from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.core.errors import GPU_IS_FULL, ConfigError, DataError, TrainingError
-from anmi_ray.models.cross_encoder import positions
+from anmi_ray.core.errors import GPU_IS_FULL, DataError, TrainingError
 from anmi_ray.models.heads import Scorer
-from anmi_ray.models.reranker import Reranker
 from anmi_ray.training.batching import effective_weights
 from anmi_ray.training.curriculum import Curriculum
 from anmi_ray.training.training_set import TrainingSet
@@ -36,9 +34,8 @@ _MMAP_MAX = (-4, 0, 1 << 16)
 _MMAP_THRESHOLD = (-3, 1 << 25)
 
 
-def before_training(model: Reranker, data: TrainingSet, config: TrainConfig, curriculum: Curriculum) -> None:
-    """Raise ConfigError if inputs exceed the model's positions, DataError if no negative has weight in any phase."""
-    check_positions(model.network, data.longest, data.inputs, config.group)
+def before_training(data: TrainingSet, config: TrainConfig, curriculum: Curriculum) -> None:
+    """Raise DataError if no negative has weight in any phase."""
     phases = [phase for phase in curriculum.phases() if phase.alpha > 0]
     if config.loss.ranking not in ("infonce", "debiased") or config.loss.in_batch or not phases:
         return
@@ -49,17 +46,6 @@ def before_training(model: Reranker, data: TrainingSet, config: TrainConfig, cur
             "examples",
             "loosen mine.allow and mine.weigh, lower train.curriculum.minimum_gap_elo, or learn from ratings alone: "
             "train.balance.alpha=0",
-        )
-
-
-def check_positions(network: Scorer, longest: int, inputs: str, group: str) -> None:
-    """Raise ConfigError if the longest input has more tokens than the model has positions."""
-    limit = positions(network.encoder)
-    if limit and longest > limit:
-        raise ConfigError(
-            f"{inputs} have up to {longest} tokens, and the model has {limit} positions",
-            f"{group}.max_tokens",
-            f"set it to at most {limit}",
         )
 
 

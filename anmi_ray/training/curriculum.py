@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,22 @@ class Phase:
     nearest: bool = False
 
 
-class Curriculum:
+class Stateful:
+    """Something whose attributes `kept`, JSON values, are kept in checkpoints."""
+
+    kept: ClassVar[tuple[str, ...]] = ()
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        return {name: getattr(self, name) for name in self.kept}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore `state`."""
+        for name in self.kept:
+            setattr(self, name, state[name])
+
+
+class Curriculum(Stateful):
     """Use all rated negatives above a gap at every step (rule `fixed`); base class of the other rules."""
 
     wants_gain = False  # whether `gained` must be called after every step
@@ -53,7 +68,6 @@ class Curriculum:
 
     def phase(self, step: int, steps: int) -> Phase:
         """Return the phase of step `step` of `steps`, counted from 0."""
-        del step, steps
         return Phase(self.alpha, self.config.minimum_gap_elo)
 
     def foreseen(self, step: int, steps: int) -> Phase | None:
@@ -73,13 +87,6 @@ class Curriculum:
     def figures(self) -> dict[str, float]:
         """Return values for the training log."""
         return {}
-
-    def state(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
-        return {}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`."""
 
 
 class Table3(Curriculum):
@@ -105,35 +112,30 @@ class GapWindow(Curriculum):
     It moves one of `_MOVES` steps at each dev point without improvement; without dev points, evenly over the run.
     """
 
+    kept = ("moved", "best")
+
     def __init__(self, config: CurriculumConfig, alpha: float, has_dev: bool) -> None:
         super().__init__(config, alpha)
         self._has_dev = has_dev
-        self._moved = 0
-        self._best = -math.inf
+        self.moved = 0
+        self.best: float | None = None
 
     def phases(self) -> list[Phase]:
         return [Phase(self.alpha, min(_LEAST_GAPS), max(_LARGEST_GAPS))]
 
     def phase(self, step: int, steps: int) -> Phase:
-        moved = self._moved if self._has_dev else step * (_MOVES + 1) // steps
+        moved = self.moved if self._has_dev else step * (_MOVES + 1) // steps
         share = min(moved / _MOVES, 1.0)
         low, high = (first + share * (last - first) for first, last in (_LEAST_GAPS, _LARGEST_GAPS))
         return Phase(self.alpha, low, high)
 
     def evaluated(self, dev: float) -> None:
-        if dev < self._best + DEV_RISE:
-            self._moved += 1
-        self._best = max(self._best, dev)
+        if self.best is not None and dev < self.best + DEV_RISE:
+            self.moved += 1
+        self.best = dev if self.best is None else max(self.best, dev)
 
     def figures(self) -> dict[str, float]:
-        return {"window_moves": float(self._moved)} if self._has_dev else {}
-
-    def state(self) -> dict[str, Any]:
-        return {"moved": self._moved, "best": None if self._best == -math.inf else self._best}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self._moved = state["moved"]
-        self._best = -math.inf if state["best"] is None else state["best"]
+        return {"window_moves": float(self.moved)} if self._has_dev else {}
 
 
 class Exp3S:
@@ -227,7 +229,6 @@ class LearningProgress(Curriculum):
         return [Phase(self.alpha)]
 
     def phase(self, step: int, steps: int) -> Phase:
-        del steps
         self._arm = self.bandit.draw(float(rng("band", self._seed, step).random()))
         return Phase(self.alpha, self.edges[self._arm], self.edges[self._arm + 1], nearest=True)
 

@@ -35,7 +35,9 @@ _CLIP = 1.0  # largest norm of the gradient
 
 
 class Engine(ABC):
-    """Takes optimiser steps on `module`."""
+    """Takes optimiser steps on `module`; `forward` is the module as the engine calls it."""
+
+    forward: Callable[..., tuple[Tensor, ...]]
 
     def __init__(self, module: Learner, config: LearnConfig) -> None:
         self.module = module
@@ -52,9 +54,10 @@ class Engine(ABC):
     def accumulate(self, batches: Inputs, objective: Objective, last: bool) -> None:
         """Add the gradient of `objective` of the module's outputs; `last` marks the step's last call."""
 
-    @abstractmethod
+    @torch.no_grad()
     def scores(self, batches: Inputs) -> tuple[Tensor, ...]:
         """Outputs of the module without a gradient. All workers call it."""
+        return self.forward(batches)
 
     @abstractmethod
     def step(self, factor: float) -> float:
@@ -114,16 +117,12 @@ class TorchEngine(Engine):
     def __init__(self, module: Learner, config: LearnConfig) -> None:
         super().__init__(module, config)
         self.optimizer = torch.optim.AdamW(self.groups, betas=BETAS, fused=True)
-        self.forward: nn.Module = module if self.world == 1 else _synchronised(module)
+        self.forward = module if self.world == 1 else _synchronised(module)
 
     def accumulate(self, batches: Inputs, objective: Objective, last: bool) -> None:
-        waiting = isinstance(self.forward, DistributedDataParallel) and not last
-        with self.forward.no_sync() if waiting else nullcontext():  # type: ignore[union-attr]
+        forward = self.forward
+        with forward.no_sync() if isinstance(forward, DistributedDataParallel) and not last else nullcontext():
             (objective(*self.forward(batches)) * self.world).backward()
-
-    @torch.no_grad()
-    def scores(self, batches: Inputs) -> tuple[Tensor, ...]:
-        return self.forward(batches)
 
     def step(self, factor: float) -> float:
         norm = nn.utils.clip_grad_norm_(self.parameters, _CLIP)
@@ -168,6 +167,7 @@ class DeepSpeedEngine(Engine):
         self.engine, self.optimizer, _, _ = deepspeed.initialize(
             model=module, model_parameters=self.groups, config=settings, dist_init_required=False
         )
+        self.forward = self.engine
         self.engine.checkpoint_engine = _data_only(self.engine.checkpoint_engine)
         self._norm = 0.0
         if config.zero_stage == 0:  # without ZeRO DeepSpeed clips but does not report the norm
@@ -179,10 +179,6 @@ class DeepSpeedEngine(Engine):
     def accumulate(self, batches: Inputs, objective: Objective, last: bool) -> None:
         loss = objective(*self.engine(batches)) * self.world
         self.engine.backward(loss)
-
-    @torch.no_grad()
-    def scores(self, batches: Inputs) -> tuple[Tensor, ...]:
-        return self.engine(batches)
 
     def step(self, factor: float) -> float:
         self._set_rates(self.optimizer, factor)

@@ -23,14 +23,13 @@ from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution, with_engine
 from anmi_ray.core.errors import TrainingError
 from anmi_ray.core.identity import seed as derived_seed
-from anmi_ray.models.reranker import Reranker
-from anmi_ray.models.speed import torch_settings
+from anmi_ray.models.reranker import Reranker, torch_settings
 from anmi_ray.training.batching import Ahead, pinned, total_steps
 from anmi_ray.training.checkpoints import NOTICE, Checkpoints, Origin, newest_complete, seal
 from anmi_ray.training.checks import check_effect, freed_memory_kept, memory_named, moments
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.engine import Engine, make_engine
-from anmi_ray.training.module import Average, best_share, copied, rate_factor, take_best_mix
+from anmi_ray.training.module import Average, best_share, copied, mix, rate_factor
 from anmi_ray.training.task import DevSet, Ranking, Task
 from anmi_ray.training.training_set import TrainingSet
 
@@ -223,9 +222,13 @@ class _Run:
         if self.start is None:
             network.load_state_dict(trained)
             return {}
-        known = {} if self.progress.dev is None else {1.0: self.progress.dev}
-        measure = partial(self._measured, self.progress.best_step)
-        return take_best_mix(network, self.start, trained, self.task.interpolate, known, measure)
+        devs = {} if self.progress.dev is None else {1.0: self.progress.dev}
+        for share in (*self.task.interpolate, 1.0):
+            if share not in devs:
+                mix(network, self.start, trained, share)
+                devs[share] = self._measured(self.progress.best_step)
+        mix(network, self.start, trained, best_share(devs))
+        return devs
 
     def _batches(self, step: int, phase: Phase) -> list[Any]:
         """Runs in a thread during a step: it reads no attribute of the module, where ZeRO 3 would gather parameters."""
@@ -241,7 +244,7 @@ class _Run:
             self.ahead.prepare(step + 1, self.curriculum.foreseen(step + 1, self.steps))
         self._seed_dropout(step)
         for i, batch in enumerate(batches):
-            self.engine.accumulate(batch.batches, self.objective.of(batch, now), last=i + 1 == len(batches))
+            self.engine.accumulate(batch.batches, partial(self.objective.loss, batch, now), last=i + 1 == len(batches))
         due, look, *totals = self.engine.sums([*self._signals(), *self.objective.sums()])
         figures = self.objective.finish(totals, now, step)
         varied, pairs, tokens = (figures.pop(name) or 0 for name in ("varied", "pairs", "tokens"))
@@ -293,8 +296,11 @@ class _Run:
     def _gain(self, batches: Sequence[Any], now: Phase, step: int, before: float) -> float:
         """Decrease of the loss of the step's own lists, under the same dropout masks."""
         self._seed_dropout(step)
-        after = sum(self.objective.loss_of(batch, now, *self.engine.scores(batch.batches)) for batch in batches)
-        return before - self.engine.sums([after])[0]
+        with torch.no_grad():
+            parts = [
+                self.objective.loss(batch, now, *self.engine.scores(batch.batches), record=False) for batch in batches
+            ]
+        return before - self.engine.sums([sum(map(float, parts))])[0]
 
     def _check(self, step: int, loss: float, varied: float) -> None:
         if not math.isfinite(loss):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -14,11 +15,9 @@ from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.cross_encoder import tensors
-from anmi_ray.models.heads import Scorer, transformer_layers
-from anmi_ray.models.lora import is_adapted, is_adapter, is_adapter_input
+from anmi_ray.models.heads import Scorer, is_adapted, is_adapter, is_adapter_input, transformer_layers
 from anmi_ray.models.pairs import Batch
 from anmi_ray.models.reranker import Reranker, resolve_precision
-from anmi_ray.models.speed import checkpoint_activations, compile_body, set_attention
 from anmi_ray.models.texts import TextPairs
 
 # The map a·score + b from scores to ratings: its start, and its learning rate, far above the network's.
@@ -57,15 +56,16 @@ class Learner(nn.Module):
             _freeze(encoder, config)
         if config.dropout is not None:
             _set_dropout(network, config.dropout)
-        set_attention(encoder, device)
+        if device.type == "cpu" and encoder._can_set_attn_implementation():
+            encoder.set_attn_implementation("eager")  # its backward pass is faster than the fused kernel's
         if self.in_bfloat16:
             # autocast would keep embeddings, so residuals, in float32 and cast before each product: a tenth of a step
             embeddings = getattr(encoder.base_model, "embeddings", None) or encoder.get_input_embeddings()
             embeddings.register_forward_hook(lambda _module, _inputs, output: output.bfloat16())
         if how.gradient_checkpointing:
-            checkpoint_activations(encoder)
+            _checkpoint_activations(encoder)
         if how.compile:
-            compile_body(encoder, device)
+            _compile(encoder, device)
 
     def logits(self, batches: Sequence[Batch]) -> list[Tensor]:
         """Outputs of the network for each batch."""
@@ -217,6 +217,24 @@ def _freeze(encoder: transformers.PreTrainedModel, config: LearnConfig) -> None:
         layer.requires_grad_(False)
 
 
+def _checkpoint_activations(encoder: transformers.PreTrainedModel) -> None:
+    """Keep only the layers' inputs and compute layers again in the backward pass. Raises ConfigError if unsupported."""
+    if not encoder.supports_gradient_checkpointing:
+        raise ConfigError(
+            f"{type(encoder).__name__} does not support it",
+            "execution.train.gradient_checkpointing",
+            "leave it false and lower execution.train.micro_batch_tokens",
+        )
+    encoder.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def _compile(encoder: transformers.PreTrainedModel, device: torch.device) -> None:
+    """Compile the transformer for all shapes. Raises ConfigError without a C++ compiler on a CPU."""
+    if device.type == "cpu" and not any(map(shutil.which, ("g++", "c++", "clang++"))):
+        raise ConfigError("needs a C++ compiler", "execution.train.compile", "install g++, or leave compile false")
+    encoder.base_model.compile(dynamic=True)
+
+
 def _set_dropout(network: nn.Module, probability: float) -> None:
     for path, module in network.named_modules():
         if is_adapter(path):  # has its own dropout
@@ -250,28 +268,6 @@ def mix(network: nn.Module, start: Weights, trained: Weights, share: float) -> N
         elif share != 1 and end.is_floating_point() and not is_adapter_input(name):
             end = torch.lerp(start[name], end, share)
         own.copy_(end)
-
-
-def take_best_mix(
-    network: nn.Module,
-    start: Weights,
-    trained: Weights,
-    shares: Sequence[float],
-    known: Mapping[float, float],
-    measure: Callable[[], float],
-) -> dict[float, float]:
-    """Give `network` the best mix among `shares` and 1; return the dev measure by share.
-
-    `measure` returns the dev measure of the network as it is (larger is better); `known` has those known already. All
-    workers call it and try the same shares in the same order.
-    """
-    dev = dict(known)
-    for share in (*shares, 1.0):
-        if share not in dev:
-            mix(network, start, trained, share)
-            dev[share] = measure()
-    mix(network, start, trained, best_share(dev))
-    return dev
 
 
 def best_share(dev: Mapping[float, float]) -> float:

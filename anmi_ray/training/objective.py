@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from anmi_ray.config.train import TrainConfig
 from anmi_ray.core.errors import ConfigError, TrainingError
 from anmi_ray.training.balance import Measured, Scalars, make_balance, numbers
 from anmi_ray.training.batching import MicroBatch
-from anmi_ray.training.curriculum import Phase
+from anmi_ray.training.curriculum import Phase, Stateful
 from anmi_ray.training.losses import (
     debiased,
     listnet,
@@ -40,16 +40,12 @@ _GRID = ("slot_N", "mask_BK", "positive_BK", "weight_BK", "rating_BK", "precisio
 Figures = dict[str, float | int | None]
 
 
-class Losses(ABC):
-    """The loss of a run. Per step: `of` each micro-batch, then `sums`, added over workers, then `finish`."""
+class Losses(Stateful, ABC):
+    """The loss of a run. Per step: `loss` of each micro-batch, then `sums`, added over workers, then `finish`."""
 
     @abstractmethod
-    def of(self, batch: Any, phase: Phase) -> Callable[..., Tensor]:
-        """Return a micro-batch's part of the step's loss, as a function of the module's outputs; it adds to `sums`."""
-
-    @abstractmethod
-    def loss_of(self, batch: Any, phase: Phase, *given: Tensor) -> float:
-        """Return a micro-batch's part of the step's loss, without adding to `sums`."""
+    def loss(self, batch: Any, phase: Phase, *outputs: Tensor, record: bool = True) -> Tensor:
+        """Return a micro-batch's part of the step's loss from the module's outputs; `record`: add to `sums`."""
 
     @abstractmethod
     def sums(self) -> list[float]:
@@ -61,14 +57,6 @@ class Losses(ABC):
 
         varied: 0 if all outputs were constant.
         """
-
-    def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint as JSON values."""
-        return {}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`."""
-        del state
 
 
 class Objective(Losses):
@@ -98,34 +86,26 @@ class Objective(Losses):
             return self.config.start_temperature
         return torch.exp(-self.sharpness["log_sharpness"])
 
-    def of(self, batch: MicroBatch, phase: Phase) -> Callable[..., Tensor]:
-        """Return the loss of a micro-batch as a function of (score[N], predicted[N], ...).
+    def loss(self, batch: MicroBatch, phase: Phase, *outputs: Tensor, record: bool = True) -> Tensor:
+        """Return a micro-batch's part of the step's mean loss over lists.
 
-        Its value is the micro-batch's part of the step's mean over lists. Further scores [N] get a ranking term each,
-        and these terms are averaged. Calling it adds to `sums`.
+        outputs: score[N], predicted[N], and further scores [N]. All scores get a ranking term each, and these terms
+            are averaged.
         """
-
-        def objective(score_N: Tensor, predicted_N: Tensor, *other_N: Tensor) -> Tensor:
-            grid = self._grid(batch)
-            score_BK, parts = self._parts(grid, score_N, predicted_N, *other_N)
-            loss, ranking, error, clamped = self._weigh(parts, phase, len(batch.mean_B))
+        grid = self._grid(batch)
+        score_BK, parts = self._parts(grid, *outputs)
+        loss, ranking, error, clamped = self._weigh(parts, phase, len(batch.mean_B))
+        if record:
             mask = grid["mask_BK"]
             highest = torch.where(mask, score_BK, -torch.inf).amax(1)
             lowest = torch.where(mask, score_BK, torch.inf).amin(1)
             varied = (highest - lowest > CONSTANT_SPREAD).sum()
-            counts = torch.tensor([len(score_N), batch.tokens], dtype=torch.float64).to(self.device)
+            counts = torch.tensor([len(outputs[0]), batch.tokens], dtype=torch.float64).to(self.device)
             losses = torch.stack([part.detach().double() for part in (loss, ranking, error)])
             weights = _negative_weights(grid)
             self._sums += torch.cat([losses, counts, torch.stack([varied, clamped.sum(), *weights]).double()])
-            self._measure(grid, score_N, predicted_N, *other_N)
-            return loss
-
-        return objective
-
-    @torch.no_grad()
-    def loss_of(self, batch: MicroBatch, phase: Phase, *given: Tensor) -> float:
-        _, parts = self._parts(self._grid(batch), *given)
-        return float(self._weigh(parts, phase, len(batch.mean_B))[0])
+            self._measure(grid, *outputs)
+        return loss
 
     def _grid(self, batch: MicroBatch) -> dict[str, Tensor]:
         """Move the arrays that the losses need to the device."""

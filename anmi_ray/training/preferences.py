@@ -25,13 +25,11 @@ from anmi_ray.config.distill import LABELS, DistillConfig, Target
 from anmi_ray.config.train import CurriculumConfig, TrainExecution
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import uniforms
-from anmi_ray.models.classifier import PairClassifier, TokenInputs
-from anmi_ray.models.cross_encoder import SCORE_TOKENS, tensors
-from anmi_ray.models.pairs import Batch, Ragged, length_batches, scoring_batches
+from anmi_ray.models.classifier import TokenInputs
+from anmi_ray.models.pairs import Batch, Ragged, TokenPairs
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.models.texts import TextPairs
 from anmi_ray.training.batching import lists_of_step, shared_out
-from anmi_ray.training.checks import check_positions
 from anmi_ray.training.curriculum import Curriculum, Phase
 from anmi_ray.training.engine import Engine
 from anmi_ray.training.module import Inputs, Learner
@@ -45,53 +43,23 @@ Rows = NDArray[np.int64]
 Logits = NDArray[np.float32]
 
 
-class Together:
-    """Inputs with a query and both documents, read together.
-
-    single: whether an input has one document, so that a pair's logit is a difference of two scores.
-    """
-
-    single = False
-
-    def __init__(self, inputs: TokenInputs) -> None:
-        self._inputs = inputs
-        self.tokens_R = inputs.lengths
-
-    def inputs(self, row_N: Rows, token_budget: int, on_gpu: bool = False) -> tuple[Inputs, Rows]:
-        """Return batches of similar length, and the position in `row_N` of each output."""
-        parts = length_batches(self.tokens_R[row_N], token_budget, on_gpu)
-        return [self._inputs.batch(row_N[part]) for part in parts], np.concatenate(parts)
-
-    def infer(self, model: PairClassifier, row_N: Rows) -> Logits:
-        """Logits float32[N, L]."""
-        logits = np.zeros((len(row_N), len(model.labels)), dtype=np.float32)
-        with torch.inference_mode():
-            for part in scoring_batches(self.tokens_R[row_N], SCORE_TOKENS, model.device):
-                output = model.network(**tensors(self._inputs.batch(row_N[part]), model.device))
-                logits[part] = output.reshape(len(part), -1).float().cpu().numpy()
-        return logits
-
-
 class Apart:
-    """Inputs with a query and one document: input r has the query query_R[r] and document r."""
+    """Inputs with a query and one document, as `TokenInputs`: input r has the query query_R[r] and document r."""
 
     single = True
 
     def __init__(self, model: Reranker, queries: Ragged, query_R: Rows, documents: Ragged) -> None:
         self._pairs = model.pairs
-        self._texts = queries, query_R, documents
-        self.tokens_R = self._pairs.pair_lengths(queries, query_R, documents, np.arange(len(query_R)))
+        self._tokens = TokenPairs(queries, query_R, documents, np.arange(len(query_R)))
+        self.lengths = self._pairs.pair_lengths(self._tokens)
 
     def inputs(self, row_N: Rows, token_budget: int, on_gpu: bool = False) -> tuple[Inputs, Rows]:
-        """As `Together.inputs`; for a bi-encoder, texts and their pairs."""
-        queries, query_R, documents = self._texts
-        each = np.arange(len(row_N))
-        return self._pairs.inputs(queries, query_R[row_N], documents, each, row_N, token_budget, on_gpu)
+        """As `TokenInputs.inputs`; for a bi-encoder, texts and their pairs."""
+        return self._pairs.inputs(self._tokens.take(row_N), np.arange(len(row_N)), token_budget, on_gpu)
 
     def infer(self, model: Reranker, row_N: Rows) -> Logits:
         """Scores float32[N, 1]."""
-        queries, query_R, documents = self._texts
-        return model.score_tokens(queries, query_R[row_N], documents, row_N)[:, None]
+        return model.score_tokens(self._tokens.take(row_N))[:, None]
 
 
 @dataclass(frozen=True)
@@ -100,7 +68,7 @@ class PairSet:
 
     comparison_P: NDArray[np.uint8]
     score_P: NDArray[np.float64]
-    reader: Together | Apart
+    reader: TokenInputs | Apart
 
     def __len__(self) -> int:
         return len(self.score_P)
@@ -135,14 +103,6 @@ class PairBatch:
     def tokens(self) -> int:
         """Number of tokens including padding."""
         return sum(batch.tokens for batch in self.batches)
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Pairs not trained on, and the measure of their logits float32[R, L] at a step (larger is better)."""
-
-    pairs: PairSet
-    measure: Callable[[int, Logits], float]
 
 
 def soft_labels(score_B: Tensor, target: Target) -> Tensor:
@@ -206,15 +166,13 @@ class PreferenceLoss(Losses):
         rows = torch.zeros_like(given).index_put((place,), given)
         return as_logits(rows) if self.single else rows
 
-    def _loss(self, batch: PairBatch, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def loss(self, batch: PairBatch, phase: Phase, *outputs: Tensor, record: bool = True) -> Tensor:
+        (given,) = outputs
         score_B = torch.from_numpy(batch.score_B).to(self.device, non_blocking=True)
         logits_BL = self._logits(batch, given)
         target: Target = "binary" if self.single else self.config.target
-        return preference_loss(logits_BL, score_B, target).sum() / self.config.per_step, logits_BL, score_B
-
-    def of(self, batch: PairBatch, phase: Phase) -> Callable[..., Tensor]:
-        def objective(given: Tensor) -> Tensor:
-            loss, logits_BL, score_B = self._loss(batch, given)
+        loss = preference_loss(logits_BL, score_B, target).sum() / self.config.per_step
+        if record:
             with torch.no_grad():
                 lean = logits_BL[:, 0] if self.config.target == "two-head" else logits_BL[:, 1] - logits_BL[:, 0]
                 decided = score_B != 0.5
@@ -223,13 +181,7 @@ class PreferenceLoss(Losses):
                 counts = torch.tensor([len(given), batch.tokens], dtype=torch.float64, device=self.device)
                 logits = logits_BL.double()
                 self._sums += torch.cat([seen, counts, logits.sum(0), logits.square().sum(0)])
-            return loss
-
-        return objective
-
-    @torch.no_grad()
-    def loss_of(self, batch: PairBatch, phase: Phase, *given: Tensor) -> float:
-        return float(self._loss(batch, given[0])[0])
+        return loss
 
     def sums(self) -> list[float]:
         totals = self._sums.tolist()
@@ -265,7 +217,9 @@ class _Unit:
 class PreferenceTask(Task):
     """A pair classifier, or a reranker whose score differences are the logits, and its pairs.
 
-    Raises DataError as `check_pairs`, ConfigError as `check_positions` and `Learner`.
+    held: pairs not trained on
+    measure: of their logits float32[R, L] at a step (larger is better)
+    Raises DataError as `check_pairs`, ConfigError as `Learner`.
     """
 
     constant = "every pair got the same logits"
@@ -275,15 +229,16 @@ class PreferenceTask(Task):
         self,
         model: Any,
         data: PairSet,
-        held: HeldOut,
+        held: PairSet,
+        measure: Callable[[int, Logits], float],
         config: DistillConfig,
         execution: TrainExecution,
     ) -> None:
         check_pairs(data, config)
-        check_positions(model.network, int(data.reader.tokens_R.max()), "inputs", config.group)
         self.config: DistillConfig = config
         self.data = data
         self.held = held
+        self.measure = measure
         self.items = len(data)
         self.curriculum = Curriculum(CurriculumConfig(), 1.0)  # all pairs in every step
         self.result = copy.copy(model)
@@ -301,10 +256,10 @@ class PreferenceTask(Task):
         return [self._batch(part, execution) for part in shared_out(units, tokens_of, execution, rank, world)]
 
     def _units(self, step: int) -> list[_Unit]:
-        chosen = np.array(lists_of_step(self.data, self.config, step), dtype=np.int64)
+        chosen = np.array(lists_of_step(self.data.order, self.config, step), dtype=np.int64)
         pair_B = chosen[:, 0]
         epoch_B = chosen[:, 1]
-        tokens = self.data.reader.tokens_R
+        tokens = self.data.reader.lengths
         score = self.data.score_P
         if self.data.reader.single:
             return [
@@ -323,11 +278,11 @@ class PreferenceTask(Task):
         return PairBatch(batches, place, np.array([unit.score for unit in units], dtype=np.float32))
 
     def evaluate(self, engine: Engine, step: int) -> float:
-        pairs = self.held.pairs
+        pairs = self.held
         scorer = self.result.scorer(self.config.precision)
         output = engine.over_rows(2 * len(pairs), lambda rows: pairs.reader.infer(scorer, rows))
         logits_RL = both_orders(output[:, 0]) if pairs.reader.single else output
-        return self.held.measure(step, logits_RL) if np.isfinite(logits_RL).all() else np.nan
+        return self.measure(step, logits_RL) if np.isfinite(logits_RL).all() else np.nan
 
 
 def both_orders(score_R: NDArray[np.float32]) -> Logits:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.models.pairs import Ragged
+from anmi_ray.models.pairs import TokenPairs
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.training.batching import MicroBatch, step_batches, weighed_gaps
 from anmi_ray.training.checks import before_training
@@ -28,10 +28,7 @@ from anmi_ray.training.vectors import trainable
 class DevSet:
     """Tokenized pairs to rerank, and the measure of their scores float32[N] (larger is better)."""
 
-    queries: Ragged
-    query_N: NDArray[np.int64]
-    documents: Ragged
-    document_N: NDArray[np.int64]
+    tokens: TokenPairs
     measure: Callable[[NDArray[np.float32]], float]
 
 
@@ -95,7 +92,7 @@ class Ranking(Task):
         alpha = config.balance.alpha if config.balance.rule == "fixed" else 0.5
         dev_points = self.has_dev and bool(config.dev_points)
         self.curriculum = make_curriculum(config.curriculum, alpha, weighed_gaps(data), steps, config.seed, dev_points)
-        before_training(model, data, config, self.curriculum)
+        before_training(data, config, self.curriculum)
         self.result = type(model)(copy.deepcopy(model.network), model.pairs, model.name)  # engines may wrap the other
         self._module = trainable(model, config, execution)
         self.module = self._module
@@ -110,8 +107,5 @@ class Ranking(Task):
         dev = self.dev
         assert dev is not None
         scorer = self.result.scorer(self.config.precision)
-        scores = engine.over_rows(
-            len(dev.query_N),
-            lambda rows: scorer.score_tokens(dev.queries, dev.query_N[rows], dev.documents, dev.document_N[rows]),
-        )
+        scores = engine.over_rows(len(dev.tokens.query_N), lambda rows: scorer.score_tokens(dev.tokens.take(rows)))
         return float(dev.measure(scores)) if np.isfinite(scores).all() else np.nan

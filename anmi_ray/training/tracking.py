@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import math
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,16 +25,13 @@ from anmi_ray.store import public_root
 from anmi_ray.store.files import json_text
 from anmi_ray.store.folders import publish_folder
 
-# Prefixes of a row's keys, by the group in which a tracker shows them; the longest match wins.
+# Patterns of a row's keys, by the group in which a tracker shows them.
 GROUPS = {
-    "loss": ("loss", "ranking", "regression", "clamped"),
-    "schedule": (
-        *("alpha", "weight", "temperature", "band", "window", "minimum_gap_elo"),
-        *("learning_rate", "epoch", "progress"),
-    ),
-    "gradient": ("gradient",),
-    "throughput": ("pairs", "tokens", "seconds"),
-    "dev": ("dev",),
+    "loss": r"loss|ranking|regression|clamped",
+    "schedule": r"alpha|weight|temperature|band|window|minimum_gap_elo|learning_rate|epoch|progress",
+    "gradient": r"gradient",
+    "throughput": r"pairs|tokens|seconds",
+    "dev": r"dev",
 }
 OTHER = "training"  # the group of all other numbers
 EXTRAS = {"tensorboard": "tracking", "mlflow": "mlflow", "wandb": "wandb"}  # of pyproject.toml, by tracker
@@ -58,12 +56,12 @@ def named(row: Row) -> dict[str, float]:
     >>> named({"step": 3, "loss": 0.5, "dev": None, "gradient_norm": 1, "share": 0.25})
     {'loss/loss': 0.5, 'gradient/gradient_norm': 1.0, 'training/share': 0.25}
     """
-    numbers = {key: float(value) for key, value in row.items() if key != "step" and value is not None}
-    prefixes = [(len(prefix), prefix, group) for group, several in GROUPS.items() for prefix in several]
-    groups = {
-        key: max([one for one in prefixes if key.startswith(one[1])], default=(0, "", OTHER))[2] for key in numbers
-    }
-    return {f"{groups[key]}/{key}": value for key, value in numbers.items() if math.isfinite(value)}
+    numbers: dict[str, float] = {}
+    for key, value in row.items():
+        if key != "step" and value is not None and math.isfinite(value):
+            group = next((group for group, keys in GROUPS.items() if re.match(keys, key)), OTHER)
+            numbers[f"{group}/{key}"] = float(value)
+    return numbers
 
 
 class Tracker:

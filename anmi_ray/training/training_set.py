@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import id_matrix, uniforms
-from anmi_ray.models.pairs import Ragged, TextsTokenizer
+from anmi_ray.models.pairs import Ragged, TextsTokenizer, TokenPairs
 from anmi_ray.models.texts import TextTokenizer
 from anmi_ray.training.tokens import TokenCache, copies, tokenised
 
@@ -31,6 +31,9 @@ class Shuffle:
     def __init__(self, id_E: NDArray[np.uint8]) -> None:
         self._id_E = id_E
         self._newest: tuple[tuple[int, int], NDArray[np.int64]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._id_E)
 
     def __call__(self, seed: int, epoch: int) -> NDArray[np.int64]:
         """Return item indices in the order of `epoch`, by hash of (seed, epoch, item)."""
@@ -104,22 +107,9 @@ class TrainingSet:
         return np.repeat(self.spread_E, np.diff(self.start_E))
 
     @property
-    def inputs(self) -> str:
-        """Input type of the model: texts or pairs."""
-        return "texts" if isinstance(self.pairs, TextTokenizer) else "pairs"
-
-    @property
     def cut(self) -> int:
         """Number of truncated documents, if the model encodes texts separately."""
         return self.pairs.cut(self.documents) if isinstance(self.pairs, TextTokenizer) else 0
-
-    @property
-    def longest(self) -> int:
-        """Number of tokens of the longest input."""
-        longest = int(self.tokens_P.max())
-        if isinstance(self.pairs, TextTokenizer):
-            return max(longest, int(self.pairs.lengths(self.queries).max()))
-        return longest
 
 
 def prepare(
@@ -175,7 +165,7 @@ def prepare(
         gap_P=_reals(example["gaps"]),
         gap_error_P=_reals(example["gap_errors"]),
         tier_P=pc.list_flatten(example["tiers"]).combine_chunks().to_numpy().astype(np.int64),
-        tokens_P=pairs.pair_lengths(query_lists, np.repeat(query, lengths), documents, document),
+        tokens_P=pairs.pair_lengths(TokenPairs(query_lists, np.repeat(query, lengths), documents, document)),
         queries=query_lists,
         documents=documents,
         pairs=pairs,

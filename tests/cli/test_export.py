@@ -136,7 +136,7 @@ def test_the_card_of_a_model_of_vectors_and_its_code(tmp_path: Path, kind: str) 
     np.testing.assert_allclose(model.score(queries, documents), scores.diagonal().numpy(), atol=1e-5)
     if kind == "late-interaction":
         pooled = scores_of(card.text, 2, to, queries=queries, documents=documents)
-        cosines = BiEncoder.score_tokens(model, *model.tokens(queries, documents))
+        cosines = BiEncoder.score_tokens(model, model.tokens(queries, documents))
         np.testing.assert_allclose(cosines, pooled.diagonal().numpy(), atol=1e-5)
 
 

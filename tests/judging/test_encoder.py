@@ -223,9 +223,9 @@ def test_a_reranker_scores_every_document_of_a_query_once(
     of, scored = questions(documents=30), []
     score = CrossEncoder.score_tokens
 
-    def counting(self: CrossEncoder, queries: Any, query_N: Any, *rest: Any) -> Any:
-        scored.append(len(query_N))
-        return score(self, queries, query_N, *rest)
+    def counting(self: CrossEncoder, tokens: Any, *rest: Any) -> Any:
+        scored.append(len(tokens.query_N))
+        return score(self, tokens, *rest)
 
     monkeypatch.setattr(CrossEncoder, "score_tokens", counting)
     handed, _ = asked(settings("pointwise", folders["reranker"]), of, 30 * 29)  # slices are whole queries

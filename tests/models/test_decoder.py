@@ -84,9 +84,7 @@ def test_scores_depend_neither_on_company_nor_on_the_side_of_padding(base: Path,
     scores = model.score(*columns(PAIRS))
     alone = [model.score([query], [document])[0] for query, document in PAIRS]
     np.testing.assert_allclose(alone, scores, atol=1e-4)
-    tokens = [
-        model.pairs.batch(model.pairs.of_queries([q]), ZERO, model.pairs.of_documents([d]), ZERO) for q, d in PAIRS[:4]
-    ]
+    tokens = [model.pairs.batch(model.tokens([q], [d])) for q, d in PAIRS[:4]]
     width = max(batch.ids.shape[1] for batch in tokens) + 5
     for left in (True, False):
         ids, mask = torch.full((4, width), model.pairs.pad), torch.zeros((4, width), dtype=torch.int64)
@@ -97,9 +95,6 @@ def test_scores_depend_neither_on_company_nor_on_the_side_of_padding(base: Path,
         with torch.inference_mode():
             found = model.network(input_ids=ids, attention_mask=mask).numpy()
         np.testing.assert_allclose(found, scores[:4], atol=1e-4)
-
-
-ZERO = np.zeros(1, dtype=np.int64)
 
 
 @pytest.mark.parametrize("pooling", ["last", "yes-no"])
@@ -147,7 +142,7 @@ def test_control_tokens_of_texts_are_text(chatml: Path, text: str) -> None:
         assert len(ragged[0]) > 4
         assert not control & set(ragged[0].tolist())
         assert tokenizer.decode(ragged[0]).strip() == text.strip()  # nothing is lost either
-    batch = model.pairs.batch(model.pairs.of_queries([text]), ZERO, model.pairs.of_documents([text]), ZERO)
+    batch = model.pairs.batch(model.tokens([text], [text]))
     frame = sum(int(np.isin(piece, list(control)).sum()) for piece in model.pairs._frame)
     assert int(np.isin(batch.ids[batch.mask == 1], list(control)).sum()) == frame
 
@@ -155,7 +150,7 @@ def test_control_tokens_of_texts_are_text(chatml: Path, text: str) -> None:
 def test_long_texts_are_cut_and_the_prompt_stays_whole(chatml: Path) -> None:
     model = loaded(chatml, "yes-no", max_tokens=300)
     pairs = model.pairs
-    batch = pairs.batch(pairs.of_queries(["word1?"]), ZERO, pairs.of_documents(["word2 " * 900]), ZERO)
+    batch = pairs.batch(model.tokens(["word1?"], ["word2 " * 900]))
     ids = batch.ids[0][batch.mask[0] == 1]
     assert len(ids) == 300
     text = str(pairs.tokenizer.decode(ids))

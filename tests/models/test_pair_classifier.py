@@ -16,15 +16,10 @@ from anmi_ray.models import loading
 from anmi_ray.models.classifier import Classifier, PairClassifier, sharpen
 from anmi_ray.models.cross_encoder import CrossEncoder, tensors
 from anmi_ray.models.heads import output_layer
-from tests.models.tiny import write_tiny_bert, write_tiny_decoder
+from tests.models.tiny import write_tiny_decoder
 
 TEXTS = ["word1", "word2 word3", "word4"]
 PAIRS = ["word5 [SEP] word6 word7", "word8", "word9 word10 word11 [SEP] word12"]
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
 def config(base: Path, **more: object) -> DistillConfig:

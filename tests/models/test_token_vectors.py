@@ -21,7 +21,7 @@ from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.models.encoder import Task, TokenEncoder, check
 from anmi_ray.models.loading import PACKAGED, resolve
 from anmi_ray.models.pooling import is_colbert
-from tests.models.tiny import write_tiny_bert, write_tiny_decoder
+from tests.models.tiny import write_tiny_decoder
 
 TEXTS = ["word1 word2 word3", "word4", "word5 " * 30, "word6 word7", "", "word8 strange word9"]
 QUERY_LENGTH, DOCUMENT_LENGTH, SIZE = 12, 20, 16
@@ -31,14 +31,9 @@ def encoder(folder: Path, **settings: Any) -> TokenEncoder:
     return TokenEncoder(resolve(str(folder)), LateConfig(model=str(folder), **settings))
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("tiny") / "bert")
-
-
-def write_pylate(folder: Path, tiny: Path, **changed: Any) -> Path:
+def write_pylate(folder: Path, base: Path, **changed: Any) -> Path:
     """Write a checkpoint as PyLate 1.6 does: the transformer, a projection, markers and lengths in the settings."""
-    shutil.copytree(tiny, folder)
+    shutil.copytree(base, folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_tokens([AddedToken("[Q] "), AddedToken("[D] ")])
     tokenizer.save_pretrained(folder)
@@ -73,8 +68,8 @@ def write(file: Path, **content: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def colbert(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pylate(tmp_path_factory.mktemp("colbert") / "model", tiny)
+def colbert(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pylate(tmp_path_factory.mktemp("colbert") / "model", base)
 
 
 def by_hand(folder: Path, ids: list[int], attended: int, kept: list[bool]) -> NDArray[np.float32]:
@@ -87,9 +82,9 @@ def by_hand(folder: Path, ids: list[int], attended: int, kept: list[bool]) -> ND
     return torch.nn.functional.normalize(hidden @ weight.T, dim=-1)[torch.tensor(kept)].numpy()
 
 
-def test_an_encoders_vectors_are_its_last_hidden_states(tiny: Path) -> None:
-    tokenizer, model = AutoTokenizer.from_pretrained(tiny), AutoModel.from_pretrained(tiny)
-    made = encoder(tiny)
+def test_an_encoders_vectors_are_its_last_hidden_states(base: Path) -> None:
+    tokenizer, model = AutoTokenizer.from_pretrained(base), AutoModel.from_pretrained(base)
+    made = encoder(base)
     for task in ("query", "document"):
         for text, vectors in zip(TEXTS[:4], made.encode(TEXTS[:4], task), strict=True):
             ids = tokenizer(text, return_tensors="pt", truncation=True, max_length=64 if task == "document" else 32)
@@ -100,10 +95,10 @@ def test_an_encoders_vectors_are_its_last_hidden_states(tiny: Path) -> None:
             assert vectors.shape[1] == made.dimension == 32
 
 
-def test_an_empty_text_has_vectors(tiny: Path) -> None:
+def test_an_empty_text_has_vectors(base: Path) -> None:
     """Those of the special tokens."""
-    assert [part.shape for part in encoder(tiny).encode(["", "word1"], "document")] == [(2, 32), (3, 32)]
-    assert encoder(tiny).encode([], "query") == []
+    assert [part.shape for part in encoder(base).encode(["", "word1"], "document")] == [(2, 32), (3, 32)]
+    assert encoder(base).encode([], "query") == []
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -118,7 +113,7 @@ def test_bytes_depend_on_the_text_alone(dtype: Any, task: Task) -> None:
         assert vectors.tobytes() == alone[texts.index(text)].tobytes()
 
 
-@pytest.mark.parametrize("name", ["tiny", "colbert"])
+@pytest.mark.parametrize("name", ["base", "colbert"])
 def test_padding_changes_nothing(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for rounding: the same texts, each padded to 16 tokens more."""
     made = encoder(request.getfixturevalue(name))
@@ -132,9 +127,9 @@ def test_padding_changes_nothing(name: str, request: pytest.FixtureRequest, monk
             np.testing.assert_allclose(one, other, atol=2e-6)
 
 
-def test_prompts_and_lengths_of_an_encoder(tiny: Path) -> None:
-    made = encoder(tiny, query_prompt="word1 ", document_prompt="word2 ", max_tokens=10, query_tokens=6)
-    plain = encoder(tiny, max_tokens=10, query_tokens=6)
+def test_prompts_and_lengths_of_an_encoder(base: Path) -> None:
+    made = encoder(base, query_prompt="word1 ", document_prompt="word2 ", max_tokens=10, query_tokens=6)
+    plain = encoder(base, max_tokens=10, query_tokens=6)
     cases: list[tuple[Task, str, int]] = [("query", "word1 ", 6), ("document", "word2 ", 10)]
     for task, prompt, tokens in cases:
         long, short = made.encode(["word3 " * 40, "word4"], task)
@@ -143,7 +138,7 @@ def test_prompts_and_lengths_of_an_encoder(tiny: Path) -> None:
             [long, short], plain.encode([prompt + "word3 " * 40, prompt + "word4"], task), strict=True
         ):
             np.testing.assert_array_equal(one, other)
-    assert [len(part) for part in encoder(tiny, max_tokens=500).encode(["word3 " * 9000], "document")] == [64]
+    assert [len(part) for part in encoder(base, max_tokens=500).encode(["word3 " * 9000], "document")] == [64]
 
 
 def test_a_colbert_checkpoint_of_pylate(colbert: Path) -> None:
@@ -170,14 +165,14 @@ def test_settings_go_before_a_checkpoints_lengths(colbert: Path) -> None:
     assert [len(part) for part in made.encode(["word1", "word3 " * 50], "document")] == [4, 9]
 
 
-def test_a_checkpoint_that_would_leave_no_token(tiny: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_would_leave_no_token(base: Path, tmp_path: Path) -> None:
     words = ["[CLS]", "[D] ", "word1", "[SEP]"]
-    made = encoder(write_pylate(tmp_path / "model", tiny, skiplist_words=words))
+    made = encoder(write_pylate(tmp_path / "model", base, skiplist_words=words))
     assert [len(part) for part in made.encode(["word1", "word1 word2"], "document")] == [4, 1]
 
 
-def test_a_checkpoint_without_expansion(tiny: Path, tmp_path: Path) -> None:
-    made = encoder(write_pylate(tmp_path / "model", tiny, do_query_expansion=False))
+def test_a_checkpoint_without_expansion(base: Path, tmp_path: Path) -> None:
+    made = encoder(write_pylate(tmp_path / "model", base, do_query_expansion=False))
     assert [len(part) for part in made.encode(["word1 word2"], "query")] == [5]
 
 
@@ -191,13 +186,13 @@ def test_a_checkpoint_without_expansion(tiny: Path, tmp_path: Path) -> None:
         ({"model_type": None, "query_prefix": None}, False),
     ],
 )
-def test_what_a_colbert_checkpoint_is(tiny: Path, tmp_path: Path, changed: dict[str, Any], colbert: bool) -> None:
-    assert is_colbert(resolve(str(write_pylate(tmp_path / "model", tiny, **changed)))) == colbert
+def test_what_a_colbert_checkpoint_is(base: Path, tmp_path: Path, changed: dict[str, Any], colbert: bool) -> None:
+    assert is_colbert(resolve(str(write_pylate(tmp_path / "model", base, **changed)))) == colbert
 
 
-def write_stanford(folder: Path, tiny: Path, **changed: Any) -> Path:
+def write_stanford(folder: Path, base: Path, **changed: Any) -> Path:
     """Write a checkpoint as Stanford's ColBERT does: the projection among the transformer's weights, one file more."""
-    shutil.copytree(tiny, folder)
+    shutil.copytree(base, folder)
     weights = load_file(folder / "model.safetensors")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
@@ -210,14 +205,14 @@ def write_stanford(folder: Path, tiny: Path, **changed: Any) -> Path:
     return folder
 
 
-def test_a_checkpoint_of_stanfords(tiny: Path, tmp_path: Path) -> None:
-    made = encoder(write_stanford(tmp_path / "model", tiny))
+def test_a_checkpoint_of_stanfords(base: Path, tmp_path: Path) -> None:
+    made = encoder(write_stanford(tmp_path / "model", base))
     assert [part.shape for part in made.encode(["word1", "word2 " * 30], "query")] == [(10, SIZE)] * 2
     assert [part.shape for part in made.encode(["word1", "word2 " * 30], "document")] == [(4, SIZE), (14, SIZE)]
 
 
-def test_encoders_are_no_colbert(tiny: Path) -> None:
-    assert not is_colbert(resolve(str(tiny)))
+def test_encoders_are_no_colbert(base: Path) -> None:
+    assert not is_colbert(resolve(str(base)))
     assert not is_colbert(resolve(PACKAGED))
 
 
@@ -240,13 +235,13 @@ def test_a_checkpoint_that_is_broken(colbert: Path, tmp_path: Path) -> None:
         encoder(tmp_path)
 
 
-def test_a_model_without_hidden_states(tmp_path: Path, tiny: Path) -> None:
+def test_a_model_without_hidden_states(tmp_path: Path, base: Path) -> None:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
-    tokenizer = AutoTokenizer.from_pretrained(tiny)
+    tokenizer = AutoTokenizer.from_pretrained(base)
     SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=8)], device="cpu").save(str(tmp_path))
-    shutil.copy(tiny / "config.json", tmp_path)
+    shutil.copy(base / "config.json", tmp_path)
     with pytest.raises(ConfigError, match="StaticEmbedding, which has no hidden states"):
         encoder(tmp_path)
 
@@ -256,9 +251,9 @@ def test_a_decoder_has_token_vectors(tmp_path: Path) -> None:
     assert all(np.isfinite(part).all() and len(part) for part in made.encode(["yes word1", "no"], "document"))
 
 
-def test_vectors_that_are_not_finite(tiny: Path, tmp_path: Path) -> None:
+def test_vectors_that_are_not_finite(base: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    shutil.copytree(tiny, folder)
+    shutil.copytree(base, folder)
     weights = load_file(folder / "model.safetensors")
     weights["embeddings.LayerNorm.weight"].fill_(float("nan"))
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

@@ -12,6 +12,9 @@ import pyarrow as pa
 
 from anmi_ray.core.identity import digest, doc_id, query_id, rng, text_hash
 from anmi_ray.core.records import EXAMPLE, QUERY, TEXT_OF
+from anmi_ray.models.pairs import TextsTokenizer
+from anmi_ray.training.tokens import TokenCache
+from anmi_ray.training.training_set import TrainingSet, prepare
 from tests.models.tiny import WORDS
 
 
@@ -23,6 +26,18 @@ class Planted:
     texts: pa.Table
     queries: pa.Table
     worth: dict[bytes, float]
+
+    def lists(self, pairs: TextsTokenizer, cache: TokenCache | None = None) -> TrainingSet:
+        """The training lists, tokenized."""
+        return prepare([self.examples], [self.texts], [self.queries], pairs, cache)
+
+    def columns(self) -> list[list[str]]:
+        """The text of every example's query, then of its first document, its second, its third."""
+        text = dict(zip(self.texts["doc_id"].to_pylist(), self.texts["text"].to_pylist(), strict=True))
+        query = dict(zip(self.queries["query_id"].to_pylist(), self.queries["text"].to_pylist(), strict=True))
+        rows = self.examples.to_pylist()
+        documents = [[text[row["doc_ids"][k]] for row in rows] for k in range(3)]
+        return [[query[row["query_id"]] for row in rows], *documents]
 
 
 def planted(lists: int = 24, negatives: int = 5, randoms: int = 1, seed: int = 0) -> Planted:

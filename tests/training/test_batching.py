@@ -1,18 +1,22 @@
-"""Curriculum and batching: every list once an epoch, the same whatever the files, workers and micro-batches."""
+"""Lists and micro-batches: every list once an epoch, the same for any files, workers and micro-batches; made ahead."""
 
 from __future__ import annotations
 
 import dataclasses
+import threading
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.models.pairs import PairTokenizer
 from anmi_ray.training.batching import (
+    Ahead,
     effective_weights,
     listed,
     lists_of_step,
@@ -44,7 +48,7 @@ def problem() -> Planted:
 
 @pytest.fixture(scope="module")
 def data(problem: Planted, pairs: PairTokenizer) -> TrainingSet:
-    return prepare([problem.examples], [problem.texts], [problem.queries], pairs)
+    return problem.lists(pairs)
 
 
 @pytest.mark.parametrize("regression", ["ratings", "margins"])
@@ -92,16 +96,16 @@ def test_regression_weighs_documents_by_the_errors_of_its_targets(
 def test_every_list_once_an_epoch_in_a_new_order(data: TrainingSet) -> None:
     config = TrainConfig(lists_per_step=4, epochs=3)
     assert total_steps(config, len(data)) == 8
-    stream = [item for step in range(9) for item in lists_of_step(data, config, step)]
+    stream = [item for step in range(9) for item in lists_of_step(data.order, config, step)]
     epochs = [[e for e, epoch in stream if epoch == wanted] for wanted in range(3)]
     assert [sorted(order) for order in epochs] == [list(range(11))] * 3
     assert epochs[0] != epochs[1] != epochs[2]
     other = TrainConfig(lists_per_step=4, seed=1)
-    assert lists_of_step(data, other, 0) != lists_of_step(data, config, 0)
+    assert lists_of_step(data.order, other, 0) != lists_of_step(data.order, config, 0)
 
 
 def test_a_step_larger_than_the_set_takes_several_epochs(data: TrainingSet) -> None:
-    chosen = lists_of_step(data, TrainConfig(lists_per_step=30), 1)
+    chosen = lists_of_step(data.order, TrainConfig(lists_per_step=30), 1)
     assert len(chosen) == 30
     assert {epoch for _, epoch in chosen} == {2, 3, 4, 5}
 
@@ -263,3 +267,73 @@ def test_examples_of_an_anchor_alone_are_counted_and_refused(problem: Planted, p
         prepare([cut, problem.examples.slice(2)], [problem.texts], [problem.queries], pairs)
     refused = {row.hex() for row in cut["example_id"].to_pylist()}
     assert any(row in str(caught.value) for row in refused)
+
+
+PHASES = [Phase(0.7), Phase(0.7, 100.0), Phase(0.5)]
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("batches")]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([None, *PHASES]), st.sampled_from(PHASES)), max_size=12))
+def test_what_is_given_depends_on_step_and_phase_alone(steps: list[tuple[int, Phase | None, Phase]]) -> None:
+    """Whatever is foreseen: the right phase, another one, another step, nothing."""
+    made: list[tuple[int, Phase]] = []
+
+    def make(step: int, phase: Phase) -> list[object]:
+        made.append((step, phase))
+        return [(step, phase)]
+
+    with Ahead(make) as ahead:
+        for step, (skipped, foreseen, phase) in enumerate(steps):
+            ahead.prepare(step + skipped, foreseen)
+            assert ahead.batches(step, phase) == [(step, phase)]
+    wanted = [(step, phase) for step, (_, _, phase) in enumerate(steps)]
+    wrong = [one for one in made if one not in wanted]
+    missed = sum(1 for skipped, foreseen, phase in steps if foreseen and (skipped, foreseen) != (0, phase))
+    assert len(made) == len(steps) + missed, "what was foreseen is not made twice"
+    assert len(wrong) <= missed
+    assert threads() == []
+
+
+def test_what_was_foreseen_is_made_by_the_thread_before_it_is_asked_for() -> None:
+    by: list[str] = []
+    ready = threading.Event()
+
+    def make(step: int, phase: Phase) -> list[object]:
+        by.append(threading.current_thread().name)
+        ready.set()
+        return [step]
+
+    with Ahead(make) as ahead:
+        ahead.prepare(1, PHASES[0])
+        assert ready.wait(60)
+        assert ahead.batches(1, PHASES[0]) == [1]
+    assert [name.startswith("batches") for name in by] == [True]
+
+
+def test_an_error_is_raised_where_its_batches_are_asked_for_and_not_elsewhere() -> None:
+    def make(step: int, phase: Phase) -> list[object]:
+        if phase == PHASES[1]:
+            raise ConfigError("cannot be divided", "train.lists_per_step", "choose another")
+        return [step]
+
+    with Ahead(make) as ahead:
+        ahead.prepare(1, PHASES[1])
+        assert ahead.batches(1, PHASES[0]) == [1]
+        ahead.prepare(2, PHASES[1])
+        with pytest.raises(ConfigError, match="cannot be divided"):
+            ahead.batches(2, PHASES[1])
+    assert threads() == []
+
+
+def test_the_thread_ends_when_the_run_is_interrupted() -> None:
+    def interrupted() -> None:
+        with Ahead(lambda step, phase: []) as ahead:
+            ahead.prepare(1, PHASES[0])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert threads() == []

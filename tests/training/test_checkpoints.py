@@ -13,6 +13,7 @@ from pickle import UnpicklingError
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.core.errors import ConfigError
@@ -20,7 +21,6 @@ from anmi_ray.training.checkpoints import Origin, check
 from anmi_ray.training.engine import make_engine
 from anmi_ray.training.loop import Row, Trained, train
 from anmi_ray.training.module import Trainable
-from tests.models.tiny import write_tiny_bert
 from tests.training.folder import FolderCheckpoints
 from tests.training.test_loop import CONFIG, EXECUTION, InterruptedTrainingError, curve, die_after, start
 from tests.training.two import two_workers
@@ -32,11 +32,6 @@ EVERY_STEP = EXECUTION.model_copy(update={"checkpoint_minutes": 0.0})
 SELDOM = EXECUTION.model_copy(update={"checkpoint_minutes": 1000.0})
 ENGINES = {"ddp": 0, "deepspeed": 2}
 NEWEST, BEFORE = "step-000000007", "step-000000006"
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
 def settings(engine: str, stage: int | None = None) -> TrainConfig:
@@ -120,6 +115,8 @@ def test_without_a_whole_checkpoint_training_starts_anew(
 ) -> None:
     folder, whole = killed[engine]
     shutil.copytree(folder, tmp_path / "c")
+    _, seen, said = resume(base, engine, tmp_path / "c")
+    assert ([row["step"] for row in seen], said) == ([8, 9, 10, 11, 12], [])  # a whole one is used in silence
     flip(largest(tmp_path / "c" / NEWEST))
     truncate(largest(tmp_path / "c" / BEFORE))
     trained, seen, said = resume(base, engine, tmp_path / "c")
@@ -127,15 +124,6 @@ def test_without_a_whole_checkpoint_training_starts_anew(
     assert curve(trained.rows) == curve(whole.rows)
     assert [NEWEST in said[0], BEFORE in said[1]] == [True, True]
     assert said[2:] == ["no complete checkpoint is left: training starts over"]
-
-
-@pytest.mark.parametrize("engine", list(ENGINES))
-def test_a_whole_checkpoint_is_used_in_silence(
-    base: Path, tmp_path: Path, killed: dict[str, tuple[Path, Trained]], engine: str
-) -> None:
-    shutil.copytree(killed[engine][0], tmp_path / "c")
-    _, seen, said = resume(base, engine, tmp_path / "c")
-    assert ([row["step"] for row in seen], said) == ([8, 9, 10, 11, 12], [])
 
 
 @pytest.mark.parametrize("engine", list(ENGINES))
@@ -217,7 +205,7 @@ def test_without_checkpoints_sigterm_is_left_alone(base: Path, before: list[int]
 @pytest.mark.slow
 def test_two_workers_save_together_and_others_go_on(base: Path, tmp_path: Path) -> None:
     """What two processes wrote: after SIGTERM to one of them, and to be resumed by one where that can be."""
-    two_workers("tests.training.pair", base, tmp_path)
+    two_workers("tests.training.test_checkpoints", base, tmp_path)
     assert [path.name for path in (tmp_path / "sigterm").iterdir()] == ["step-000000005"]
     for name in ("sigterm/step-000000005", "deepspeed-2/step-000000011"):
         found = check(tmp_path / name)
@@ -242,3 +230,26 @@ def test_two_workers_save_together_and_others_go_on(base: Path, tmp_path: Path) 
 
     (tmp_path / "deepspeed-2" / "step-000000011" / "manifest-00001.json").unlink()
     assert check(tmp_path / "deepspeed-2" / "step-000000011") == "the part of worker 1 is missing"
+
+
+def work(base: Path, output: Path, rank: int) -> None:
+    """What each of two workers does: three trainings with a checkpoint a step, one with SIGTERM to the second."""
+    losses: list[list[float]] = []
+    for engine, stage in (("ddp", 0), ("deepspeed", 0), ("deepspeed", 2)):
+        model, data = start(base, settings(engine, stage))
+        checkpoints = FolderCheckpoints(output / f"{engine}-{stage}")
+        trained = train(model, data, None, settings(engine, stage), EVERY_STEP, checkpoints)
+        losses.append([float(row["loss"] or 0.0) for row in trained.rows])
+    if rank == 0:
+        (output / "losses.json").write_text(json.dumps(losses[0]), encoding="utf-8")
+
+    pids: list[int] = [0, 0]
+    dist.all_gather_object(pids, os.getpid())
+
+    def on_row(row: Row) -> None:
+        if row["step"] == 4:
+            os.kill(pids[1], signal.SIGTERM)
+
+    model, data = start(base, settings("ddp"))
+    trained = train(model, data, None, settings("ddp"), SELDOM, FolderCheckpoints(output / "sigterm"), on_row)
+    assert len(trained.rows) == 12

@@ -19,7 +19,6 @@ from anmi_ray.models.reranker import Reranker
 from anmi_ray.training.batching import pinned, step_batches
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.loop import Trained, train
-from anmi_ray.training.training_set import prepare
 from tests.models.test_token_vectors import write_pylate
 from tests.models.tiny import write_tiny_bert, write_tiny_decoder
 from tests.training.folder import FolderCheckpoints
@@ -70,8 +69,7 @@ def config_of(name: str, starts: dict[str, Path], **more: Any) -> TrainConfig:
 def run(config: TrainConfig, device: str, execution: TrainExecution = ON_GPU, **options: Any) -> Trained:
     """Train on the planted lists, in a GPU's batches."""
     model = load_student(config, device)
-    problem = planted()
-    data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+    data = planted().lists(model.pairs)
     return train(model, data, dev_set(model)[0], config, execution, **options)
 
 
@@ -83,7 +81,7 @@ def losses(trained: Trained) -> list[float]:
 def scored(model: Reranker) -> np.ndarray:
     """Scores of the documents of other lists."""
     dev, _ = dev_set(model)
-    return model.score_tokens(dev.queries, dev.query_N, dev.documents, dev.document_N)
+    return model.score_tokens(dev.tokens)
 
 
 @pytest.mark.parametrize("name", STUDENTS)
@@ -154,7 +152,7 @@ def test_how_it_computes_changes_no_step(starts: dict[str, Path], name: str, how
 def test_batches_are_pinned(starts: dict[str, Path]) -> None:
     config = config_of("colbert", starts)
     model, problem = load_student(config), planted()
-    data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+    data = problem.lists(model.pairs)
     (batch,) = step_batches(data, config, 0, Phase(1.0), EXECUTION)
     held = pinned(batch)
     arrays = [held.mask_BK, held.batches.query_L, held.batches.batches[0].ids, held.batches.batches[0].counted]

@@ -17,21 +17,15 @@ from torch import Tensor
 from anmi_ray.config.learning import LoraConfig
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.models.lora import merged
+from anmi_ray.models.heads import merged
 from anmi_ray.training.loop import Trained, train
 from anmi_ray.training.module import best_share, copied, mix
 from anmi_ray.training.task import DevSet
-from tests.models.tiny import write_tiny_bert
 from tests.training.folder import FolderCheckpoints
 from tests.training.test_loop import EXECUTION, InterruptedTrainingError, changed, curve, dev_set, die_after, start
 
 # DeepSpeed calls collectives that torch has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
 def nearness(base: Path, config: TrainConfig, share: float) -> DevSet:
@@ -42,12 +36,12 @@ def nearness(base: Path, config: TrainConfig, share: float) -> DevSet:
     end = copied(train(model, data, None, config, EXECUTION).model.network)
     wanted, _ = start(base, config)
     mix(wanted.network, begin, end, share)
-    target = wanted.scorer("float32").score_tokens(dev.queries, dev.query_N, dev.documents, dev.document_N)
+    target = wanted.scorer("float32").score_tokens(dev.tokens)
 
     def measure(score: NDArray[np.float32]) -> float:
         return -float(np.abs(score - target).max())
 
-    return DevSet(dev.queries, dev.query_N, dev.documents, dev.document_N, measure)
+    return DevSet(dev.tokens, measure)
 
 
 def run(base: Path, config: TrainConfig, dev: DevSet | None, **options: Any) -> tuple[Trained, list[str]]:
@@ -93,7 +87,7 @@ def test_a_training_that_harms_exports_the_start_and_says_so(base: Path, tmp_pat
     def measure(score: NDArray[np.float32]) -> float:
         return float(np.corrcoef(score, worth)[0, 1]) if np.ptp(score) > 0 else 0.0  # what is ruined may be constant
 
-    dev = DevSet(dev.queries, dev.query_N, dev.documents, dev.document_N, measure)
+    dev = DevSet(dev.tokens, measure)
     good, _ = run(base, changed(max_steps=60), dev)
     assert good.dev is not None
     folder = good.model.export(tmp_path / "good")

@@ -1,5 +1,6 @@
 """Training late interaction: against encoding every pair by itself, sentence-transformers' loss, and execution."""
 
+# ruff: noqa: F811
 from __future__ import annotations
 
 from dataclasses import replace
@@ -18,7 +19,6 @@ from torch import Tensor
 from anmi_ray.config.base import result_settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import with_settings
-from anmi_ray.config.rules import RECIPES
 from anmi_ray.config.train import TrainConfig
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.late_interaction import LateInteraction
@@ -29,7 +29,7 @@ from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.loop import Trained, train
 from anmi_ray.training.module import Trainable
 from anmi_ray.training.objective import Objective
-from anmi_ray.training.training_set import TrainingSet, prepare
+from anmi_ray.training.training_set import TrainingSet
 from anmi_ray.training.vectors import LateTrainable, trainable
 from tests.training.lists import planted
 from tests.training.test_loop import dev_set
@@ -38,15 +38,13 @@ from tests.training.test_vectors import (
     LENT,
     PLAIN,
     SMALL,
-    base,  # noqa: F401
     check_resumes,
+    check_step,
     data,  # noqa: F401
-    gradients,
     loaded,
     losses,
     naive_loss,
     of_one,
-    step_gradients,
 )
 
 # DeepSpeed calls collectives that torch has renamed.
@@ -59,12 +57,12 @@ def settings(**more: Any) -> TrainConfig:
     )
 
 
-def run(folder: Path, data: TrainingSet, config: TrainConfig, execution: Any = LARGE, **more: Any) -> Trained:  # noqa: F811
+def run(folder: Path, data: TrainingSet, config: TrainConfig, execution: Any = LARGE, **more: Any) -> Trained:
     model = loaded(folder)
     return train(model, data, dev_set(model)[0], config, execution, **more)
 
 
-def both_ways(module: Trainable, data: TrainingSet, query: int, document: int) -> list[Tensor]:  # noqa: F811
+def both_ways(module: Trainable, data: TrainingSet, query: int, document: int) -> list[Tensor]:
     """The scores that the loss reads of a pair whose texts are encoded by themselves: the tokens', the texts', half."""
     (tokens, pooled), (of_document, whole) = (
         of_one(module, data, texts, row) for texts, row in ((data.queries, query), (data.documents, document))
@@ -74,7 +72,7 @@ def both_ways(module: Trainable, data: TrainingSet, query: int, document: int) -
     return [score, cosine, (score + cosine) / 2]
 
 
-def count(data: TrainingSet, texts: Any, row: int) -> int:  # noqa: F811
+def count(data: TrainingSet, texts: Any, row: int) -> int:
     """Tokens of a text, special ones included."""
     assert isinstance(data.pairs, TextTokenizer)
     return int(data.pairs.lengths(texts)[row])
@@ -83,54 +81,46 @@ def count(data: TrainingSet, texts: Any, row: int) -> int:  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", [{"in_batch": False}, LENT, {"in_batch": True, "temperature": 0.5}])
 def test_a_step_is_that_of_encoding_every_pair_by_itself(
-    base: Path,  # noqa: F811
-    data: TrainingSet,  # noqa: F811
+    base: Path,
+    data: TrainingSet,
     loss: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = settings(loss=loss)
     module = trainable(loaded(base), config)
     assert isinstance(module, LateTrainable)
-    naive = naive_loss(module, data, config, both_ways)
-    naive.backward()
-    wanted = gradients(module)
     one_group = loss["in_batch"] and "in_batch_lists" not in loss
-    for execution, world in ((LARGE, 1), (SMALL, 1), (SMALL, 1 if one_group else 2)):
-        monkeypatch.setattr(vectors, "_PRODUCTS", 1 if world == 2 else 1 << 24)  # a query at a time
-        found, figures = step_gradients(module, data, config, execution, world)
-        assert figures["loss"] == pytest.approx(float(naive.detach()), rel=1e-5)
-        assert found.keys() == wanted.keys()
-        for name, value in found.items():
-            torch.testing.assert_close(value, wanted[name], rtol=1e-3, atol=2e-5, msg=name)
+    check_step(module, data, config, naive_loss(module, data, config, both_ways), ((LARGE, 1), (SMALL, 1)))
+    monkeypatch.setattr(vectors, "_PRODUCTS", 1)  # a query at a time
+    module.zero_grad()
+    naive = naive_loss(module, data, config, both_ways)
+    check_step(module, data, config, naive, ((SMALL, 1 if one_group else 2),))
 
 
 def test_the_term_of_the_tokens_is_multiple_negatives_ranking_of_sentence_transformers(
-    base: Path,  # noqa: F811
+    base: Path,
     tmp_path: Path,
 ) -> None:
-    problem = planted(lists=6, negatives=2, randoms=0)
     model = loaded(base)
-    data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)  # noqa: F811
+    problem = planted(lists=6, negatives=2, randoms=0)
+    data = problem.lists(model.pairs)
     data = replace(data, weight_P=np.ones_like(data.weight_P))
     config = settings(lists_per_step=6, loss={"in_batch": True}, balance={"alpha": 1.0})
     module = trainable(model, config)
     (batch,) = step_batches(data, config, 0, Phase(1.0), LARGE)
     score, predicted, *_ = module(batch.batches)
-    loss = Objective(module, config, 1, None).of(batch, Phase(1.0))(score, predicted)
+    loss = Objective(module, config, 1, None).loss(batch, Phase(1.0), score, predicted)
 
     published = MultiVectorEncoder(str(model.export(tmp_path / "export")), device="cpu")
-    text = dict(zip(problem.texts["doc_id"].to_pylist(), problem.texts["text"].to_pylist(), strict=True))
-    query = dict(zip(problem.queries["query_id"].to_pylist(), problem.queries["text"].to_pylist(), strict=True))
-    rows = problem.examples.to_pylist()
-    features = [published.preprocess([query[row["query_id"]] for row in rows], task="query")]
-    for k in range(3):
-        features.append(published.preprocess([text[row["doc_ids"][k]] for row in rows], task="document"))
+    queries, *documents = problem.columns()
+    features = [published.preprocess(queries, task="query")]
+    features += [published.preprocess(texts, task="document") for texts in documents]
     theirs = MultiVectorMultipleNegativesRankingLoss(published, scale=20.0, similarity_fct=mean_colbert_scores)
     assert float(loss.detach()) == pytest.approx(float(theirs(features, torch.zeros(6)).detach()), rel=1e-4)
 
 
 @pytest.mark.slow
-def test_execution_changes_no_result(base: Path, data: TrainingSet) -> None:  # noqa: F811
+def test_execution_changes_no_result(base: Path, data: TrainingSet) -> None:
     config = settings(loss=LENT | {"learn_temperature": True})
     one, many = (run(base, data, config, execution) for execution in (LARGE, SMALL))
     deep = run(base, data, config.model_copy(update={"engine": "deepspeed", "zero_stage": 2}), SMALL)
@@ -144,20 +134,19 @@ def test_execution_changes_no_result(base: Path, data: TrainingSet) -> None:  # 
 
 
 @pytest.mark.slow
-def test_resumes_step_for_step(base: Path, data: TrainingSet, tmp_path: Path) -> None:  # noqa: F811
+def test_resumes_step_for_step(base: Path, data: TrainingSet, tmp_path: Path) -> None:
     config = settings(dropout=0.1, negatives=1, balance={"rule": "gradnorm"}, curriculum={"rule": "window"})
     check_resumes(partial(run, base, data, config), tmp_path)
 
 
-def test_learns_the_planted_signal_in_both_ways(base: Path) -> None:  # noqa: F811
-    problem = planted()
+def test_learns_the_planted_signal_in_both_ways(base: Path) -> None:
     model = loaded(base)
-    data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)  # noqa: F811
+    data = planted().lists(model.pairs)
     dev, _ = dev_set(model)
-    asked = dev.queries, dev.query_N, dev.documents, dev.document_N
-    before = dev.measure(model.score_tokens(*asked)), dev.measure(BiEncoder.score_tokens(model, *asked))
+    before = dev.measure(model.score_tokens(dev.tokens)), dev.measure(BiEncoder.score_tokens(model, dev.tokens))
     trained = run(base, data, settings(max_steps=60, loss={"in_batch": False}))
-    after = dev.measure(trained.model.score_tokens(*asked)), dev.measure(BiEncoder.score_tokens(trained.model, *asked))
+    scores = trained.model.score_tokens(dev.tokens), BiEncoder.score_tokens(trained.model, dev.tokens)
+    after = dev.measure(scores[0]), dev.measure(scores[1])
     assert isinstance(trained.model, LateInteraction)
     assert after[0] == pytest.approx(trained.dev, abs=1e-6)
     assert after[0] > before[0] + 0.3
@@ -187,31 +176,11 @@ def test_another_student_has_its_own_usual_settings() -> None:
     assert result_settings(late.train)["loss"] == {"in_batch": True}  # it decides the result, and the fingerprint
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_goes_with_it(name: str) -> None:
-    made = Experiment.model_validate({"name": "x", "recipe": name, "train": {"student": "late-interaction"}})
-    assert made.train.loss.bound is None
-    assert made.train.bounded
-
-
-@pytest.mark.parametrize(
-    ("more", "what"),
-    [
-        ({"loss": {"bound": 3.0}}, "a late-interaction score is a cosine, bounded as it is: leave bound out"),
-        ({"pooling": "mean"}, "pooling is of a cross-encoder's scoring head, a late-interaction has none"),
-        ({"loss": {"ranking": "listnet", "in_batch": False}, "negatives": 2}, "listnet reads all ratings"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(more: dict[str, Any], what: str) -> None:
-    with pytest.raises(ValueError, match=what):
-        settings(**more)
-
-
-def test_documents_longer_than_the_model_are_counted(base: Path) -> None:  # noqa: F811
+def test_documents_longer_than_the_model_are_counted(base: Path) -> None:
     problem = planted()
     for most, cut in ((32, False), (8, True)):
         pairs = LateInteraction.load(str(base), max_tokens=most).pairs
-        found = prepare([problem.examples], [problem.texts], [problem.queries], pairs)
+        found = problem.lists(pairs)
         words = np.array([len(text.split()) for text in problem.texts["text"].to_pylist()])
         assert found.cut == int((words > most - 2).sum())  # [CLS] and [SEP]
         assert bool(found.cut) == cut

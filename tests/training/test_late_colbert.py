@@ -25,28 +25,22 @@ from anmi_ray.training.loop import Trained, train
 from anmi_ray.training.module import Trainable, parameter_groups
 from anmi_ray.training.objective import Objective
 from anmi_ray.training.tokens import TokenCache
-from anmi_ray.training.training_set import TrainingSet, prepare
+from anmi_ray.training.training_set import TrainingSet
 from anmi_ray.training.vectors import trainable
 from tests.models.test_colbert import expansion, write_multi_vector
 from tests.models.test_token_vectors import write_pylate, write_stanford
-from tests.models.tiny import write_tiny_bert
 from tests.training.lists import planted
 from tests.training.test_late import settings
 from tests.training.test_loop import dev_set
-from tests.training.test_vectors import LARGE, LENT, SMALL, check_resumes, gradients, losses, naive_loss, step_gradients
+from tests.training.test_vectors import LARGE, LENT, SMALL, check_resumes, check_step, gradients, losses, naive_loss
 
 # DeepSpeed calls collectives that torch has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("tiny") / "bert")
-
-
-@pytest.fixture(scope="module")
-def start(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pylate(tmp_path_factory.mktemp("pylate") / "model", tiny)
+def start(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pylate(tmp_path_factory.mktemp("pylate") / "model", base)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +51,7 @@ def data(start: Path) -> TrainingSet:
 
 
 def lists_of(model: LateInteraction, cache: TokenCache | None = None) -> TrainingSet:
-    problem = planted()
-    return prepare([problem.examples], [problem.texts], [problem.queries], model.pairs, cache)
+    return planted().lists(model.pairs, cache)
 
 
 def run(start: Path, data: TrainingSet, config: Any, execution: Any = LARGE, **more: Any) -> Trained:
@@ -67,30 +60,25 @@ def run(start: Path, data: TrainingSet, config: Any, execution: Any = LARGE, **m
 
 
 @pytest.mark.parametrize("write_start", [write_pylate, write_stanford, write_multi_vector])
-def test_loss_and_gradients_are_sentence_transformers(tiny: Path, tmp_path: Path, write_start: Any) -> None:
+def test_loss_and_gradients_are_sentence_transformers(base: Path, tmp_path: Path, write_start: Any) -> None:
     """Of multiple negatives ranking, by its own reading of the checkpoint: weights of all layers and the projection."""
     more = {"query_expansion": expansion(9, attend=True), "prompts": {"query": "word30 ", "document": "word31 "}}
-    folder = write_start(tmp_path / "start", tiny, **more if write_start is write_multi_vector else {})
+    folder = write_start(tmp_path / "start", base, **more if write_start is write_multi_vector else {})
     problem, model = planted(lists=6, negatives=2, randoms=0), LateInteraction.load(str(folder))
-    data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+    data = problem.lists(model.pairs)
     data = replace(data, weight_P=np.ones_like(data.weight_P))
     config = settings(lists_per_step=6, loss={"in_batch": True}, balance={"alpha": 1.0})
     module = trainable(model, config)
     (batch,) = step_batches(data, config, 0, Phase(1.0), LARGE)
     outputs = module(batch.batches)
     assert len(outputs) == 2  # no pooled vectors
-    loss = Objective(module, config, 1, None).of(batch, Phase(1.0))(*outputs)
+    loss = Objective(module, config, 1, None).loss(batch, Phase(1.0), *outputs)
     loss.backward()
 
     peer = MultiVectorEncoder(str(folder), device="cpu").eval()
-    text = dict(zip(problem.texts["doc_id"].to_pylist(), problem.texts["text"].to_pylist(), strict=True))
-    query = dict(zip(problem.queries["query_id"].to_pylist(), problem.queries["text"].to_pylist(), strict=True))
-    rows = problem.examples.to_pylist()
-    prompts = peer.prompts
-    features = [peer.preprocess([query[row["query_id"]] for row in rows], prompts["query"], task="query")]
-    for k in range(3):
-        shown = [text[row["doc_ids"][k]] for row in rows]
-        features.append(peer.preprocess(shown, prompts["document"], task="document"))
+    queries, *documents = problem.columns()
+    features = [peer.preprocess(queries, peer.prompts["query"], task="query")]
+    features += [peer.preprocess(texts, peer.prompts["document"], task="document") for texts in documents]
     theirs = MultiVectorMultipleNegativesRankingLoss(peer, scale=20.0, similarity_fct=mean_colbert_scores)
     wanted = theirs(features, torch.zeros(6))
     wanted.backward()
@@ -119,16 +107,8 @@ def alone(module: Trainable, data: TrainingSet, query: int, document: int) -> li
 def test_a_step_is_that_of_encoding_every_pair_by_itself(start: Path, data: TrainingSet) -> None:
     config = settings(loss=LENT)
     module = trainable(LateInteraction.load(str(start)), config)
-    naive = naive_loss(module, data, config, alone)
-    naive.backward()
-    wanted = gradients(module)
-    assert float(wanted["network.projection.0.weight"].norm()) > 1e-3
-    for execution, world in ((LARGE, 1), (SMALL, 2)):
-        found, figures = step_gradients(module, data, config, execution, world)
-        assert figures["loss"] == pytest.approx(float(naive.detach()), rel=1e-5)
-        assert found.keys() == wanted.keys()
-        for name, value in found.items():
-            torch.testing.assert_close(value, wanted[name], rtol=1e-3, atol=2e-5, msg=name)
+    check_step(module, data, config, naive_loss(module, data, config, alone))
+    assert float(gradients(module)["network.projection.0.weight"].norm()) > 1e-3
 
 
 def test_the_projection_learns_as_the_highest_layer(start: Path) -> None:
@@ -146,16 +126,15 @@ def test_learns_the_planted_signal_and_execution_changes_no_result(start: Path, 
     config = settings(max_steps=30, loss={"in_batch": False})
     data = lists_of(before)
     dev, _ = dev_set(before)
-    asked = dev.queries, dev.query_N, dev.documents, dev.document_N
     trained = run(start, data, config)
     assert trained.dev is not None
-    assert trained.dev > dev.measure(before.score_tokens(*asked)) + 0.3
+    assert trained.dev > dev.measure(before.score_tokens(dev.tokens)) + 0.3
     assert isinstance(trained.model, LateInteraction)
     first, second = (model.network.layers[0].weight.detach() for model in (before, trained.model))
     assert float((first - second).abs().max()) > 1e-3
-    scores = trained.model.score_tokens(*asked)
+    scores = trained.model.score_tokens(dev.tokens)
     again = LateInteraction.load(str(trained.model.export(tmp_path / "model")))
-    np.testing.assert_array_equal(again.score_tokens(*asked), scores)
+    np.testing.assert_array_equal(again.score_tokens(dev.tokens), scores)
     few = config.model_copy(update={"max_steps": 3})
     deep = few.model_copy(update={"engine": "deepspeed", "zero_stage": 2})
     wanted = losses(run(start, data, few))
@@ -169,10 +148,10 @@ def test_resumes_step_for_step(start: Path, data: TrainingSet, tmp_path: Path) -
     check_resumes(partial(run, start, data, config), tmp_path)
 
 
-def test_kept_token_lists_are_those_of_one_form(start: Path, tiny: Path, tmp_path: Path) -> None:
+def test_kept_token_lists_are_those_of_one_form(start: Path, base: Path, tmp_path: Path) -> None:
     """Two checkpoints with the same tokenizer and another skip list or expansion share no file."""
     cache = TokenCache(tmp_path / "tokens")
-    other = write_pylate(tmp_path / "model", tiny, skiplist_words=["word1"], attend_to_expansion_tokens=True)
+    other = write_pylate(tmp_path / "model", base, skiplist_words=["word1"], attend_to_expansion_tokens=True)
     for folder in (start, other, start):
         model = LateInteraction.load(str(folder))
         kept, made = lists_of(model, cache), lists_of(model)
@@ -187,7 +166,7 @@ def test_documents_longer_than_the_checkpoint_reads_are_counted(start: Path) -> 
     words = np.array([len(text.split()) for text in problem.texts["text"].to_pylist()])
     for most in (8, 9, 32):
         pairs = LateInteraction.load(str(start), max_tokens=most).pairs
-        found = prepare([problem.examples], [problem.texts], [problem.queries], pairs)
+        found = problem.lists(pairs)
         assert found.cut == int((words > most - 3).sum())  # [CLS], [SEP] and the marker
 
 

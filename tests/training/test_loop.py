@@ -17,14 +17,13 @@ from anmi_ray.config.learning import Offload
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError, DataError, TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.models.pairs import PairTokenizer
+from anmi_ray.models.pairs import TokenPairs
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.training import loop
 from anmi_ray.training.batching import Ahead
 from anmi_ray.training.loop import Row, Trained, train
 from anmi_ray.training.task import DevSet
-from anmi_ray.training.training_set import TrainingSet, prepare
-from tests.models.tiny import write_tiny_bert
+from anmi_ray.training.training_set import TrainingSet
 from tests.training.folder import FolderCheckpoints
 from tests.training.lists import planted
 from tests.training.two import WAYS, two_workers
@@ -46,15 +45,9 @@ CONFIG = TrainConfig(
 )
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
-
-
 def start(base: Path, config: TrainConfig = CONFIG) -> tuple[CrossEncoder, TrainingSet]:
     model = CrossEncoder.load(str(base), pooling=config.pooling, max_tokens=config.max_tokens, seed=config.seed)
-    problem = planted()
-    return model, prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+    return model, planted().lists(model.pairs)
 
 
 def dev_set(model: Reranker) -> tuple[DevSet, NDArray[np.float64]]:
@@ -68,7 +61,7 @@ def dev_set(model: Reranker) -> tuple[DevSet, NDArray[np.float64]]:
     def measure(score: NDArray[np.float32]) -> float:
         return float(np.corrcoef(score, worth)[0, 1])
 
-    return DevSet(queries, index % 12, documents, index, measure), worth
+    return DevSet(TokenPairs(queries, index % 12, documents, index), measure), worth
 
 
 def run(base: Path, config: TrainConfig = CONFIG, **options: Any) -> Trained:
@@ -119,7 +112,7 @@ def test_learns_the_planted_signal_with_every_objective(base: Path, name: str) -
     )
     model, _ = start(base)
     dev, _ = dev_set(model)
-    scores = trained.model.score_tokens(dev.queries, dev.query_N, dev.documents, dev.document_N)
+    scores = trained.model.score_tokens(dev.tokens)
     assert dev.measure(scores) == pytest.approx(trained.dev, abs=1e-6)
 
 
@@ -240,7 +233,7 @@ def test_two_workers_have_the_curve_of_one(base: Path, tmp_path: Path) -> None:
         config.balance.alpha: [row["loss"] for row in train(*start(base), None, config, EXECUTION).rows]
         for config in (CONFIG, changed(**ALONE))
     }
-    two_workers("tests.training.worker", base, tmp_path)
+    two_workers("tests.training.test_loop", base, tmp_path)
     for name, config in ways().items():
         losses = json.loads((tmp_path / f"{name}.json").read_text())
         assert losses == pytest.approx(alone[config.balance.alpha], rel=2e-3), name
@@ -250,6 +243,14 @@ def ways() -> dict[str, TrainConfig]:
     """Every engine and stage, and both engines with the ranking term alone, which reaches no map to ratings."""
     found = {name: changed(engine=engine, zero_stage=stage) for name, (engine, stage) in WAYS.items()}
     return found | {f"{engine} alone": changed(engine=engine, **ALONE) for engine in ("ddp", "deepspeed")}
+
+
+def work(base: Path, output: Path, rank: int) -> None:
+    """What each of two workers does: train in every way; rank 0 writes the losses."""
+    for name, config in ways().items():
+        trained = train(*start(base, config), None, config, EXECUTION)
+        if rank == 0:
+            (output / f"{name}.json").write_text(json.dumps([row["loss"] for row in trained.rows]), encoding="utf-8")
 
 
 def test_frozen_weights_stay_and_others_move(base: Path) -> None:
@@ -337,16 +338,3 @@ def test_a_minimum_gap_above_all_gaps_leaves_no_negative_and_ratings_alone_need_
     model, _ = start(base)
     few = CONFIG.model_copy(update={"max_steps": 2})
     assert len(train(model, one, None, few, EXECUTION).rows) == 2
-
-
-def test_pairs_longer_than_the_models_positions_are_refused(base: Path) -> None:
-    model, _ = start(base)
-    problem = planted()
-    pairs = PairTokenizer(model.pairs.tokenizer, 100)
-    long = problem.texts.set_column(
-        problem.texts.schema.get_field_index("text"), "text", [[" ".join(["word1"] * 90)] * problem.texts.num_rows]
-    )
-    data = prepare([problem.examples], [long], [problem.queries], pairs)
-    with pytest.raises(ConfigError, match="up to 95 tokens, and the model has 64 positions") as caught:
-        train(model, data, None, CONFIG, EXECUTION)
-    assert caught.value.place == "train.max_tokens"

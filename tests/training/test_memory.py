@@ -20,7 +20,6 @@ from anmi_ray.core.errors import TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.training.checks import memory_named
 from anmi_ray.training.loop import train
-from anmi_ray.training.training_set import prepare
 from tests.models.tiny import write_tiny_bert
 from tests.training.lists import planted
 from tests.training.test_loop import CONFIG
@@ -72,8 +71,7 @@ def train_in_little_memory(folder: str) -> tuple[str, int]:
     """The remedy where a step takes all lists at once, and the steps taken where it takes a few at a time."""
     config = CONFIG.model_copy(update={"lists_per_step": 600, "max_steps": 2})
     model = CrossEncoder.load(folder, pooling=config.pooling, max_tokens=32, seed=0)
-    problem = planted(lists=600)
-    data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+    data = planted(lists=600).lists(model.pairs)
     large = TrainExecution(micro_batch_tokens=1 << 20, forward_tokens=1 << 20)
     with at_most(128 << 20), pytest.raises(TrainingError, match="memory does not suffice") as caught:
         train(model, data, None, config, large)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,15 +14,13 @@ from anmi_ray.config.learning import LoraConfig
 from anmi_ray.config.train import Pooling, TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.cross_encoder import CrossEncoder
-from anmi_ray.models.heads import transformer_layers
-from anmi_ray.models.lora import is_adapter
+from anmi_ray.models.heads import is_adapter, transformer_layers
 from anmi_ray.training.batching import MicroBatch, step_batches
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.engine import TorchEngine
 from anmi_ray.training.loop import train
 from anmi_ray.training.module import Trainable, parameter_groups
 from anmi_ray.training.objective import Objective
-from anmi_ray.training.training_set import prepare
 from tests.models.tiny import DECODERS, ENCODERS, write_tiny_decoder, write_tiny_encoder
 from tests.training.lists import planted
 
@@ -60,8 +59,7 @@ def step(
     folder: Path, config: TrainConfig, execution: TrainExecution | None = None
 ) -> tuple[Trainable, list[MicroBatch]]:
     model = load(folder, config)
-    problem = planted(lists=8)
-    data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+    data = planted(lists=8).lists(model.pairs)
     module = Trainable(model, config, execution).train()
     return module, step_batches(data, config, 0, ALL, TrainExecution(micro_batch_tokens=1024))
 
@@ -71,11 +69,11 @@ def gradients(folder: Path, config: TrainConfig, execution: TrainExecution | Non
     objective = Objective(module, config, 1, None)
     torch.manual_seed(1)
     for batch in batches:
-        objective.of(batch, ALL)(*module(batch.batches)).backward()
+        objective.loss(batch, ALL, *module(batch.batches)).backward()
     return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize(("family", "pooling"), STUDENTS)
+@pytest.mark.parametrize(("family", "pooling"), [*STUDENTS, ("bert", "mean")])
 def test_gradients_on_the_last_layer_are_those_of_backward_passes(
     folders: dict[str, Path], family: str, pooling: Pooling
 ) -> None:
@@ -86,7 +84,7 @@ def test_gradients_on_the_last_layer_are_those_of_backward_passes(
     for alpha in (1.0, 0.0):
         module.zero_grad()
         for batch in batches:
-            objective.of(batch, Phase(alpha))(*module(batch.batches)).backward()
+            objective.loss(batch, Phase(alpha), *module(batch.batches)).backward()
         if pooling == "yes-no":
             weight = cast(Any, module.network.encoder.get_output_embeddings()).weight
             no, yes = module.network.no_yes  # type: ignore[union-attr, misc]
@@ -98,6 +96,10 @@ def test_gradients_on_the_last_layer_are_those_of_backward_passes(
         figures = objective.finish(objective.sums(), ALL, 0)
     assert figures["gradient_ranking"] == pytest.approx(0.7 * float(found[1.0].norm()), rel=1e-3)
     assert figures["gradient_regression"] == pytest.approx(0.3 * float(found[0.0].norm()), rel=1e-3)
+    cosine = torch.cosine_similarity(found[1.0], found[0.0], dim=0)
+    assert figures["gradient_cosine"] == pytest.approx(float(cosine), rel=1e-2, abs=1e-3)
+    share = figures["gradient_ranking"] / (figures["gradient_ranking"] + figures["gradient_regression"])  # type: ignore[operator]
+    assert figures["gradient_share"] == pytest.approx(share)
 
 
 @pytest.mark.parametrize(("family", "pooling"), STUDENTS)
@@ -182,8 +184,7 @@ def test_only_adapters_and_the_head_learn(folders: dict[str, Path], tmp_path: Pa
         config = settings(pooling, lora=LoraConfig(rank=4), dev_points=())
         model = load(folders[family], config)
         before = {name: value.clone() for name, value in model.network.state_dict().items()}
-        problem = planted(lists=8)
-        data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+        data = planted(lists=8).lists(model.pairs)
         trained = train(model, data, None, config, TrainExecution(gradient_checkpointing=True)).model
         head = {id(parameter) for layer in trained.network.head() for parameter in layer.parameters()}
         learns = {name for name, p in trained.network.named_parameters() if is_adapter(name) or id(p) in head}
@@ -209,24 +210,9 @@ def test_an_engine_goes_on_with_adapters(folders: dict[str, Path], tmp_path: Pat
     engine, again = TorchEngine(module, config), TorchEngine(other, config)
     objective = Objective(module, config, 1, None)
     for i, batch in enumerate(batches):
-        engine.accumulate(batch.batches, objective.of(batch, ALL), last=i + 1 == len(batches))
+        engine.accumulate(batch.batches, partial(objective.loss, batch, ALL), last=i + 1 == len(batches))
     assert engine.step(1.0) > 0
     engine.save(tmp_path)
     again.load(tmp_path)
     for name, value in engine.weights().items():
         assert torch.equal(value, again.weights()[name]), name
-
-
-@pytest.mark.parametrize(
-    ("more", "what"),
-    [
-        ({"lora": {}, "freeze_layers": 1}, "leave freeze_layers out"),
-        ({"lora": {}, "freeze_embeddings": False}, "leave freeze_embeddings: false out"),
-        ({"prompt": "{query} {document}"}, "prompt is for decoders"),
-        ({"pooling": "last", "prompt": "{document} {query}"}, "after it"),
-        ({"pooling": "yes-no", "prompt": "{query}"}, "once"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(more: dict[str, Any], what: str) -> None:
-    with pytest.raises(ValueError, match=what):
-        TrainConfig.model_validate(more)

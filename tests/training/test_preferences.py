@@ -29,18 +29,16 @@ from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.loop import Trained, train_task
 from anmi_ray.training.preferences import (
     Apart,
-    HeldOut,
     Logits,
     PairBatch,
     PairSet,
     PreferenceLoss,
     PreferenceTask,
-    Together,
     both_orders,
     preference_loss,
     soft_labels,
 )
-from tests.models.tiny import WORDS, write_tiny_bert
+from tests.models.tiny import WORDS
 from tests.training.folder import FolderCheckpoints
 from tests.training.test_loop import InterruptedTrainingError, curve, die_after
 from tests.training.two import WAYS, two_workers
@@ -66,9 +64,8 @@ def changed(**more: Any) -> DistillConfig:
     return DistillConfig.model_validate(CONFIG.model_dump() | more)
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
+def classifier(base: Path, config: DistillConfig = CONFIG) -> PairClassifier:
+    return PairClassifier.start(config.model_copy(update={"model": str(base)}), config.target)
 
 
 def texts(pairs: int, seed: int) -> tuple[list[tuple[str, str, str]], np.ndarray]:
@@ -82,7 +79,7 @@ def texts(pairs: int, seed: int) -> tuple[list[tuple[str, str, str]], np.ndarray
 def together(model: PairClassifier, pairs: int = 320, seed: int = 0) -> PairSet:
     shown, score = texts(pairs, seed)
     both = [one for q, x, y in shown for one in ((q, x, y), (q, y, x))]
-    reader = Together(model.inputs(Truncator(model, "{query}", "{first} {sep} {second}").inputs(both)))
+    reader = model.inputs(Truncator(model, "{query}", "{first} {sep} {second}").inputs(both))
     return PairSet(ids(pairs, seed), score, reader)
 
 
@@ -109,16 +106,12 @@ def run(
 ) -> Trained:
     single = config.form != "pairwise"
     kind = BiEncoder if config.form == "bi-encoder" else CrossEncoder
-    model: Any = (
-        kind.load(str(base), max_tokens=config.max_tokens)
-        if single
-        else PairClassifier.start(config.model_copy(update={"model": str(base)}), config.target)
-    )
+    model: Any = kind.load(str(base), max_tokens=config.max_tokens) if single else classifier(base, config)
     make: Callable[..., PairSet] = apart if single else together
     target: Target = "binary" if single else config.target
     held = make(model, 60, 1)
     measure = lambda _, logits: accuracy(logits, held.score_P, target)  # noqa: E731
-    task = partial(PreferenceTask, model, make(model, pairs), HeldOut(held, measure), config, execution)
+    task = partial(PreferenceTask, model, make(model, pairs), held, measure, config, execution)
     return train_task(task, config, execution, **more)
 
 
@@ -183,12 +176,12 @@ def test_a_model_that_says_the_same_of_every_pair_stops(
 ) -> None:
     monkeypatch.setattr(loop, "CONSTANT_STEPS", 3)
     config = changed(learning_rate=1e-12, head_learning_rate=1e-12)
-    model = PairClassifier.start(config.model_copy(update={"model": str(base)}), "ternary")
+    model = classifier(base, config)
     with torch.no_grad():
         for name, parameter in model.network.named_parameters():
             parameter.fill_(bias if name.endswith("classifier.bias") else 0.0)
     data = together(model)
-    task = partial(PreferenceTask, model, data, HeldOut(data, lambda *_: 0.0), config, execution)
+    task = partial(PreferenceTask, model, data, data, lambda *_: 0.0, config, execution)
     with pytest.raises(TrainingError, match="for 3 steps every pair got the same logits"):
         train_task(task, config, execution)
 
@@ -207,7 +200,7 @@ def test_scores_of_documents_give_the_same_answer_in_both_orders() -> None:
 
 
 def test_every_pair_is_shown_in_either_order_in_two_epochs(base: Path) -> None:
-    data = together(PairClassifier.start(CONFIG.model_copy(update={"model": str(base)}), "ternary"))
+    data = together(classifier(base))
     pair, epochs = np.arange(len(data)), np.zeros(len(data), dtype=np.int64)
     first, second = (data.swapped(pair, 0, epochs + epoch) for epoch in (0, 1))
     assert (first + second == 1).all()
@@ -217,15 +210,15 @@ def test_every_pair_is_shown_in_either_order_in_two_epochs(base: Path) -> None:
 
 @pytest.fixture(scope="module")
 def task(base: Path) -> PreferenceTask:
-    model = PairClassifier.start(CONFIG.model_copy(update={"model": str(base)}), "ternary")
+    model = classifier(base)
     data = together(model)
-    return PreferenceTask(model, data, HeldOut(data, lambda *_: 0.0), CONFIG, EXECUTION)
+    return PreferenceTask(model, data, data, lambda *_: 0.0, CONFIG, EXECUTION)
 
 
 def loss_of(task: PreferenceTask, batches: list[PairBatch]) -> float:
-    loss = PreferenceLoss(torch.device("cpu"), CONFIG, task.data.reader.single)
+    objective = PreferenceLoss(torch.device("cpu"), CONFIG, task.data.reader.single)
     with torch.no_grad():
-        return sum(loss.loss_of(batch, NOW, *task.module(batch.batches)) for batch in batches)
+        return sum(float(objective.loss(batch, NOW, *task.module(batch.batches))) for batch in batches)
 
 
 @pytest.mark.parametrize("step", [0, 7, 33])
@@ -247,9 +240,10 @@ def test_resumed_training_goes_on_step_for_step(base: Path, tmp_path: Path) -> N
     often = TrainExecution(micro_batch_tokens=512, checkpoint_minutes=0.0)
 
     def once(**more: Any) -> Trained:
-        model = PairClassifier.start(config.model_copy(update={"model": str(base)}), "ternary")
-        held = HeldOut(together(model, 40, 1), lambda step, _: float(step))
-        return train_task(partial(PreferenceTask, model, together(model), held, config, often), config, often, **more)
+        model = classifier(base, config)
+        held = together(model, 40, 1)
+        task = partial(PreferenceTask, model, together(model), held, lambda step, _: float(step), config, often)
+        return train_task(task, config, often, **more)
 
     whole = once()
     with pytest.raises(InterruptedTrainingError):
@@ -270,12 +264,12 @@ def test_resumed_training_goes_on_step_for_step(base: Path, tmp_path: Path) -> N
     ],
 )
 def test_pairs_that_teach_nothing_are_named(base: Path, pairs: int, score: float | None, said: str) -> None:
-    model = PairClassifier.start(CONFIG.model_copy(update={"model": str(base)}), "ternary")
+    model = classifier(base)
     data = together(model, pairs)
     if score is not None:
         data = PairSet(data.comparison_P, np.full(pairs, score), data.reader)
     with pytest.raises(DataError) as raised:
-        PreferenceTask(model, data, HeldOut(data, lambda *_: 0.0), CONFIG, EXECUTION)
+        PreferenceTask(model, data, data, lambda *_: 0.0, CONFIG, EXECUTION)
     assert said in str(raised.value)
 
 
@@ -283,7 +277,7 @@ def test_pairs_that_teach_nothing_are_named(base: Path, pairs: int, score: float
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # DeepSpeed's import
 def test_two_workers_have_the_curve_of_one(base: Path, tmp_path: Path) -> None:
     """Losses to float32's rounding; the held-out pairs' logits, read by both, are one worker's."""
-    two_workers("tests.training.preference_worker", base, tmp_path)
+    two_workers("tests.training.test_preferences", base, tmp_path)
     for name, config in ways().items():
         alone = run(base, config)
         found = json.loads((tmp_path / f"{name}.json").read_text())
@@ -299,6 +293,15 @@ def ways() -> dict[str, DistillConfig]:
     }
     found["pointwise"] = changed(form="pointwise", target="binary", max_steps=12, learning_rate=5e-4)
     return found | {"a pair each": changed(pairs_per_step=2, max_steps=loop.CONSTANT_STEPS, learning_rate=5e-4)}
+
+
+def work(base: Path, output: Path, rank: int) -> None:
+    """What each of two workers does: train in every way; rank 0 writes the losses and the dev measure."""
+    for name, config in ways().items():
+        trained = run(base, config)
+        if rank == 0:
+            found = {"loss": [row["loss"] for row in trained.rows], "dev": trained.dev}
+            (output / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
 
 
 def test_workers_that_do_not_divide_a_step_are_named(task: PreferenceTask) -> None:

@@ -12,13 +12,11 @@ import pytest
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.rules import RECIPES
 from anmi_ray.config.train import TrainConfig, TrainExecution
-from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.late_interaction import LateInteraction
 from anmi_ray.training.batching import lists_of_step, step_batches
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.loop import Row, Trained, train
-from anmi_ray.training.training_set import TrainingSet, prepare
-from tests.models.tiny import write_tiny_bert
+from anmi_ray.training.training_set import TrainingSet
 from tests.training.lists import planted
 
 STEPS, RATE = 48, 0.05
@@ -32,15 +30,10 @@ def of_recipe(name: str) -> TrainConfig:
     return Experiment.model_validate({"name": "x", "recipe": name, "train": small}).train
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
-
-
 def student(base: Path) -> tuple[LateInteraction, TrainingSet]:
     """The start, and the planted lists tokenised for it."""
     model, problem = LateInteraction.load(str(base), max_tokens=32), planted()
-    return model, prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+    return model, problem.lists(model.pairs)
 
 
 def carried_out(base: Path, name: str, rate: float | None = RATE) -> Trained:
@@ -79,7 +72,7 @@ def test_regression_reads_every_rated_document_where_it_has_weight(base: Path, n
     (batch,) = step_batches(data, config, 0, Phase(alpha), EXECUTION)
     rated = sum(
         int(np.isfinite(data.rating_P[data.start_E[e] : data.start_E[e + 1]]).sum())
-        for e, _ in lists_of_step(data, config, 0)
+        for e, _ in lists_of_step(data.order, config, 0)
     )
     read = int((np.isfinite(batch.rating_BK) & batch.mask_BK).sum())
     own = (batch.weight_BK[:, 1:] > 0).sum(1)
@@ -110,21 +103,38 @@ def test_their_own_terms_are_in_force(base: Path) -> None:
     assert all("clamped" not in rows[0] and "temperature" not in rows[0] for n, rows in logs.items() if "ext" not in n)
 
 
-def test_debiasing_wants_the_share_of_false_negatives(base: Path) -> None:
-    with pytest.raises(ConfigError, match="positive_share: the share of false negatives is unknown"):
-        carried_out(base, "anmi2-extended", None)
+CROSS, BOTH, LATE = "cross-encoder", "bi-encoder", "late-interaction"
 
 
 @pytest.mark.parametrize(
-    ("name", "more", "what"),
+    ("student", "more", "what"),
     [
-        ("anmi2", {"balance": {"alpha": 0.2}}, "curriculum table3 sets alpha itself: leave balance.alpha out"),
-        ("anmi2-extended", {"loss": {"bound": 3.0}}, "a late-interaction score is a cosine.*leave bound out"),
-        ("anmi2-extended", {"loss": {"temperature": 2.0}}, r"a learned temperature lies between \.01 and 1"),
-        ("anmi2", {"loss": {"ranking": "listnet"}}, "a curriculum chooses negatives, and listnet has none"),
-        ("infonce-mined", {"lists_per_step": 1}, "in_batch needs other lists: set lists_per_step to at least 2"),
+        (CROSS, {"lora": {}, "freeze_layers": 1}, "leave freeze_layers out"),
+        (CROSS, {"lora": {}, "freeze_embeddings": False}, "leave freeze_embeddings: false out"),
+        (CROSS, {"prompt": "{query} {document}"}, "prompt is for decoders"),
+        (CROSS, {"pooling": "last", "prompt": "{document} {query}"}, "after it"),
+        (CROSS, {"pooling": "yes-no", "prompt": "{query}"}, "once"),
+        (CROSS, {"loss": {"ranking": "debiased"}}, "needs bounded scores"),
+        (CROSS, {"loss": {"learn_temperature": True}}, "needs bounded scores"),
+        (CROSS, {"loss": {"hardness": 1.0}}, "belongs to ranking: debiased"),
+        (CROSS, {"loss": {"bound": 3, "learn_temperature": True, "temperature": 5}}, "between .01 and 1"),
+        (CROSS, {"curriculum": {"rule": "table3"}, "balance": {"alpha": 0.3}}, "sets alpha itself"),
+        (CROSS, {"curriculum": {"rule": "table3", "minimum_gap_elo": 30}}, "sets the gaps itself"),
+        (CROSS, {"loss": {"ranking": "listnet"}, "curriculum": {"rule": "window"}}, "a curriculum chooses negatives"),
+        (CROSS, {"loss": {"in_batch": True}}, "in_batch needs student: bi-encoder"),
+        (BOTH, {"loss": {"bound": 3.0}}, "a cosine, bounded as it is: leave bound out"),
+        (BOTH, {"pooling": "mean"}, "pooling is of a cross-encoder's scoring head"),
+        (BOTH, {"head_learning_rate": 1e-4}, "head_learning_rate is of a cross-encoder's scoring head"),
+        (BOTH, {"loss": {"in_batch": True, "ranking": "listnet"}}, "listnet reads ratings alone"),
+        (BOTH, {"loss": {"in_batch_lists": 4}}, "belongs to in_batch"),
+        (BOTH, {"loss": {"in_batch": True, "in_batch_lists": 3}}, "choose a multiple of in_batch_lists, 3"),
+        (BOTH, {"loss": {"in_batch": True}, "lists_per_step": 1}, "at least 2"),
+        (BOTH, {"loss": {"learn_temperature": True, "temperature": 2}}, "between .01 and 1"),
+        (LATE, {"loss": {"bound": 3.0}}, "a late-interaction score is a cosine, bounded as it is: leave bound out"),
+        (LATE, {"pooling": "mean"}, "pooling is of a cross-encoder's scoring head, a late-interaction has none"),
+        (LATE, {"loss": {"ranking": "listnet", "in_batch": False}, "negatives": 2}, "listnet reads all ratings"),
     ],
 )
-def test_what_does_not_go_with_a_recipe_is_refused(name: str, more: dict[str, Any], what: str) -> None:
+def test_settings_that_contradict_each_other_are_refused(student: str, more: dict[str, Any], what: str) -> None:
     with pytest.raises(ValueError, match=what):
-        Experiment.model_validate({"name": "x", "recipe": name, "train": {"student": "late-interaction"} | more})
+        TrainConfig.model_validate({"student": student, "lists_per_step": 8} | more)

@@ -20,7 +20,6 @@ from anmi_ray.pipeline.run import run as run_experiment
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.training.loop import Row, train
 from anmi_ray.training.tracking import Curves, Tracker, check, named, open_curves
-from tests.models.tiny import write_tiny_bert
 from tests.small import write_config
 from tests.training.folder import FolderCheckpoints
 from tests.training.test_loop import CONFIG, EXECUTION, InterruptedTrainingError, dev_set, die_after, start
@@ -56,11 +55,6 @@ def assert_same(found: Points, wanted: Points) -> None:
         np.testing.assert_allclose([v for _, v in found[name]], [v for _, v in points], rtol=1e-6, err_msg=name)
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
-
-
 def resumed(base: Path, folder: Path, curves: Curves) -> list[Row]:
     """All rows of the training that stopped in `folder`, brought to its end."""
     model, data = start(base)
@@ -85,10 +79,26 @@ def test_every_number_of_a_row_has_a_group_and_a_new_key_the_default() -> None:
     }
 
 
+def killed(base: str, folder: str, die_at: int) -> None:
+    """Train with TensorBoard and a checkpoint a step; kill this process when the row of step `die_at` is written."""
+    curves = open_curves(("tensorboard",), "f1", Path(folder) / "curves", {})
+
+    def on_row(row: Row) -> None:
+        curves(row)
+        if row["step"] == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    model, data = start(Path(base))
+    execution = EXECUTION.model_copy(update={"checkpoint_minutes": 0.0})
+    checkpoints = FolderCheckpoints(Path(folder) / "checkpoints")
+    train(model, data, dev_set(model)[0], CONFIG, execution, checkpoints, on_row)
+
+
 @pytest.mark.slow
 def test_tensorboard_shows_every_step_once_after_a_kill(base: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    command = [sys.executable, "-m", "tests.training.watched", str(base), str(tmp_path), "8"]
+    code = f"from tests.training.test_tracking import killed; killed({str(base)!r}, {str(tmp_path)!r}, 8)"
+    command = [sys.executable, "-c", code]
     died = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300, check=False)
     assert died.returncode == -signal.SIGKILL
     assert [step for step, _ in tensorboard_points(tmp_path / "curves")["loss/loss"]] == [1, 2, 3, 4, 5, 6, 7, 8]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,6 @@ from anmi_ray.training.module import Trainable
 from anmi_ray.training.objective import Objective
 from anmi_ray.training.training_set import TrainingSet, prepare
 from anmi_ray.training.vectors import VectorTrainable, trainable
-from tests.models.tiny import write_tiny_bert
 from tests.training.folder import FolderCheckpoints
 from tests.training.lists import planted
 from tests.training.test_loop import InterruptedTrainingError, curve, dev_set, die_after
@@ -65,11 +64,6 @@ LENT = {"in_batch": True, "in_batch_lists": 4}
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="module")
 def data(base: Path) -> TrainingSet:
     return start(base)[1]
 
@@ -77,7 +71,7 @@ def data(base: Path) -> TrainingSet:
 def start(base: Path) -> tuple[BiEncoder, TrainingSet]:
     """The planted lists, but of twelve queries in place of 24 and with documents that stand in several lists."""
     problem, model = planted(), BiEncoder.load(str(base), max_tokens=32)
-    found = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+    found = problem.lists(model.pairs)
     return model, replace(found, query_E=found.query_E % 12, document_P=found.document_P * 7 % 90)
 
 
@@ -114,8 +108,26 @@ def step_gradients(
     objective = Objective(module, config, 1, None)
     for rank in range(world):
         for batch in step_batches(data, config, 0, ALL, execution, rank, world):
-            objective.of(batch, ALL)(*module(batch.batches)).backward()
+            objective.loss(batch, ALL, *module(batch.batches)).backward()
     return gradients(module), objective.finish(objective.sums(), ALL, 0)
+
+
+def check_step(
+    module: Trainable,
+    data: TrainingSet,
+    config: TrainConfig,
+    naive: Tensor,
+    ways: Sequence[tuple[TrainExecution, int]] = ((LARGE, 1), (SMALL, 1), (SMALL, 2)),
+) -> None:
+    """Loss and gradients of step 0, however it is executed by so many workers, are those of a naive loss."""
+    naive.backward()
+    wanted = gradients(module)
+    for execution, world in ways:
+        found, figures = step_gradients(module, data, config, execution, world)
+        assert figures["loss"] == pytest.approx(float(naive.detach()), rel=1e-5)
+        assert found.keys() == wanted.keys()
+        for name, value in found.items():
+            torch.testing.assert_close(value, wanted[name], rtol=1e-3, atol=2e-5, msg=name)
 
 
 def of_one(module: Trainable, data: TrainingSet, texts: Any, i: int) -> Any:
@@ -139,7 +151,7 @@ def naive_loss(
     Of several scores of a pair each has a ranking term, of which the mean counts, and the first one is regressed.
     """
     temperature = config.start_temperature
-    step = [e for e, _ in lists_of_step(data, config, 0)]
+    step = [e for e, _ in lists_of_step(data.order, config, 0)]
     of_query: dict[int, set[int]] = {}
     for e, query in enumerate(data.query_E.tolist()):
         of_query.setdefault(query, set()).update(data.document_P[data.start_E[e] : data.start_E[e + 1]].tolist())
@@ -176,23 +188,16 @@ def test_a_step_is_that_of_encoding_every_pair_by_itself(base: Path, data: Train
     config = settings(loss=loss)
     module = trainable(BiEncoder.load(str(base), max_tokens=32), config)
     assert isinstance(module, VectorTrainable)
-    naive = naive_loss(module, data, config)
-    naive.backward()
-    wanted = gradients(module)
     one_group = loss.get("in_batch") and "in_batch_lists" not in loss
-    for execution, world in ((LARGE, 1), (SMALL, 1), (SMALL, 1 if one_group else 2)):
-        found, figures = step_gradients(module, data, config, execution, world)
-        assert figures["loss"] == pytest.approx(float(naive.detach()), rel=1e-5)
-        assert found.keys() == wanted.keys()
-        for name, value in found.items():
-            torch.testing.assert_close(value, wanted[name], rtol=1e-3, atol=2e-5, msg=name)
+    ways = (LARGE, 1), (SMALL, 1), (SMALL, 1 if one_group else 2)
+    check_step(module, data, config, naive_loss(module, data, config), ways)
 
 
 def test_distinct_texts_are_encoded_once_and_a_whole_group_in_parts(base: Path, data: TrainingSet) -> None:
     for loss in ({}, LENT):
         config = settings(loss=loss)
         (whole,) = step_batches(data, config, 0, ALL, LARGE)
-        lists = [e for e, _ in lists_of_step(data, config, 0)]
+        lists = [e for e, _ in lists_of_step(data.order, config, 0)]
         documents = {int(d) for e in lists for d in data.document_P[data.start_E[e] : data.start_E[e + 1]]}
         rows = sum(len(batch.ids) for batch in whole.batches)
         assert rows == len(documents) + len({int(data.query_E[e]) for e in lists})
@@ -242,24 +247,18 @@ def test_copies_and_own_documents_are_found_by_token_list(base: Path) -> None:
 
 @pytest.mark.parametrize("temperature", [0.05, 0.5])
 def test_in_batch_is_multiple_negatives_ranking_of_sentence_transformers(base: Path, temperature: float) -> None:
-    problem = planted(lists=6, negatives=2, randoms=0)
-    model = BiEncoder.load(str(base), max_tokens=32)
-    data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+    problem, model = planted(lists=6, negatives=2, randoms=0), BiEncoder.load(str(base), max_tokens=32)
+    data = problem.lists(model.pairs)
     data = replace(data, weight_P=np.ones_like(data.weight_P))
     config = settings(lists_per_step=6, loss={"in_batch": True, "temperature": temperature}, balance={"alpha": 1.0})
     module = trainable(model, config)
     (batch,) = step_batches(data, config, 0, Phase(1.0), LARGE)
     assert batch.mask_BK.sum() == 6 * 18
     score, predicted = module(batch.batches)
-    loss = Objective(module, config, 1, None).of(batch, Phase(1.0))(score, predicted)
+    loss = Objective(module, config, 1, None).loss(batch, Phase(1.0), score, predicted)
 
     published = SentenceTransformer(str(model.export(base.parent / f"export-{temperature}")), device="cpu")
-    text = dict(zip(problem.texts["doc_id"].to_pylist(), problem.texts["text"].to_pylist(), strict=True))
-    query = dict(zip(problem.queries["query_id"].to_pylist(), problem.queries["text"].to_pylist(), strict=True))
-    rows = problem.examples.to_pylist()
-    shown = [[query[row["query_id"]] for row in rows]]
-    shown += [[text[row["doc_ids"][k]] for row in rows] for k in range(3)]
-    features = [published.preprocess(texts) for texts in shown]
+    features = [published.preprocess(texts) for texts in problem.columns()]
     theirs = MultipleNegativesRankingLoss(published, scale=1 / temperature)(features, torch.zeros(6))
     assert float(loss.detach()) == pytest.approx(float(theirs.detach()), rel=1e-4)
 
@@ -293,11 +292,22 @@ def test_deepspeed_has_the_curve_of_plain_torch(base: Path, data: TrainingSet, p
 def test_two_workers_have_the_curve_of_one(base: Path, data: TrainingSet, tmp_path: Path) -> None:
     alone = train(start(base)[0], data, None, settings(loss=LENT), LARGE)
     by_tokens = train(loaded(base), data, None, LATE, LARGE)
-    two_workers("tests.training.vector_worker", base, tmp_path)
+    two_workers("tests.training.test_vectors", base, tmp_path)
     for name, one in (("ddp", alone), ("deepspeed", alone), ("late", by_tokens)):
         found = np.array(json.loads((tmp_path / f"{name}.json").read_text()))
         np.testing.assert_allclose(found[:, 0], losses(one), rtol=2e-3)
         np.testing.assert_allclose(found[:, 1], [float(row["gradient_share"] or 0.0) for row in one.rows], rtol=5e-3)
+
+
+def work(base: Path, output: Path, rank: int) -> None:
+    """What each of two workers does: both engines, and late interaction, each worker one group in parts."""
+    ways = {engine: settings(loss=LENT, engine=engine, zero_stage=2) for engine in ("ddp", "deepspeed")}
+    for name, config in (ways | {"late": LATE}).items():
+        model, data = start(base)
+        trained = train(loaded(base) if name == "late" else model, data, None, config, SMALL)
+        if rank == 0:
+            figures = [[row["loss"], row["gradient_share"]] for row in trained.rows]
+            (output / f"{name}.json").write_text(json.dumps(figures), encoding="utf-8")
 
 
 def check_resumes(run: Callable[..., Trained], folder: Path) -> None:
@@ -322,16 +332,15 @@ def test_resumes_step_for_step(base: Path, data: TrainingSet, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_learns_the_planted_signal_and_the_result_scores_as_measured(base: Path) -> None:
-    problem = planted()
     model = BiEncoder.load(str(base), max_tokens=32)
-    data = prepare([problem.examples], [problem.texts], [problem.queries], model.pairs)
+    data = planted().lists(model.pairs)
     trained = run(base, data, settings(max_steps=60))
     dev, _ = dev_set(model)
-    before = dev.measure(model.score_tokens(dev.queries, dev.query_N, dev.documents, dev.document_N))
+    before = dev.measure(model.score_tokens(dev.tokens))
     assert trained.dev is not None
     assert trained.dev > max(before + 0.3, 0.2)
     assert isinstance(trained.model, BiEncoder)
-    scores = trained.model.score_tokens(dev.queries, dev.query_N, dev.documents, dev.document_N)
+    scores = trained.model.score_tokens(dev.tokens)
     assert dev.measure(scores) == pytest.approx(trained.dev, abs=1e-6)
 
 
@@ -352,31 +361,12 @@ def test_gradients_on_the_vectors_are_those_of_backward_passes(base: Path, data:
     score = (query[pairs.list_N] * document).sum(1)
     objective, found = Objective(module, config, 1, None), []
     for alpha in (1.0, 0.0):
-        loss = objective.of(batch, Phase(alpha))(score, module.mapped(score))
+        loss = objective.loss(batch, Phase(alpha), score, module.mapped(score))
         found.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, leaves, retain_graph=True)]))
     assert figures["gradient_ranking"] == pytest.approx(0.7 * float(found[0].norm()), rel=1e-3)
     assert figures["gradient_regression"] == pytest.approx(0.3 * float(found[1].norm()), rel=1e-3)
     cosine = torch.cosine_similarity(found[0], found[1], dim=0)
     assert figures["gradient_cosine"] == pytest.approx(float(cosine), abs=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("more", "what"),
-    [
-        ({"student": "cross-encoder", "loss": {"in_batch": True}}, "in_batch needs student: bi-encoder"),
-        ({"loss": {"bound": 3.0}}, "a cosine, bounded as it is: leave bound out"),
-        ({"pooling": "mean"}, "pooling is of a cross-encoder's scoring head"),
-        ({"head_learning_rate": 1e-4}, "head_learning_rate is of a cross-encoder's scoring head"),
-        ({"loss": {"in_batch": True, "ranking": "listnet"}}, "listnet reads ratings alone"),
-        ({"loss": {"in_batch_lists": 4}}, "belongs to in_batch"),
-        ({"loss": {"in_batch": True, "in_batch_lists": 3}}, "choose a multiple of in_batch_lists, 3"),
-        ({"loss": {"in_batch": True}, "lists_per_step": 1}, "at least 2"),
-        ({"loss": {"learn_temperature": True, "temperature": 2}}, "between .01 and 1"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(more: dict[str, Any], what: str) -> None:
-    with pytest.raises(ValueError, match=what):
-        settings(**more)
 
 
 def test_runs_of_cross_encoders_keep_their_fingerprints() -> None:

@@ -31,7 +31,7 @@ from anmi_ray.stages.rerank.ranking import document_texts
 from anmi_ray.stages.train.trainer import Files, Job, positions
 from anmi_ray.store import uri
 from anmi_ray.training.loop import Trained, train_task
-from anmi_ray.training.preferences import Apart, HeldOut, Logits, PairSet, PreferenceTask, Together, both_orders
+from anmi_ray.training.preferences import Apart, Logits, PairSet, PreferenceTask, both_orders
 
 ENCODER_TEXTS = ("{query}", "{first} {sep} {second}")
 DECODER_TEXTS = ("Query: {query}\nDocument A: {first}\nDocument B: {second}\nThe better document is", None)
@@ -64,8 +64,7 @@ def distill(job: Job, device: str, checkpoints: RayCheckpoints, report: Report) 
         _publish(sources.logits, step, logits_RL)
         return -calibration.fit(logits_RL[is_dev], score, target, "temperature").loss
 
-    held_out = HeldOut(others, measure)
-    task = partial(PreferenceTask, model, data, held_out, config, job.execution)
+    task = partial(PreferenceTask, model, data, others, measure, config, job.execution)
     trained = train_task(task, config, job.execution, checkpoints, report, report.notice)
     said = others.reader.infer(trained.model.scorer(config.precision), np.flatnonzero(is_dev))
     logits = both_orders(said[:, 0]) if others.reader.single else said
@@ -123,7 +122,7 @@ def _together(
     """Inputs with the query and both documents, in both orders."""
     query, a, b = _shown(pairs, texts, queries)
     shown = [one for q, x, y in zip(query, a, b, strict=True) for one in ((q, x, y), (q, y, x))]
-    reader = Together(model.inputs(truncator.inputs(shown)))
+    reader = model.inputs(truncator.inputs(shown))
     return PairSet(id_matrix(pairs["comparison_id"]), pairs["score"].to_numpy(), reader)
 
 

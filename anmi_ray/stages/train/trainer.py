@@ -35,6 +35,7 @@ from anmi_ray.core import logs
 from anmi_ray.core.errors import ConfigError, DataError, StoreError, TrainingError, disk_is_full
 from anmi_ray.models.card import weights_in_words
 from anmi_ray.models.kinds import load_student
+from anmi_ray.models.pairs import TokenPairs
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime.capacity import check_room
 from anmi_ray.runtime.tasks import Context
@@ -307,13 +308,9 @@ def dev_set(dev: DevInputs, model: Reranker) -> DevSet:
     def measure(score: NDArray[np.float32]) -> float:
         return measures.mean(measures.evaluate(ranked(dev.run, score), dev.qrels, [dev.measure]), SYSTEM, dev.measure)
 
-    return DevSet(
-        queries=model.pairs.of_queries(dev.queries.take(query_rows)["text"].to_pylist()),
-        query_N=query,
-        documents=model.pairs.of_documents(document_texts(dev.texts.take(text_rows))),
-        document_N=document,
-        measure=measure,
-    )
+    queries = model.pairs.of_queries(dev.queries.take(query_rows)["text"].to_pylist())
+    documents = model.pairs.of_documents(document_texts(dev.texts.take(text_rows)))
+    return DevSet(TokenPairs(queries, query, documents, document), measure)
 
 
 class Files(Sequence[pa.Table]):
