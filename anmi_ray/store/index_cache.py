@@ -10,7 +10,6 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -80,57 +79,44 @@ class StoreShelf:
 
     def __call__(self, kind: str, version: int, settings: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
         artifact = Artifact(self._store, kind, fingerprint(kind, version, settings, [self._content]))
-        found = self._found(artifact)
-        if found is None:
-            self.made.append(kind)
-            with tempfile.TemporaryDirectory(prefix="made-", dir=self._local) as folder:
-                make(Path(folder))
-                kept = _keep(artifact, Path(folder), version=version, settings=dict(settings), content=self._content)
-            found = self._folder(kept)
-        return found
-
-    def _found(self, artifact: Artifact) -> Path | None:
-        """The folder of what was made before, or None."""
         manifest = artifact.manifest()
         if manifest is None:
-            return None
-        kept = _Kept(f"{artifact.path}/{manifest['folder']}", manifest["files"])
-        if kept.files.items() <= self._store.sizes(kept.path).items():
-            folder = self._folder(kept)
-            if _digest(folder / name for name in sorted(kept.files)) == manifest["folder"]:
+            self.made.append(kind)
+            with tempfile.TemporaryDirectory(prefix="made-", dir=self._local) as made:
+                make(Path(made))
+                manifest = _publish(
+                    artifact, Path(made), version=version, settings=dict(settings), content=self._content
+                )
+            return self._folder(artifact, manifest)
+        path = f"{artifact.path}/{manifest['folder']}"
+        if manifest["files"].items() <= self._store.sizes(path).items():
+            folder = self._folder(artifact, manifest)
+            if _digest(folder / name for name in sorted(manifest["files"])) == manifest["folder"]:
                 return folder
-        remedy = self._store.rebuild(kept.path)
-        raise DamagedError("expected the files that were written", self._store.where(kept.path), remedy)
+        remedy = self._store.rebuild(path)
+        raise DamagedError("expected the files that were written", self._store.where(path), remedy)
 
-    def _folder(self, kept: _Kept) -> Path:
-        """Where the files are on this machine; fetched where the store is not on it."""
+    def _folder(self, artifact: Artifact, manifest: Mapping[str, Any]) -> Path:
+        """The files on this machine, fetched if the store is elsewhere."""
+        path = f"{artifact.path}/{manifest['folder']}"
         if self._store.local is not None:
-            return self._store.local / kept.path
-        folder = self._local / kept.path.replace("/", "-")
+            return self._store.local / path
+        folder = self._local / path.replace("/", "-")
         folder.mkdir(exist_ok=True)
-        for name in kept.files:
+        for name in manifest["files"]:
             if not (folder / name).is_file():
-                self._store.fetch(f"{kept.path}/{name}", folder / name)
+                self._store.fetch(f"{path}/{name}", folder / name)
         return folder
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """A folder of the store, and the bytes of its files by their names."""
-
-    path: str
-    files: dict[str, int]
-
-
-def _keep(artifact: Artifact, made: Path, **facts: Any) -> _Kept:
-    """Publish the files of a folder, in one called after their bytes: two makers never mix theirs."""
+def _publish(artifact: Artifact, made: Path, **facts: Any) -> dict[str, Any]:
+    """Publish the files of a folder under a digest of them, so that two makers never mix theirs; the manifest."""
     files = sorted(made.iterdir())
     digest = _digest(files)
-    kept = _Kept(f"{artifact.path}/{digest}", {path.name: path.stat().st_size for path in files})
     for path in files:
-        artifact.store.publish_file(f"{kept.path}/{path.name}", path)
-    artifact.complete([], folder=digest, files=kept.files, **facts)
-    return kept
+        artifact.store.publish_file(f"{artifact.path}/{digest}/{path.name}", path)
+    sizes = {path.name: path.stat().st_size for path in files}
+    return artifact.complete([], folder=digest, files=sizes, **facts)
 
 
 def _digest(files: Iterable[Path]) -> str:
