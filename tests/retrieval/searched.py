@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.retrieve import Bm25Config, RetrieveConfig
 from anmi_ray.retrieval import bm25, dense
-from anmi_ray.retrieval.fusion import Hits
+from anmi_ray.retrieval.hits import Hits
 from anmi_ray.retrieval.shard import DocumentEncoder, ShardIndex, query_vectors
 from anmi_ray.store.index_cache import scratch
 
@@ -26,7 +26,7 @@ def search_shard(
     threads: int = 1,
 ) -> pa.Table:
     """The hits (HITS) of `queries` (Query table) in one shard (Document table), which is indexed for this once."""
-    with closing(ShardIndex(documents, config, encoder, threads)) as index, scratch() as shelf:
+    with closing(ShardIndex(documents.sort_by("doc_id"), config, encoder, threads)) as index, scratch() as shelf:
         return index.search(queries, qrels, query_vectors(queries, config, encoder, shelf), seed)
 
 
