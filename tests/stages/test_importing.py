@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from anmi_ray.comparisons.imported import NOT_CANDIDATES, NOT_COMPARED
+from anmi_ray.comparisons.compare import NOT_CANDIDATES, NOT_COMPARED
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load
 from anmi_ray.core.errors import AnmiError, ConfigError, DataError, JudgeError
