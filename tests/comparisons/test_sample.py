@@ -119,6 +119,15 @@ def test_less_than_a_pair_a_query_is_one_of_some() -> None:
     assert abs(found.num_rows - 1000) < 5 * np.sqrt(4000 * 0.25 * 0.75)
 
 
+@given(st.integers(2, 12), st.integers(1, 40), st.integers(0, 5))
+def test_where_documents_are_plenty_shares_differ_by_one_at_most(queries: int, pairs: int, seed: int) -> None:
+    documents = [set(range(100 * q, 100 * q + 90)) for q in range(queries)]
+    have = counts(drawn(candidates(documents), pairs, sample.salt_of(seed, 0)))
+    shares = [have[identity.query_id(f"q{q}")] for q in range(queries)]
+    assert sum(shares) == pairs
+    assert max(shares) - min(shares) <= 1
+
+
 @given(collections, st.integers(1, 60), st.randoms(use_true_random=False))
 def test_neither_order_nor_buckets_matter(documents: list[set[int]], pairs: int, random: object) -> None:
     table = candidates(documents)

@@ -60,6 +60,18 @@ def test_maxsim_by_definition(query_tokens: int, tokens: int, dimension: int, se
     assert -query_tokens - 1e-5 <= found <= query_tokens + 1e-5
 
 
+@given(st.integers(1, 12), st.integers(1, 40), st.integers(2, 20), st.integers(0, 10**6))
+def test_what_does_not_change_maxsim(query_tokens: int, tokens: int, dimension: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    query, document = unit(rng, query_tokens, dimension), unit(rng, tokens, dimension)
+    once = late.maxsim(query, document)
+    assert late.maxsim(query, document[rng.permutation(tokens)]) == pytest.approx(once, abs=1e-5)
+    assert late.maxsim(query[rng.permutation(query_tokens)], document) == pytest.approx(once, abs=1e-5)
+    assert late.maxsim(query, np.concatenate([document, document])) == pytest.approx(once, abs=1e-5)
+    assert late.maxsim(query, np.concatenate([document, unit(rng, 1, dimension)])) >= once - 1e-5
+    assert late.maxsim(document, document) == pytest.approx(tokens, abs=1e-4)
+
+
 def retrieve(
     parts: Sequence[pa.Table],
     buckets: Sequence[pa.Table] | None = None,
