@@ -63,7 +63,8 @@ def next_pairs(
 
     Stops earlier once `error` is expected to reach `target` (latent units).
     """
-    first, second = np.triu_indices(len(beliefs.mean), 1)
+    n = len(beliefs.mean)
+    first, second = np.triu_indices(n, 1)
     m = objective_matrix(beliefs, objective, model)
     covariance = beliefs.covariance.copy()
     spread = covariance @ m @ covariance
@@ -71,7 +72,8 @@ def next_pairs(
         beliefs.mean[first] - beliefs.mean[second], _quadratic(covariance, first, second), model
     )
     taken = np.zeros(len(w), np.bool_)
-    taken[_triu_index(asked, len(beliefs.mean))] = True
+    low, high = np.sort(asked, axis=1).T
+    taken[low * (2 * n - low - 1) // 2 + high - low - 1] = True  # in the order of triu_indices
     left = int(np.count_nonzero(~taken))
     excess = float(np.sum(m * covariance)) - target**2 * _weight(m, objective)
     chosen: list[int] = []
@@ -141,12 +143,6 @@ def _quadratic(form: Floats, first: NDArray[np.intp], second: NDArray[np.intp]) 
     """Return (e_i - e_j)ᵀ form (e_i - e_j) for every pair."""
     diagonal = form.diagonal()
     return np.maximum(diagonal[first] + diagonal[second] - 2.0 * form[first, second], 0.0)
-
-
-def _triu_index(pairs: Edges, n: int) -> NDArray[np.int64]:
-    """Return the indices of pairs int64[P, 2] in the order of triu_indices."""
-    i, j = np.minimum(pairs[:, 0], pairs[:, 1]), np.maximum(pairs[:, 0], pairs[:, 1])
-    return i * (2 * n - i - 1) // 2 + j - i - 1
 
 
 class Known(NamedTuple):
