@@ -25,7 +25,7 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.retrieval import bm25, dense, lucene
 from anmi_ray.retrieval.hits import HITS, Hits, full_texts, pair_hash
 from anmi_ray.retrieval.statistics import Statistics
-from anmi_ray.store.index_cache import Shelf, scratch
+from anmi_ray.store.index_cache import Shelf
 
 COUNT_WORDS = frozenset({"bm25", "lucene"})  # retrievers whose scores need statistics of words
 # Versions of stored files: raised when the same texts and settings would give other files.
@@ -53,9 +53,8 @@ class ShardIndex:
     Without the dense retriever only documents that are hits are encoded, for their similarity.
 
     documents: sorted by doc_id, so that the smaller index breaks ties by doc_id.
-    shelf: keeps everything that depends on documents only (counts of words, vectors, indexes); without one it is built
-    for this object and deleted by `close`.
-    known: statistics of the whole collection for bm25 and lucene; by default the shard's own.
+    shelf: keeps everything that depends on documents only: counts of words, vectors, indexes.
+    statistics_of: the whole collection's word statistics by retriever; bm25 and lucene without any use the shard's own.
     doc_N16: ids uint8[N, 16].
     vectors: float32[N, d]; None without the dense retriever.
     """
@@ -65,9 +64,9 @@ class ShardIndex:
         documents: pa.Table,
         config: RetrieveConfig,
         encoder: DocumentEncoder,
-        threads: int = 1,
-        shelf: Shelf | None = None,
-        statistics_of: Mapping[str, Statistics] | None = None,
+        threads: int,
+        shelf: Shelf,
+        statistics_of: Mapping[str, Statistics],
     ) -> None:
         texts = full_texts(documents)
         self._documents = documents
@@ -76,16 +75,15 @@ class ShardIndex:
         self._threads = threads
         self.doc_N16 = identity.id_matrix(documents["doc_id"])
         self._open = ExitStack()
-        shelf = shelf or self._open.enter_context(scratch())
         self._bm25: bm25.Bm25Index | None = None
         self._lucene: lucene.LuceneIndex | None = None
         self._dense: dense.ExactIndex | dense.Approximate | None = None
         self.vectors: NDArray[np.float32] | None = None
         if "bm25" in config.retrievers:
             counts = _counts(texts, config.bm25, shelf)
-            self._bm25 = bm25.Bm25Index(counts, config.bm25, (statistics_of or {}).get("bm25"))
+            self._bm25 = bm25.Bm25Index(counts, config.bm25, statistics_of.get("bm25"))
         if "lucene" in config.retrievers:
-            opened = _lucene_index(texts, config.lucene, shelf, (statistics_of or {}).get("lucene"))
+            opened = _lucene_index(texts, config.lucene, shelf, statistics_of.get("lucene"))
             self._lucene = self._open.enter_context(closing(opened))
         if "dense" in config.retrievers:
             prompt = config.dense.document_prompt

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,31 +20,8 @@ from anmi_ray.core import identity
 from anmi_ray.core.errors import DamagedError
 from anmi_ray.store import Artifact, Store, fingerprint
 
-
-class Shelf(Protocol):
-    """Things made of one set of texts. Called, it gives the local folder that holds one of them."""
-
-    def __call__(self, kind: str, version: int, settings: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
-        """The folder of `kind`, made by `make` in an empty folder where it is not there yet.
-
-        `version` and `settings` are all that it follows from besides the texts.
-        """
-        ...
-
-
-@contextmanager
-def scratch() -> Iterator[Shelf]:
-    """A shelf that is empty at first and gone at last."""
-    with tempfile.TemporaryDirectory(prefix="anmi-index-") as top:
-
-        def shelf(kind: str, version: int, settings: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
-            folder = Path(top) / kind
-            if not folder.is_dir():
-                folder.mkdir()
-                make(folder)
-            return folder
-
-        yield shelf
+Shelf = Callable[[str, int, Mapping[str, Any], Callable[[Path], None]], Path]
+"""`StoreShelf.__call__`: the local folder of something made of one set of texts."""
 
 
 def content_of_documents(documents: pa.Table) -> str:
@@ -66,7 +43,7 @@ def _content(ids: list[bytes], text_hashes: Iterable[bytes]) -> str:
 
 
 class StoreShelf:
-    """Keeps what is made of the texts of this `content` under the store's root; see `Shelf`.
+    """Keeps what is made of the texts of this `content` under the store's root.
 
     `made`: the kinds that were made by this object. Raises DamagedError where files are missing or damaged.
     """
@@ -78,6 +55,10 @@ class StoreShelf:
         self.made: list[str] = []
 
     def __call__(self, kind: str, version: int, settings: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
+        """The local folder of `kind`, made by `make` in an empty folder if it is not there yet.
+
+        `version` and `settings` are all that it follows from besides the texts.
+        """
         artifact = Artifact(self._store, kind, fingerprint(kind, version, settings, [self._content]))
         manifest = artifact.manifest()
         if manifest is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,8 @@ from anmi_ray.config.retrieve import Bm25Config, DenseConfig, HnswIndex, IvfPqIn
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
 from anmi_ray.retrieval import bm25, dense
-from anmi_ray.retrieval.shard import ShardIndex, query_vectors
-from anmi_ray.store.index_cache import scratch
-from tests.retrieval.searched import search_shard, search_vectors
+from anmi_ray.retrieval.shard import query_vectors
+from tests.retrieval.searched import indexed, scratch, search_shard, search_vectors
 from tests.retrieval.test_merge import WordEncoder, documents, qrels, queries
 
 IVFPQ = IvfPqIndex(kind="ivfpq", probes=4)
@@ -167,7 +165,7 @@ def test_a_small_shard_is_searched_exactly() -> None:
 
 def test_vectors_of_another_dimension_are_named() -> None:
     config = RetrieveConfig(depth=12, candidates=6)
-    with scratch() as shelf, closing(ShardIndex(documents().sort_by("doc_id"), config, WordEncoder())) as index:
+    with scratch() as shelf, indexed(documents(), config, WordEncoder()) as index:
         asked = query_vectors(queries(), config, WordEncoder(), shelf)
         with pytest.raises(DataError, match="vectors of 24 dimensions, queries of 20"):
             index.search(queries(), qrels(), asked[:, :20], 5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,9 @@ from anmi_ray.core.records import CANDIDATE, DOCUMENT, QREL, QUERY, REJECT, RUN,
 from anmi_ray.retrieval import bm25, hits, merge
 from anmi_ray.retrieval.hits import HITS, full_texts, pair_hash, texts_of, to_run
 from anmi_ray.retrieval.merge import Merged, merge_bucket
-from anmi_ray.retrieval.shard import ShardIndex, query_vectors
+from anmi_ray.retrieval.shard import query_vectors
 from anmi_ray.retrieval.statistics import Statistics
-from anmi_ray.store.index_cache import scratch
-from tests.retrieval.searched import search_shard
+from tests.retrieval.searched import indexed, scratch, search_shard
 
 WORDS = [f"word{i}" for i in range(30)]
 CONFIG = RetrieveConfig(depth=12, candidates=6, random_negatives=3)
@@ -97,7 +95,7 @@ def hits_of(
         vectors = query_vectors(asked, config, encoder, shelf)
     found = []
     for part in parts:
-        with closing(ShardIndex(part.sort_by("doc_id"), config, encoder, statistics_of=known)) as index:
+        with indexed(part, config, encoder, statistics=known) as index:
             found.append(index.search(asked, qrels(), vectors, 5, own))
     return found
 
