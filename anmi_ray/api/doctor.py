@@ -109,13 +109,10 @@ def _compiler() -> Check:
 
 
 def _jdk() -> Check:
-    installed = jvm.installed()
-    used = next((one for one in installed if one.fault is None), None)
-    found = ", ".join(map(str, installed)) or "not found"
-    if used and len(installed) > 1:
-        found += f"; {used.home} is used"
+    jdk = jvm.installed()
     remedy = f"install a JDK of version {jvm.OLDEST} or newer and set JAVA_HOME to it"
-    return Check("JDK", "ok" if used else "optional", found, "the lucene retriever (pyserini)", remedy)
+    state: State = "optional" if jdk is None or jdk.fault else "ok"
+    return Check("JDK", state, str(jdk or "not found"), "the lucene retriever (pyserini)", remedy)
 
 
 def _gpu() -> Check:

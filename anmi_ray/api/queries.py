@@ -22,11 +22,9 @@ from anmi_ray.core.errors import DataError, refuse
 from anmi_ray.judging.writer import UNREADABLE
 from anmi_ray.pipeline.requirements import of_servers
 from anmi_ray.queries import choose
-from anmi_ray.queries.choose import QueryCandidate
-from anmi_ray.queries.frequency import DocumentFrequency, DocumentSample
+from anmi_ray.queries.choose import DocumentFrequency, DocumentSample, QueryCandidate
 from anmi_ray.queries.kinds import KINDS, Offer, offers
-from anmi_ray.queries.masking import masked
-from anmi_ray.queries.words import words
+from anmi_ray.queries.words import masked, words
 from anmi_ray.store.folders import new_folder
 
 if TYPE_CHECKING:

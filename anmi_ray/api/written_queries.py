@@ -28,12 +28,9 @@ from anmi_ray.judging.preferences import of_answers
 from anmi_ray.judging.prompt_builder import preview
 from anmi_ray.judging.questions import TextQuestions, direct_questions
 from anmi_ray.judging.spend import CallCost
-from anmi_ray.queries.choose import QueryCandidate
-from anmi_ray.queries.frequency import DocumentSample
+from anmi_ray.queries.choose import DocumentSample, QueryCandidate, unanswered, written_queries
 from anmi_ray.queries.kinds import READ
-from anmi_ray.queries.masking import LEAST_LEFT
-from anmi_ray.queries.words import cleaned, words
-from anmi_ray.queries.written import unanswered, written_queries
+from anmi_ray.queries.words import LEAST_LEFT, cleaned, words
 from anmi_ray.store import Store
 from anmi_ray.store.answer_log import AnswerLog
 from anmi_ray.store.spend_log import SpendLog

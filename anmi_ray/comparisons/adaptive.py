@@ -11,22 +11,32 @@ A-optimal design (Kiefer 1974), in which each pair is chosen as if the previous 
 | top | the same | P(among the best TOP) |
 | negatives | every gap to an anchor | P(smaller than BAND), where it decides whether a document is a negative |
 
+In rounds, the first is a cycle through a query's documents; the table of a round contains all pairs of earlier rounds
+too, so the last one is the whole design.
 Letters: n documents of a query, P pairs, A anchors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from anmi_ray.comparisons.compare import compare, extended
 from anmi_ray.comparisons.graph import Edges
-from anmi_ray.config.compare import Objective
+from anmi_ray.config.compare import CompareConfig, Objective
+from anmi_ray.core.identity import id_column, id_matrix
+from anmi_ray.core.records import by_query
 from anmi_ray.core.scale import Floats, Model, link, normal_cdf, normal_pdf, to_latent
 
 TOP = 10  # documents in the top, as in nDCG@10
 BAND = 450.0  # Elo points below an anchor beyond which a document is a negative regardless of its exact rating
+CYCLE = 2  # degree of the first round: the sparsest graph that stays connected if any one pair has no answer
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
 
 
@@ -53,7 +63,8 @@ def next_pairs(
 
     Stops earlier once `error` is expected to reach `target` (latent units).
     """
-    first, second = np.triu_indices(len(beliefs.mean), 1)
+    n = len(beliefs.mean)
+    first, second = np.triu_indices(n, 1)
     m = objective_matrix(beliefs, objective, model)
     covariance = beliefs.covariance.copy()
     spread = covariance @ m @ covariance
@@ -61,7 +72,8 @@ def next_pairs(
         beliefs.mean[first] - beliefs.mean[second], _quadratic(covariance, first, second), model
     )
     taken = np.zeros(len(w), np.bool_)
-    taken[_triu_index(asked, len(beliefs.mean))] = True
+    low, high = np.sort(asked, axis=1).T
+    taken[low * (2 * n - low - 1) // 2 + high - low - 1] = True  # in the order of triu_indices
     left = int(np.count_nonzero(~taken))
     excess = float(np.sum(m * covariance)) - target**2 * _weight(m, objective)
     chosen: list[int] = []
@@ -133,7 +145,65 @@ def _quadratic(form: Floats, first: NDArray[np.intp], second: NDArray[np.intp]) 
     return np.maximum(diagonal[first] + diagonal[second] - 2.0 * form[first, second], 0.0)
 
 
-def _triu_index(pairs: Edges, n: int) -> NDArray[np.int64]:
-    """Return the indices of pairs int64[P, 2] in the order of triu_indices."""
-    i, j = np.minimum(pairs[:, 0], pairs[:, 1]), np.maximum(pairs[:, 0], pairs[:, 1])
-    return i * (2 * n - i - 1) // 2 + j - i - 1
+class Known(NamedTuple):
+    """A query's rated documents (uint8[n, 16], sorted) and the posterior of their ratings."""
+
+    doc_ids: NDArray[np.uint8]
+    beliefs: Beliefs
+
+
+def first_round(candidates: pa.Table, config: CompareConfig, seed: int) -> tuple[pa.Table, pa.Table]:
+    """Return the first round's Comparisons and the Rejects."""
+    return compare(candidates, config.model_copy(update={"degree": CYCLE}), seed)
+
+
+def next_round(
+    before: pa.Table, known: Mapping[bytes, Known], config: CompareConfig, round_: int, model: Model
+) -> pa.Table:
+    """Return the Comparisons `before` plus those of round `round_` (1, 2, ...), sorted by (query_id, doc_a, doc_b).
+
+    A query gets no more pairs if none of its pairs was answered, or if its target error is reached.
+    """
+    target = float(to_latent(config.target_error or 0.0, model))
+    added: list[tuple[bytes, NDArray[np.uint8]]] = []
+    for query, pairs in by_query(before):
+        if query not in known:
+            continue
+        doc_ids, beliefs = known[query]
+        more = pairs_after(_documents(pairs), config, round_) - pairs.num_rows
+        chosen = next_pairs(beliefs, among(doc_ids, pairs), more, config.objective, model, target)
+        added.append((query, doc_ids[chosen]))
+    return extended(before, added, config.design, round_)
+
+
+def pairs_after(documents: int, config: CompareConfig, round_: int) -> int:
+    """Return a query's number of pairs after `round_` (0, 1, ...): a cycle, then equal parts per round.
+
+    With a target error there may be fewer.
+
+    >>> [pairs_after(100, CompareConfig(design="adaptive", degree=4, rounds=5), r) for r in range(5)]
+    [100, 125, 150, 175, 200]
+    """
+    every = documents * (documents - 1) // 2
+    first = min(documents * CYCLE // 2, every)
+    total = max(first, min(documents * config.degree // 2, every))
+    return first + (total - first) * round_ // (config.rounds - 1)
+
+
+def pairs_in_all(first: pa.Table, config: CompareConfig) -> int:
+    """Return the largest possible number of pairs after the last round, given the first round's Comparisons."""
+    return sum(pairs_after(_documents(pairs), config, config.rounds - 1) for _, pairs in by_query(first))
+
+
+def _documents(pairs: pa.Table) -> int:
+    """Return the number of documents in a query's Comparisons."""
+    return len(np.unique(np.concatenate([id_matrix(pairs[end]) for end in ("doc_a", "doc_b")]), axis=0))
+
+
+def among(doc_ids: NDArray[np.uint8], pairs: pa.Table) -> Edges:
+    """Return the pairs of which both documents are rated, as indices into `doc_ids`, int64[P, 2]."""
+    places = [
+        pc.fill_null(pc.index_in(pairs[end], value_set=id_column(doc_ids)), -1).to_numpy() for end in ("doc_a", "doc_b")
+    ]
+    indices = np.stack(places, axis=1).astype(np.int64)
+    return indices[(indices >= 0).all(axis=1)]

@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from anmi_ray.comparisons.adaptive import among
 from anmi_ray.comparisons.compare import extended
 from anmi_ray.comparisons.graph import Edges
-from anmi_ray.comparisons.rounds import among
 from anmi_ray.core.arrays import Flags, Reals
 from anmi_ray.core.identity import id_matrix, id_order
 from anmi_ray.core.records import COMPARISON, by_query

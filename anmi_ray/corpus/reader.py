@@ -205,7 +205,7 @@ class Reader(ABC):
         return reject_rows(self._rejects)
 
     def rows_in(self) -> dict[str, int]:
-        """Count the rows read so far by kind, without those that the settings leave out."""
+        """Count the rows read by kind, without those that the settings leave out."""
         passed = {"queries": self.left_out + len(self._beyond), "qrels": self._grades_beyond}
         return {kind: self._seen[kind] - passed.get(kind, 0) for kind in KINDS}
 
@@ -262,7 +262,7 @@ class Reader(ABC):
         """Raise DataError if at least half of the grades, and more than max_reject_fraction, are about unknown ids."""
         usable = self._seen["qrels"] - self._malformed["qrels"]
         if self._seen["documents"] == self._malformed["documents"]:
-            return  # `counted` reports that there are no documents
+            return  # `counted` reports missing documents
         for kind, unknown in self._unknown.items():
             if 2 * len(unknown) >= usable and len(unknown) > self.config.max_reject_fraction * usable:
                 what = f"grades are about {kind} that"
@@ -292,9 +292,9 @@ class Reader(ABC):
             self._check_fraction(kind, "the first ")
 
     def _check_fraction(self, kind: str, part: str = "") -> None:
-        """Raise DataError if more than max_reject_fraction of the rows of `kind` read so far were malformed."""
+        """Raise DataError if more than max_reject_fraction of the rows of `kind` read up to now were malformed."""
         if kind == "qrels" and self._seen["documents"] == self._malformed["documents"]:
-            return  # `counted` reports that there are no documents
+            return  # `counted` reports missing documents
         bad = self._malformed[kind]
         seen = self._seen[kind]
         limit = self.config.max_reject_fraction

@@ -1,21 +1,27 @@
 """Choose queries from candidates: filter, drop near-duplicates, balance the kinds.
 
-Candidates are ordered by a hash of seed, kind and document, so neither document order nor sharding matters.
+Candidates are ordered by a hash of seed, kind and document, so neither document order nor sharding matters. Document
+frequencies and the sample of documents take constant memory. Of queries that a language model wrote no part is trusted,
+since the document may contain instructions to the model.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
 
 from anmi_ray.config.queries import WRITTEN
 from anmi_ray.core import identity
-from anmi_ray.queries.frequency import DocumentFrequency
-from anmi_ray.queries.kinds import KINDS, Offer
-from anmi_ray.queries.masking import LEAST_LEFT
-from anmi_ray.queries.words import normal, says, words
+from anmi_ray.queries.kinds import KINDS, Offer, first_sentence, headings
+from anmi_ray.queries.words import LEAST_LEFT, cleaned, normal, says, words
+
+Kept = TypeVar("Kept")
 
 PER_DOCUMENT = 2  # queries of one document: more would train on a few documents
 SHORT = "too short"
@@ -26,12 +32,19 @@ CROWDED = "its document gives two others"
 BARE = "little is left of its document without it"
 LOST = "its document is not found by it"
 SPARE = "not needed"
+ANSWER = "answer"  # kind recorded for a document that got no queries
+BLANK = "is empty"
+CONTROL = "holds control characters"
+COPY = "copies its document"
+UNWANTED = "was not asked for"
 
 _FEWEST = {"sentence": 4}  # words; of other kinds 2
 _MOST = 24  # words
 MOST_CHARACTERS = 300
 _SHARED = 8  # documents: a title, heading or sentence of more is boilerplate
 _ALIKE = 0.8  # Jaccard
+_COPIED = 4  # consecutive words of the document; shorter runs are terms that every query may need
+_COUNTERS = 1 << 22  # 16 MiB; on a collision two keys share a count, so both look more frequent
 _TOP = 16  # candidates of one kind kept per document until document frequencies are known
 _FOUND_ONCE = ("phrase",)  # kinds with many candidates per document, most of them fragments
 # Generic headings of two or more words, for collections too small to show it by frequency.
@@ -63,6 +76,66 @@ class QueryCandidate:
         """Its id, independent of the other queries."""
         later = (self.number,) if self.number else ()
         return f"{self.kind}-{identity.digest('made query', self.kind, self.source, *later).hex()[:16]}"
+
+
+class DocumentFrequency:
+    """Hashed counters, which never underestimate."""
+
+    def __init__(self) -> None:
+        self.documents = 0
+        self._count = np.zeros(_COUNTERS, dtype=np.uint32)
+
+    def add(self, keys: Iterable[str]) -> None:
+        """Count the keys of one document, each once."""
+        slots = np.unique(np.fromiter(map(_slot, keys), dtype=np.int64))
+        self._count[slots] += 1
+        self.documents += 1
+
+    def of(self, key: str) -> int:
+        """Estimated number of documents that contain the key; never too low."""
+        return int(self._count[_slot(key)])
+
+    def idf(self, key: str) -> float:
+        """Inverse document frequency ln((N + 1) / (n + 1)), at least 0."""
+        return max(0.0, math.log((self.documents + 1) / (self.of(key) + 1)))
+
+
+def _slot(key: str) -> int:
+    return zlib.crc32(key.encode()) % _COUNTERS
+
+
+class DocumentSample(Generic[Kept]):
+    """A sample of `size` documents by smallest hash, independent of order and sharding, with a value for each."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self._size = size
+        self._seed = seed
+        self._held: dict[bytes, Kept] = {}
+        self._limit: bytes | None = None
+
+    def takes(self, source: str) -> bool:
+        """Return whether a document may still belong to the sample."""
+        return self._limit is None or self._key(source) < self._limit
+
+    def add(self, source: str, kept: Kept) -> None:
+        """Add a document's value; only if `takes` accepted it."""
+        self._held[self._key(source)] = kept
+        if len(self._held) >= 2 * self._size:
+            self._prune()
+
+    def drawn(self) -> Iterable[Kept]:
+        """Return the kept values in hash order."""
+        self._prune()
+        return self._held.values()
+
+    def _key(self, source: str) -> bytes:
+        return identity.digest("sample", "documents", self._seed, source)
+
+    def _prune(self) -> None:
+        kept = sorted(self._held)[: self._size]
+        self._held = {key: self._held[key] for key in kept}
+        if len(kept) == self._size:
+            self._limit = kept[-1]
 
 
 def kept_until_counted(offers: Iterable[Offer]) -> list[Offer]:
@@ -166,3 +239,56 @@ def balanced(
                 chosen.append(queue.pop())
                 per_document[chosen[-1].doc_id] += 1
     return chosen, rest | {candidate: SPARE for queue in queues.values() for candidate in queue}
+
+
+def written_queries(
+    answer: Iterable[tuple[str, str]],
+    source: str,
+    document: tuple[str, str],
+    wanted: tuple[Sequence[str], int],
+    seed: int,
+    stop_words: frozenset[str],
+) -> list[tuple[QueryCandidate, str]]:
+    """Return each (kind, query) of an answer as a candidate, with its rejection reason or "".
+
+    document: title and text.
+    wanted: the requested kinds, and how many queries of each.
+    """
+    kinds, each = wanted
+    counts = Counter[str]()
+    candidates: list[tuple[QueryCandidate, str]] = []
+    for kind, text in answer:
+        known = kind if kind in kinds else ANSWER
+        candidate = _candidate(known, text, source, counts[known], seed)
+        counts[known] += 1
+        beyond = known == ANSWER or candidate.number >= each
+        candidates.append((candidate, UNWANTED if beyond else _fault(known, text, document, stop_words)))
+    return candidates
+
+
+def unanswered(source: str, answer: str, seed: int) -> QueryCandidate:
+    """Return a placeholder for a document without queries; `answer`: the model's reply."""
+    return _candidate(ANSWER, answer, source, 0, seed)
+
+
+def _candidate(kind: str, text: str, source: str, number: int, seed: int) -> QueryCandidate:
+    order = identity.digest("made order", seed, kind, source, number)
+    shown = cleaned(text[: 2 * MOST_CHARACTERS])
+    return QueryCandidate(kind, shown, "", source, identity.doc_id(source), order, number)
+
+
+def _fault(kind: str, text: str, document: tuple[str, str], stop_words: frozenset[str]) -> str:
+    text = text.strip()
+    if not text:
+        return BLANK
+    if not text.isprintable():
+        return CONTROL
+    return unfit(kind, text, stop_words) or (COPY if _is_copy(text, *document) else "")
+
+
+def _is_copy(query: str, title: str, text: str) -> bool:
+    """Return whether a query copies the title, a heading, the first sentence, or a longer run of words."""
+    wanted = normal(query)
+    if wanted in (normal(title), normal(first_sentence(text)), *map(normal, headings(text))):
+        return True
+    return wanted.count(" ") + 1 >= _COPIED and any(f" {wanted} " in f" {normal(part)} " for part in (title, text))

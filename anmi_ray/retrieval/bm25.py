@@ -21,7 +21,7 @@ from scipy import sparse
 from anmi_ray.config.retrieve import Bm25Config
 from anmi_ray.core import environment, scripts
 from anmi_ray.core.errors import ConfigError, DataError
-from anmi_ray.retrieval.fusion import Hits, empty, top
+from anmi_ray.retrieval.hits import Hits, empty, top
 from anmi_ray.retrieval.statistics import Statistics
 
 with environment.without("jax"):  # bm25s would start it, and it reserves three quarters of a GPU's memory

@@ -1,7 +1,8 @@
 """Dense retrieval: inner products of unit vectors, exact, or of documents that an approximate index proposes.
 
 FAISS proposes a few more documents than wanted; their scores are computed again in a fixed order and double precision,
-so a similarity is the same number everywhere and does not depend on FAISS' blocking.
+so a similarity is the same number everywhere and does not depend on FAISS' blocking. Vectors are stored in Parquet
+files, for later runs over the same texts.
 Q queries, N documents, d dimensions.
 """
 
@@ -12,13 +13,17 @@ from typing import Any
 
 import faiss
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from anmi_ray.config.retrieve import HnswIndex, IvfPqIndex
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
-from anmi_ray.retrieval.fusion import Hits, empty, top
+from anmi_ray.retrieval.hits import Hits, empty, top
 
+FILE = "vectors.parquet"
+_AGAIN = "delete that folder: the vectors are computed again"
 _MARGIN = 32  # additional documents proposed, to resolve ties and rounding
 _ROUNDING = 1e-5  # error of a single-precision inner product of unit vectors
 _BLOCK = 1024  # queries searched at once
@@ -46,25 +51,7 @@ class ExactIndex:
 
     def search(self, query_Qd: NDArray[np.float32], depth: int) -> Hits:
         """Return the `depth` documents of largest inner product: (index int64[Q, depth], -1 padded; score float64)."""
-        queries = len(query_Qd)
-        documents = len(self._doc_Nd)
-        index, score = empty(queries, depth)
-        if not queries or not documents:
-            return index, score
-        proposed = min(documents, depth + _MARGIN)
-        faiss.omp_set_num_threads(self._threads)
-        for start in range(0, queries, _BLOCK):
-            block = np.ascontiguousarray(query_Qd[start : start + _BLOCK])
-            neighbors = self._index.search(block, proposed)[1]  # pyright: ignore[reportCallIssue]
-            rows = slice(start, start + len(block))
-            index[rows], score[rows], exact = _rescored(block, self._doc_Nd, neighbors, depth)
-            if proposed < documents:
-                # If the last proposed document might tie with the last wanted one, others might too: compare all.
-                worst = exact.min(axis=1)
-                for row in np.flatnonzero(worst >= score[rows][:, depth - 1] - _ROUNDING):
-                    every = similarity(block, self._doc_Nd, np.full(documents, row), np.arange(documents))
-                    index[start + row], score[start + row] = (part[0] for part in top(every[None, :], depth))
-        return index, score
+        return _search(self._index, query_Qd, self._doc_Nd, depth + _MARGIN, depth, self._threads, exact=True)
 
 
 class Approximate:
@@ -91,23 +78,12 @@ class Approximate:
 
     def search(self, query_Qd: NDArray[np.float32], depth: int) -> Hits:
         """Return the `depth` best proposed documents, as `ExactIndex.search`."""
-        queries = len(query_Qd)
-        documents = len(self._doc_Nd)
-        index, score = empty(queries, depth)
-        if not queries:
-            return index, score
-        proposed = min(documents, max(depth, _PROPOSED * depth))
+        proposed = min(len(self._doc_Nd), max(depth, _PROPOSED * depth))
         if isinstance(self._config, IvfPqIndex):
             self._index.nprobe = min(self._config.probes, self._index.nlist)
         else:
             self._index.hnsw.efSearch = max(_SEARCH_EFFORT, proposed)
-        faiss.omp_set_num_threads(self._threads)
-        for start in range(0, queries, _BLOCK):
-            block = np.ascontiguousarray(query_Qd[start : start + _BLOCK])
-            neighbors = self._index.search(block, proposed)[1]
-            rows = slice(start, start + len(block))
-            index[rows], score[rows], _ = _rescored(block, self._doc_Nd, neighbors, depth)
-        return index, score
+        return _search(self._index, query_Qd, self._doc_Nd, proposed, depth, self._threads, exact=False)
 
 
 def built_by(config: IvfPqIndex | HnswIndex) -> dict[str, Any]:
@@ -158,6 +134,34 @@ def similarity(
     return result
 
 
+def _search(
+    index: Any,
+    query_Qd: NDArray[np.float32],
+    doc_Nd: NDArray[np.float32],
+    proposed: int,
+    depth: int,
+    threads: int,
+    exact: bool,
+) -> Hits:
+    """Return the best `depth` of the documents that FAISS proposes, with `exact` also those that tie with the last."""
+    documents = len(doc_Nd)
+    found, score = empty(len(query_Qd), depth)
+    if not documents:
+        return found, score
+    faiss.omp_set_num_threads(threads)
+    for start in range(0, len(query_Qd), _BLOCK):
+        block = np.ascontiguousarray(query_Qd[start : start + _BLOCK])
+        rows = slice(start, start + len(block))
+        neighbors = index.search(block, min(documents, proposed))[1]
+        found[rows], score[rows], scores = _rescored(block, doc_Nd, neighbors, depth)
+        if exact and proposed < documents:
+            # If the last proposed document might tie with the last wanted one, others might too: compare all.
+            for row in np.flatnonzero(scores.min(axis=1) >= score[rows][:, depth - 1] - _ROUNDING):
+                every = similarity(block, doc_Nd, np.full(documents, row), np.arange(documents))
+                found[start + row], score[start + row] = (part[0] for part in top(every[None, :], depth))
+    return found, score
+
+
 def _rescored(
     query_Bd: NDArray[np.float32], doc_Nd: NDArray[np.float32], found_BP: NDArray[np.int64], depth: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
@@ -172,3 +176,32 @@ def _rescored(
     at, score = top(exact, depth)
     index = np.where(at >= 0, np.take_along_axis(found_BP, np.maximum(at, 0), axis=1), -1)
     return index, score, exact
+
+
+def write_vectors(folder: Path, id_N16: NDArray[np.uint8], vector_Nd: NDArray[np.float32], stored: str) -> None:
+    """Write the vectors (columns id, vector) as `stored`: float32 or float16."""
+    rows, width = vector_Nd.shape
+    flat = pa.array(np.ascontiguousarray(vector_Nd.astype(stored)).reshape(-1))
+    columns = {"id": identity.id_column(id_N16), "vector": pa.FixedSizeListArray.from_arrays(flat, width)}
+    # Numbers rarely repeat, so neither a dictionary nor compression helps.
+    pq.write_table(
+        pa.table(columns),
+        folder / FILE,
+        compression="none",
+        use_dictionary=False,
+        row_group_size=max(rows, 1),
+        write_page_checksum=True,
+    )
+
+
+def read_vectors(folder: Path, id_N16: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the vectors float32[N, d] of these ids. Raises DataError if the file is damaged or has other ids."""
+    try:
+        table = pq.read_table(folder / FILE, use_threads=False, page_checksum_verification=True)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"damaged vectors: {error}", str(folder / FILE), _AGAIN) from error
+    if not np.array_equal(identity.id_matrix(table["id"]), id_N16):
+        raise DataError("holds the vectors of other texts", str(folder / FILE), _AGAIN)
+    width = table.schema.field("vector").type.list_size
+    flat = table["vector"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return flat.reshape(len(id_N16), width).astype(np.float32, copy=False)

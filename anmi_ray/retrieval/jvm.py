@@ -62,25 +62,24 @@ class Jdk:
         return f"JDK {self.major or 'unknown'} in {self.home}" + (f" ({self.fault})" if self.fault else "")
 
 
-def installed() -> list[Jdk]:
+def installed() -> Jdk | None:
     """Return the installation that JAVA_HOME names, if it names one."""
     if not (place := os.environ.get("JAVA_HOME")):
-        return []
+        return None
     home = Path(place).resolve()
     release = home / "release"
     about = release.read_text(encoding="utf-8", errors="replace") if release.is_file() else ""
     version = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', about, re.MULTILINE)
-    return [Jdk(int(version.group(1)) if version else 0, home)]
+    return Jdk(int(version.group(1)) if version else 0, home)
 
 
 def usable() -> Jdk:
     """Return the installation in JAVA_HOME. Raises ConfigError if Lucene cannot run in it."""
-    jdks = installed()
-    if jdks and jdks[0].fault is None:
-        return jdks[0]
+    jdk = installed()
+    if jdk is not None and jdk.fault is None:
+        return jdk
     raise ConfigError(
-        f"the lucene retriever: expected a JDK of {OLDEST} or newer in JAVA_HOME, got "
-        f"{jdks[0] if jdks else 'no JAVA_HOME'}",
+        f"the lucene retriever: expected a JDK of {OLDEST} or newer in JAVA_HOME, got {jdk or 'no JAVA_HOME'}",
         "retrieve.retrievers",
         f"install one (Debian: apt-get install openjdk-{OLDEST}-jre-headless) and set JAVA_HOME to its folder (as "
         f"/usr/lib/jvm/java-{OLDEST}-openjdk-amd64), or leave lucene out",

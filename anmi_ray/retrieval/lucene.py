@@ -20,7 +20,7 @@ import numpy as np
 from anmi_ray.config.retrieve import LuceneConfig
 from anmi_ray.core.errors import ConfigError, StoreError
 from anmi_ray.retrieval import jvm
-from anmi_ray.retrieval.fusion import Hits, empty
+from anmi_ray.retrieval.hits import Hits, empty
 from anmi_ray.retrieval.jvm import java
 from anmi_ray.retrieval.statistics import Statistics
 

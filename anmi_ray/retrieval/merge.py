@@ -1,13 +1,16 @@
 """Merge the hits of all shards for one bucket of queries into runs, candidates, and the documents needed of each shard.
 
-Nothing depends on the order of shards or rows. Runs are for the evaluated splits, candidates for train queries.
+Nothing depends on the order of shards or rows. Runs are for the evaluated splits. Candidates are the documents of a
+train query to compare: the top of the hybrid run, known positives, random documents. Known positives are added here
+only: a Run has them only if a retriever found them.
+N rows (a query and a document), Q queries of the bucket, R retrievers.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +19,10 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.core import identity
-from anmi_ray.core.records import REJECT
-from anmi_ray.retrieval.candidates import MergedHits, candidates, smallest_draws
-from anmi_ray.retrieval.fusion import ranks, rrf, weighted_scores
-from anmi_ray.retrieval.hits import HITS, System, to_run
+from anmi_ray.core.records import CANDIDATE, REJECT
+from anmi_ray.retrieval.hits import HITS, System, pair_hash, ranks, rrf, to_run, weighted_scores
 
+SOURCES = ("retrieved", "added", "random")
 HYBRID = "hybrid"
 STUDENT = "student"  # a trained model that searches all documents; not part of runs
 WANTED = pa.schema([pa.field("doc_id", identity.ID, nullable=False)])
@@ -48,9 +50,23 @@ class Places:
     """Every hit's ranks and scores by retriever; rank 0: not within the depth; `query`: its index in the bucket."""
 
     query: NDArray[np.int64]
+    query_id: NDArray[np.uint8]
     doc_id: NDArray[np.uint8]
     rank: dict[str, NDArray[np.int64]]
     score: dict[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class MergedHits(Places):
+    """Hits with their place in the fusion, whose score is `score[HYBRID]`.
+
+    is_random: whether the document may be drawn as a random negative.
+    """
+
+    hybrid: NDArray[np.int64]
+    similarity: NDArray[np.float64]
+    is_positive: NDArray[np.bool_]
+    is_random: NDArray[np.bool_]
 
 
 def merge_bucket(
@@ -73,11 +89,13 @@ def merge_bucket(
     hits = hits.sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
     shard_H = hits["shard"]
     hits = HITS.check(hits.drop_columns("shard"), "hits of all shards")
-    ranked, scores = rank_hits(hits, queries, config)
+    ranked = rank_hits(hits, queries, config)
     split_N = pc.take(queries["split"].combine_chunks(), pa.array(ranked.query))
     evaluated = pc.is_in(split_N, value_set=pa.array(list(run_splits), pa.string())).to_numpy(zero_copy_only=False)
-    places = {**ranked.rank, HYBRID: ranked.hybrid}
-    systems: dict[str, System] = {name: (np.where(evaluated, place, 0), scores[name]) for name, place in places.items()}
+    systems: dict[str, System] = {
+        name: (np.where(evaluated, place, 0), ranked.score[name])
+        for name, place in {**ranked.rank, HYBRID: ranked.hybrid}.items()
+    }
     runs = to_run(ranked.query_id, ranked.doc_id, systems)
     compared_Q = compared(queries, qrels, rates_dev)
     chosen = candidates(ranked, compared_Q, config, seed)
@@ -124,8 +142,7 @@ def surviving(hits: pa.Table, queries: pa.Table, config: RetrieveConfig, seed: i
     places = rank_retrievers(hits, queries, config.retrievers, config.depth)
     kept = np.logical_or.reduce([rank > 0 for rank in places.rank.values()]) | hits["is_positive"].to_numpy()
     free = hits["is_random"].to_numpy() & ~kept
-    query_id = identity.id_matrix(hits["query_id"])
-    kept |= smallest_draws(free, query_id, places.doc_id, places.query, config.random_negatives, seed)
+    kept |= smallest_draws(free, places, config.random_negatives, seed)
     return hits.filter(pa.array(kept))
 
 
@@ -135,34 +152,17 @@ def by_shard(table: pa.Table, count: int) -> list[pa.Table]:
     return [table.slice(begin, end - begin) for begin, end in itertools.pairwise(bounds)]
 
 
-def rank_hits(
-    hits: pa.Table, queries: pa.Table, config: RetrieveConfig
-) -> tuple[MergedHits, dict[str, NDArray[np.float64]]]:
+def rank_hits(hits: pa.Table, queries: pa.Table, config: RetrieveConfig) -> MergedHits:
     """Return the ranks of every retriever over all shards and of their fusion, and each system's scores."""
     found = rank_retrievers(hits, queries, config.retrievers, config.depth)
-    row_N = found.query
-    doc_N16 = found.doc_id
-    rank_N = found.rank
-    scores = dict(found.score)
-    rank_RN = np.stack([rank_N[name] for name in config.retrievers])
-    fused = fuse(row_N, rank_RN, np.stack([scores[name] for name in config.retrievers]), config)
+    rank_RN = np.stack([found.rank[name] for name in config.retrievers])
+    fused = fuse(found.query, rank_RN, np.stack([found.score[name] for name in config.retrievers]), config)
     hybrid = np.zeros(len(fused), dtype=np.int64)
     inside = (rank_RN > 0).any(axis=0)
-    hybrid[inside] = ranks(row_N[inside], fused[inside], doc_N16[inside])
+    hybrid[inside] = ranks(found.query[inside], fused[inside], found.doc_id[inside])
+    marks = {name: hits[name].to_numpy() for name in ("similarity", "is_positive", "is_random")}
     hybrid = np.where(hybrid <= config.depth, hybrid, 0)
-    scores[HYBRID] = fused
-    ranked = MergedHits(
-        query_id=identity.id_matrix(hits["query_id"]),
-        doc_id=doc_N16,
-        query=row_N,
-        rank=rank_N,
-        hybrid=hybrid,
-        fused=fused,
-        similarity=hits["similarity"].to_numpy(),
-        is_positive=hits["is_positive"].to_numpy(),
-        is_random=hits["is_random"].to_numpy(),
-    )
-    return ranked, scores
+    return MergedHits(**{**vars(found), "score": {**found.score, HYBRID: fused}}, hybrid=hybrid, **marks)
 
 
 def rank_retrievers(hits: pa.Table, queries: pa.Table, retrievers: Sequence[str], depth: int) -> Places:
@@ -181,7 +181,7 @@ def rank_retrievers(hits: pa.Table, queries: pa.Table, retrievers: Sequence[str]
         rank = np.zeros(len(has_score), dtype=np.int64)
         rank[has_score] = ranks(row_N[has_score], scores[name][has_score], doc_N16[has_score])
         rank_N[name] = np.where(rank <= depth, rank, 0)
-    return Places(row_N, doc_N16, rank_N, scores)
+    return Places(row_N, identity.id_matrix(hits["query_id"]), doc_N16, rank_N, scores)
 
 
 def fuse(
@@ -193,6 +193,74 @@ def fuse(
     if rule.rule == "rrf":
         return rrf(rank_RN, weight_R=weight_R)
     return weighted_scores(query_N, rank_RN, score_RN, weight_R)
+
+
+def candidates(ranked: MergedHits, compared_Q: NDArray[np.bool_], config: RetrieveConfig, seed: int) -> pa.Table:
+    """Return the Candidate table of `compared_Q`, sorted by query_id, source (retrieved, added, random), rank, doc_id.
+
+    A document is `retrieved` in the top `config.candidates` of the hybrid run, `added` if it is a known positive
+    (grade 1 or more) below that, `random` if it was drawn; each occurs once. With `config.pseudo_labels` the first
+    document of a query without a known positive counts as one. A query without a retrieved document has no candidates.
+    """
+    if config.pseudo_labels:
+        labelled_Q = np.bincount(ranked.query[ranked.is_positive], minlength=len(compared_Q)) > 0
+        first = (ranked.hybrid == 1) & ~labelled_Q[ranked.query]
+        ranked = replace(ranked, is_positive=ranked.is_positive | first)
+    retrieved = (ranked.hybrid > 0) & (ranked.hybrid <= config.candidates)
+    usable_Q = compared_Q & (np.bincount(ranked.query[retrieved], minlength=len(compared_Q)) > 0)
+    usable = usable_Q[ranked.query]
+    retrieved &= usable
+    added = usable & ranked.is_positive & ~retrieved
+    random = _drawn(ranked, usable, config.random_negatives, seed)
+    source = np.select([retrieved, added, random], [0, 1, 2], default=3)
+    words = np.ascontiguousarray(ranked.doc_id).reshape(-1, identity.ID_BYTES).view(">u8")
+    rank = np.where(retrieved, ranked.hybrid, 0)
+    order = np.lexsort((words[:, 1], words[:, 0], rank, source, ranked.query))
+    order = order[source[order] < len(SOURCES)]
+    not_retrieved = ~retrieved[order]
+    return CANDIDATE.table(
+        {
+            "query_id": ranked.query_id[order],
+            "doc_id": ranked.doc_id[order],
+            "source": pc.take(pa.array(SOURCES), pa.array(source[order])),
+            "is_positive": ranked.is_positive[order],
+            "rank": pa.array(rank[order].astype(np.int32), mask=not_retrieved),
+            "fused_score": pa.array(ranked.score[HYBRID][order], mask=not_retrieved),
+            "retriever_ranks": _rank_maps(
+                {name: rank_N[order] for name, rank_N in ranked.rank.items()}, ~not_retrieved
+            ),
+            "similarity": ranked.similarity[order],
+        }
+    )
+
+
+def _drawn(ranked: MergedHits, usable: NDArray[np.bool_], count: int, seed: int) -> NDArray[np.bool_]:
+    """Return the random negatives of each query, among the documents that no retriever found."""
+    free = usable & ranked.is_random & ~ranked.is_positive & (ranked.hybrid == 0)
+    for rank_N in ranked.rank.values():
+        free &= rank_N == 0
+    return smallest_draws(free, ranked, count, seed)
+
+
+def smallest_draws(free_N: NDArray[np.bool_], hits: Places, count: int, seed: int) -> NDArray[np.bool_]:
+    """Choose for each query the `count` free rows with the smallest pair hash."""
+    drawn = np.zeros(len(free_N), dtype=bool)
+    rows = np.flatnonzero(free_N)
+    if len(rows) and count:
+        draws = -pair_hash(hits.query_id[rows], hits.doc_id[rows], seed)
+        drawn[rows[ranks(hits.query[rows], draws, hits.doc_id[rows]) <= count]] = True
+    return drawn
+
+
+def _rank_maps(rank_N: Mapping[str, NDArray[np.int64]], shown_N: NDArray[np.bool_]) -> pa.MapArray:
+    """Return {retriever: rank} of every row, with the retrievers that found it; empty if not shown."""
+    names = sorted(rank_N)
+    rank_NR = np.stack([rank_N[name] for name in names], axis=1)
+    present = (rank_NR > 0) & shown_N[:, None]
+    offsets = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int32)
+    row, retriever = np.nonzero(present)
+    keys = pc.take(pa.array(names), pa.array(retriever))
+    return pa.MapArray.from_arrays(pa.array(offsets), keys, pa.array(rank_NR[row, retriever].astype(np.int32)))
 
 
 def _wanted(doc_id: pa.ChunkedArray, shard: pa.ChunkedArray, count: int, needed: pa.Array) -> list[pa.Table]:

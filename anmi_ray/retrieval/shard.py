@@ -22,11 +22,10 @@ from numpy.typing import ArrayLike, NDArray
 from anmi_ray.config.retrieve import RETRIEVERS, Bm25Config, DenseConfig, FlatIndex, LuceneConfig, RetrieveConfig
 from anmi_ray.core import identity, scripts
 from anmi_ray.core.errors import DataError
-from anmi_ray.retrieval import bm25, dense, lucene, vectors
-from anmi_ray.retrieval.fusion import Hits
-from anmi_ray.retrieval.hits import HITS, full_texts, pair_hash
+from anmi_ray.retrieval import bm25, dense, lucene
+from anmi_ray.retrieval.hits import HITS, Hits, full_texts, pair_hash
 from anmi_ray.retrieval.statistics import Statistics
-from anmi_ray.store.index_cache import Shelf, scratch
+from anmi_ray.store.index_cache import Shelf
 
 COUNT_WORDS = frozenset({"bm25", "lucene"})  # retrievers whose scores need statistics of words
 # Versions of stored files: raised when the same texts and settings would give other files.
@@ -48,13 +47,14 @@ class DocumentEncoder(Protocol):
         ...
 
 
-class ShardRetrievers:
+class ShardIndex:
     """The documents of a shard, indexed for the retrievers.
 
+    Without the dense retriever only documents that are hits are encoded, for their similarity.
+
     documents: sorted by doc_id, so that the smaller index breaks ties by doc_id.
-    shelf: keeps everything that depends on documents only (counts of words, vectors, indexes); without one it is built
-    for this object and deleted by `close`.
-    known: statistics of the whole collection for bm25 and lucene; by default the shard's own.
+    shelf: keeps everything that depends on documents only: counts of words, vectors, indexes.
+    statistics_of: the whole collection's word statistics by retriever; bm25 and lucene without any use the shard's own.
     doc_N16: ids uint8[N, 16].
     vectors: float32[N, d]; None without the dense retriever.
     """
@@ -64,43 +64,42 @@ class ShardRetrievers:
         documents: pa.Table,
         config: RetrieveConfig,
         encoder: DocumentEncoder,
-        threads: int = 1,
-        shelf: Shelf | None = None,
-        statistics_of: Mapping[str, Statistics] | None = None,
+        threads: int,
+        shelf: Shelf,
+        statistics_of: Mapping[str, Statistics],
     ) -> None:
         texts = full_texts(documents)
+        self._documents = documents
+        self._encoder = encoder
         self._config = config
         self._threads = threads
         self.doc_N16 = identity.id_matrix(documents["doc_id"])
         self._open = ExitStack()
-        shelf = shelf or self._open.enter_context(scratch())
         self._bm25: bm25.Bm25Index | None = None
         self._lucene: lucene.LuceneIndex | None = None
         self._dense: dense.ExactIndex | dense.Approximate | None = None
         self.vectors: NDArray[np.float32] | None = None
         if "bm25" in config.retrievers:
             counts = _counts(texts, config.bm25, shelf)
-            self._bm25 = bm25.Bm25Index(counts, config.bm25, (statistics_of or {}).get("bm25"))
+            self._bm25 = bm25.Bm25Index(counts, config.bm25, statistics_of.get("bm25"))
         if "lucene" in config.retrievers:
-            opened = _lucene_index(texts, config.lucene, shelf, (statistics_of or {}).get("lucene"))
+            opened = _lucene_index(texts, config.lucene, shelf, statistics_of.get("lucene"))
             self._lucene = self._open.enter_context(closing(opened))
         if "dense" in config.retrievers:
             prompt = config.dense.document_prompt
             self.vectors = _vectors(shelf, documents["doc_id"], texts, config, prompt, encoder)
-            self._dense = self._dense_index(self.vectors, encoder, shelf)
+            self._dense = self._dense_index(self.vectors, shelf)
 
     def close(self) -> None:
         """Release the indexes."""
         self._open.close()
 
-    def _dense_index(
-        self, doc_Nd: NDArray[np.float32], encoder: DocumentEncoder, shelf: Shelf
-    ) -> dense.ExactIndex | dense.Approximate:
+    def _dense_index(self, doc_Nd: NDArray[np.float32], shelf: Shelf) -> dense.ExactIndex | dense.Approximate:
         config = self._config.dense
         index = config.index
         if isinstance(index, FlatIndex) or len(doc_Nd) < dense.FEWEST:
             return dense.ExactIndex(doc_Nd, self._threads)
-        settings = {**_vector_settings(config, config.document_prompt, encoder), "index": dense.built_by(index)}
+        settings = {**_vector_settings(config, config.document_prompt, self._encoder), "index": dense.built_by(index)}
 
         def make(folder: Path) -> None:
             seed = identity.seed("dense index", self.doc_N16.tobytes())
@@ -141,31 +140,12 @@ class ShardRetrievers:
         """Return the number of documents of the shard with each of `words`; empty without the lucene retriever."""
         return {} if self._lucene is None else self._lucene.statistics(words).document_frequency
 
-
-class ShardIndex(ShardRetrievers):
-    """A shard for training, with documents in any order: `search` adds positives and random documents.
-
-    Without the dense retriever only documents that are hits are encoded, for their similarity.
-    """
-
-    def __init__(
-        self,
-        documents: pa.Table,
-        config: RetrieveConfig,
-        encoder: DocumentEncoder,
-        threads: int = 1,
-        shelf: Shelf | None = None,
-        statistics_of: Mapping[str, Statistics] | None = None,
-    ) -> None:
-        self._documents = documents.sort_by("doc_id")
-        self._encoder = encoder
-        super().__init__(self._documents, config, encoder, threads, shelf, statistics_of)
-
     def search(
         self, queries: pa.Table, qrels: pa.Table, query_Qd: NDArray[np.float32], seed: int, own: pa.Table | None = None
     ) -> pa.Table:
-        """Return the hits (HITS) of `queries` (Query table, with vectors in its order).
+        """Return the hits (HITS) of `queries` (Query table, with vectors in its order) for training.
 
+        Besides the best documents these are train queries' known positives and possible random negatives.
         own: pairs (query_id, doc_id) that are never hits.
         Raises DataError if the dimensions of query and document vectors differ.
         """
@@ -319,10 +299,10 @@ def _vectors(
     id_N16 = identity.id_matrix(ids)
 
     def make(folder: Path) -> None:
-        vectors.write(folder, id_N16, encoder.encode(texts, prompt), config.dense.stored)
+        dense.write_vectors(folder, id_N16, encoder.encode(texts, prompt), config.dense.stored)
 
     settings = _vector_settings(config.dense, prompt, encoder)
-    return vectors.read(shelf("vectors", _VERSION["vectors"], settings, make), id_N16)
+    return dense.read_vectors(shelf("vectors", _VERSION["vectors"], settings, make), id_N16)
 
 
 def _vector_settings(config: DenseConfig, prompt: str | None, encoder: DocumentEncoder) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact, config: Compare
 def _imported_bucket(artifact: Artifact, bucket: int, retrieve: Artifact, imported: Artifact) -> list[Flow]:
     """Count rows of the file in and rows used out; rejects include those of reading the file."""
     from anmi_ray import comparisons
-    from anmi_ray.comparisons.imported import NOT_CANDIDATES, NOT_COMPARED
+    from anmi_ray.comparisons.compare import NOT_CANDIDATES, NOT_COMPARED
     from anmi_ray.judging.imported import refused
     from anmi_ray.stages.judge import importing
 

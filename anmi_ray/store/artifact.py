@@ -162,13 +162,13 @@ class Artifact:
 
     def list_files(self) -> None:
         """Publish the list of all files with their bytes, before the artifact is complete."""
-        sizes = self.store.tree_sizes(self.path)
+        sizes = self.store.sizes(self.path, recursive=True)
         self.publish_json(FILES, {name: {"bytes": sizes[name]} for name in sorted(sizes.keys() - {MANIFEST, FILES})})
 
     def check_files(self) -> None:
         """Raise DamagedError where a listed file is missing or of another size. Older artifacts have no list."""
         listed = self.read_json(FILES) or {}
-        sizes = self.store.tree_sizes(self.path) if listed else {}
+        sizes = self.store.sizes(self.path, recursive=True) if listed else {}
         for name, file in listed.items():
             if sizes.get(name) != file["bytes"]:
                 got = f"got {sizes[name]}" if name in sizes else "found no such file"

@@ -161,35 +161,25 @@ class Store:
         """Names of the files directly in `folder`, sorted; none when it is not there."""
         return sorted(self.sizes(folder))
 
-    def sizes(self, folder: str) -> dict[str, int]:
-        """The files directly in `folder` and their bytes; none when it is not there.
+    def tree(self, folder: str) -> list[str]:
+        """Paths of all files below `folder`, relative to it, sorted."""
+        return sorted(self.sizes(folder, recursive=True))
+
+    def sizes(self, folder: str, recursive: bool = False) -> dict[str, int]:
+        """Bytes of the files in `folder` by their path relative to it; empty when it is not there.
 
         Hidden files are left out: they are what a killed writer was about to publish.
         """
-        return {name: size for name, size, file in self._entries(folder) if file and not name.startswith(".")}
-
-    def tree(self, folder: str) -> list[str]:
-        """Paths of all files below `folder`, relative to it, sorted; hidden ones are left out."""
-        return sorted(self.tree_sizes(folder))
-
-    def tree_sizes(self, folder: str) -> dict[str, int]:
-        """All files below `folder` by their path relative to it, and their bytes; hidden ones are left out."""
-        return {
-            name: size
-            for name, size, file in self._entries(folder, recursive=True)
-            if file and not any(part.startswith(".") for part in name.split("/"))
-        }
-
-    def _entries(self, folder: str, recursive: bool = False) -> Iterator[tuple[str, int, bool]]:
-        """Entries of `folder`: path relative to it, bytes, and whether it is a file."""
         filesystem, base = self._open()
         top = f"{base}/{folder}".rstrip("/")
         with self._named(folder):
             if isinstance(filesystem, pafs.LocalFileSystem):
-                yield from _scan(top, recursive)
-                return
-            for info in filesystem.get_file_info(pafs.FileSelector(top, recursive=recursive, allow_not_found=True)):
-                yield info.path[len(top) :].lstrip("/"), int(info.size or 0), info.type == pafs.FileType.File
+                found = dict(_scan(top, recursive))
+            else:
+                selector = pafs.FileSelector(top, recursive=recursive, allow_not_found=True)
+                files = (info for info in filesystem.get_file_info(selector) if info.type == pafs.FileType.File)
+                found = {info.path[len(top) :].lstrip("/"): int(info.size or 0) for info in files}
+        return {name: size for name, size in found.items() if not re.search(r"(^|/)\.", name)}
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with all that is in it, if it is there."""
@@ -276,8 +266,8 @@ class Store:
         return int(content["buckets"])
 
 
-def _scan(top: str, recursive: bool, before: str = "") -> Iterator[tuple[str, int, bool]]:
-    """Entries of a local folder while others write to it: files that vanish are skipped.
+def _scan(top: str, recursive: bool, before: str = "") -> Iterator[tuple[str, int]]:
+    """Paths and bytes of the files in a local folder while others write to it: files that vanish are skipped.
 
     pyarrow's own listing fails if the folder appears while it is being listed.
     """
@@ -287,11 +277,12 @@ def _scan(top: str, recursive: bool, before: str = "") -> Iterator[tuple[str, in
     except FileNotFoundError:
         return
     for entry in entries:
+        if entry.is_dir():
+            if recursive:
+                yield from _scan(entry.path, recursive, f"{before}{entry.name}/")
+            continue
         with suppress(FileNotFoundError):
-            file = not entry.is_dir()
-            yield before + entry.name, entry.stat().st_size if file else 0, file
-        if recursive and entry.is_dir():
-            yield from _scan(entry.path, recursive, f"{before}{entry.name}/")
+            yield before + entry.name, entry.stat().st_size
 
 
 def _replace(path: Path, data: bytes | pa.Buffer) -> None:

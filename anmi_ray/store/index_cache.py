@@ -10,10 +10,9 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,31 +20,8 @@ from anmi_ray.core import identity
 from anmi_ray.core.errors import DamagedError
 from anmi_ray.store import Artifact, Store, fingerprint
 
-
-class Shelf(Protocol):
-    """Things made of one set of texts. Called, it gives the local folder that holds one of them."""
-
-    def __call__(self, kind: str, version: int, settings: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
-        """The folder of `kind`, made by `make` in an empty folder where it is not there yet.
-
-        `version` and `settings` are all that it follows from besides the texts.
-        """
-        ...
-
-
-@contextmanager
-def scratch() -> Iterator[Shelf]:
-    """A shelf that is empty at first and gone at last."""
-    with tempfile.TemporaryDirectory(prefix="anmi-index-") as top:
-
-        def shelf(kind: str, version: int, settings: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
-            folder = Path(top) / kind
-            if not folder.is_dir():
-                folder.mkdir()
-                make(folder)
-            return folder
-
-        yield shelf
+Shelf = Callable[[str, int, Mapping[str, Any], Callable[[Path], None]], Path]
+"""`StoreShelf.__call__`: the local folder of something made of one set of texts."""
 
 
 def content_of_documents(documents: pa.Table) -> str:
@@ -67,7 +43,7 @@ def _content(ids: list[bytes], text_hashes: Iterable[bytes]) -> str:
 
 
 class StoreShelf:
-    """Keeps what is made of the texts of this `content` under the store's root; see `Shelf`.
+    """Keeps what is made of the texts of this `content` under the store's root.
 
     `made`: the kinds that were made by this object. Raises DamagedError where files are missing or damaged.
     """
@@ -79,58 +55,49 @@ class StoreShelf:
         self.made: list[str] = []
 
     def __call__(self, kind: str, version: int, settings: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
-        artifact = Artifact(self._store, kind, fingerprint(kind, version, settings, [self._content]))
-        found = self._found(artifact)
-        if found is None:
-            self.made.append(kind)
-            with tempfile.TemporaryDirectory(prefix="made-", dir=self._local) as folder:
-                make(Path(folder))
-                kept = _keep(artifact, Path(folder), version=version, settings=dict(settings), content=self._content)
-            found = self._folder(kept)
-        return found
+        """The local folder of `kind`, made by `make` in an empty folder if it is not there yet.
 
-    def _found(self, artifact: Artifact) -> Path | None:
-        """The folder of what was made before, or None."""
+        `version` and `settings` are all that it follows from besides the texts.
+        """
+        artifact = Artifact(self._store, kind, fingerprint(kind, version, settings, [self._content]))
         manifest = artifact.manifest()
         if manifest is None:
-            return None
-        kept = _Kept(f"{artifact.path}/{manifest['folder']}", manifest["files"])
-        if kept.files.items() <= self._store.sizes(kept.path).items():
-            folder = self._folder(kept)
-            if _digest(folder / name for name in sorted(kept.files)) == manifest["folder"]:
+            self.made.append(kind)
+            with tempfile.TemporaryDirectory(prefix="made-", dir=self._local) as made:
+                make(Path(made))
+                manifest = _publish(
+                    artifact, Path(made), version=version, settings=dict(settings), content=self._content
+                )
+            return self._folder(artifact, manifest)
+        path = f"{artifact.path}/{manifest['folder']}"
+        if manifest["files"].items() <= self._store.sizes(path).items():
+            folder = self._folder(artifact, manifest)
+            if _digest(folder / name for name in sorted(manifest["files"])) == manifest["folder"]:
                 return folder
-        remedy = self._store.rebuild(kept.path)
-        raise DamagedError("expected the files that were written", self._store.where(kept.path), remedy)
+        remedy = self._store.rebuild(path)
+        raise DamagedError("expected the files that were written", self._store.where(path), remedy)
 
-    def _folder(self, kept: _Kept) -> Path:
-        """Where the files are on this machine; fetched where the store is not on it."""
+    def _folder(self, artifact: Artifact, manifest: Mapping[str, Any]) -> Path:
+        """The files on this machine, fetched if the store is elsewhere."""
+        path = f"{artifact.path}/{manifest['folder']}"
         if self._store.local is not None:
-            return self._store.local / kept.path
-        folder = self._local / kept.path.replace("/", "-")
+            return self._store.local / path
+        folder = self._local / path.replace("/", "-")
         folder.mkdir(exist_ok=True)
-        for name in kept.files:
+        for name in manifest["files"]:
             if not (folder / name).is_file():
-                self._store.fetch(f"{kept.path}/{name}", folder / name)
+                self._store.fetch(f"{path}/{name}", folder / name)
         return folder
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """A folder of the store, and the bytes of its files by their names."""
-
-    path: str
-    files: dict[str, int]
-
-
-def _keep(artifact: Artifact, made: Path, **facts: Any) -> _Kept:
-    """Publish the files of a folder, in one called after their bytes: two makers never mix theirs."""
+def _publish(artifact: Artifact, made: Path, **facts: Any) -> dict[str, Any]:
+    """Publish the files of a folder under a digest of them, so that two makers never mix theirs; the manifest."""
     files = sorted(made.iterdir())
     digest = _digest(files)
-    kept = _Kept(f"{artifact.path}/{digest}", {path.name: path.stat().st_size for path in files})
     for path in files:
-        artifact.store.publish_file(f"{kept.path}/{path.name}", path)
-    artifact.complete([], folder=digest, files=kept.files, **facts)
-    return kept
+        artifact.store.publish_file(f"{artifact.path}/{digest}/{path.name}", path)
+    sizes = {path.name: path.stat().st_size for path in files}
+    return artifact.complete([], folder=digest, files=sizes, **facts)
 
 
 def _digest(files: Iterable[Path]) -> str:

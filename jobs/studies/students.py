@@ -41,7 +41,7 @@ from anmi_ray.core.records import RUN
 from anmi_ray.evaluation import fusion, measures
 from anmi_ray.evaluation.replicates import Contrast, contrast, family
 from anmi_ray.pipeline.resolve import resolve
-from anmi_ray.retrieval.fusion import rrf
+from anmi_ray.retrieval.hits import rrf
 from anmi_ray.stages.rerank.ranking import ranked
 from anmi_ray.store import Store
 from jobs.studies import harness, peer_trainers

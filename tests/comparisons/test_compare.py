@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,11 +11,10 @@ from anmi_ray.config.compare import CompareConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import COMPARISON, REJECT, by_query
+from tests.comparisons.made import make_candidates
 
-Make = Callable[..., pa.Table]
 
-
-def test_one_graph_per_query_over_documents_that_are_not_random(make_candidates: Make) -> None:
+def test_one_graph_per_query_over_documents_that_are_not_random() -> None:
     candidates = make_candidates([12, 9, 20], randoms=3)
     comparisons, refused = compare(candidates, CompareConfig(degree=4), seed=1)
     COMPARISON.check(comparisons, "test")
@@ -33,7 +30,7 @@ def test_one_graph_per_query_over_documents_that_are_not_random(make_candidates:
     assert not sizes
 
 
-def test_neither_order_nor_bucket_matters(make_candidates: Make) -> None:
+def test_neither_order_nor_bucket_matters() -> None:
     candidates = make_candidates([15, 8, 30])
     whole, _ = compare(candidates, CompareConfig(), seed=3)
     shuffled = candidates.take(pa.array(np.random.default_rng(0).permutation(candidates.num_rows)))
@@ -42,13 +39,13 @@ def test_neither_order_nor_bucket_matters(make_candidates: Make) -> None:
     assert pa.concat_tables(parts).equals(whole)
 
 
-def test_another_seed_asks_other_pairs(make_candidates: Make) -> None:
+def test_another_seed_asks_other_pairs() -> None:
     candidates = make_candidates([30])
     first, second = (compare(candidates, CompareConfig(), seed)[0] for seed in (0, 1))
     assert set(first["comparison_id"].to_pylist()) != set(second["comparison_id"].to_pylist())
 
 
-def test_queries_too_small_to_compare_are_rejects(make_candidates: Make) -> None:
+def test_queries_too_small_to_compare_are_rejects() -> None:
     candidates = make_candidates([0, 1, 2], randoms=2)
     comparisons, refused = compare(candidates, CompareConfig(), seed=0)
     REJECT.check(refused, "test")
@@ -57,13 +54,13 @@ def test_queries_too_small_to_compare_are_rejects(make_candidates: Make) -> None
     assert set(refused["reason"].to_pylist()) == {"fewer than two documents to compare"}
 
 
-def test_nothing_in_nothing_out(make_candidates: Make) -> None:
+def test_nothing_in_nothing_out() -> None:
     comparisons, refused = compare(make_candidates([]), CompareConfig(), seed=0)
     assert comparisons.num_rows == refused.num_rows == 0
     COMPARISON.check(comparisons, "test")
 
 
-def test_a_doubled_candidate_is_refused(make_candidates: Make) -> None:
+def test_a_doubled_candidate_is_refused() -> None:
     candidates = make_candidates([4])
     with pytest.raises(DataError, match="lists a candidate twice"):
         compare(pa.concat_tables([candidates, candidates.slice(0, 1)]), CompareConfig(), seed=0)
@@ -74,7 +71,7 @@ def test_degree_needs_two() -> None:
         CompareConfig(degree=1)
 
 
-def test_golden_graph(make_candidates: Make) -> None:
+def test_golden_graph() -> None:
     """Changes when the same settings ask other pairs: then the compare stage needs a new version."""
     comparisons, _ = compare(make_candidates([12, 7, 5]), CompareConfig(degree=4), seed=0)
     assert (

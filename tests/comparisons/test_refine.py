@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -17,16 +16,9 @@ from anmi_ray.comparisons import PAIRS, ScoreLine, calibrated, moments, refined
 from anmi_ray.comparisons.refine import Scored, disagreements
 from anmi_ray.core import identity
 from anmi_ray.core.records import COMPARISON, RATING, RUN
+from tests.comparisons.made import make_candidates
 
-Make = Callable[..., pa.Table]
 seeds = st.integers(0, 10**6)
-
-
-@pytest.fixture(scope="module")
-def make() -> Make:
-    from tests.comparisons import conftest
-
-    return conftest.make_candidates.__wrapped__()  # type: ignore[attr-defined]
 
 
 def drawn(documents: int, seed: int, positives: int, coarse: bool = False) -> Scored:
@@ -138,9 +130,9 @@ def tables_of(candidates: pa.Table, seed: int) -> tuple[pa.Table, pa.Table]:
 
 
 @given(sizes=st.lists(st.integers(2, 9), min_size=1, max_size=4), seed=seeds)
-def test_a_round_keeps_what_was_asked_and_adds_pairs_that_were_not(make: Make, sizes: list[int], seed: int) -> None:
+def test_a_round_keeps_what_was_asked_and_adds_pairs_that_were_not(sizes: list[int], seed: int) -> None:
     """Until none is left, whatever the order of rows; a query without scores gets none."""
-    candidates = make(sizes).sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
+    candidates = make_candidates(sizes).sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
     ratings, scores = tables_of(candidates, seed)
     lost = candidates["query_id"][0].as_py()
     scores = scores.filter(pc.not_equal(scores["query_id"], pa.scalar(lost, pa.binary(16))))

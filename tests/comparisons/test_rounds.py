@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,20 +17,12 @@ from anmi_ray.config.compare import CompareConfig
 from anmi_ray.core import identity
 from anmi_ray.core.records import COMPARISON
 from anmi_ray.core.scale import to_elo
+from tests.comparisons.made import make_candidates
 from tests.comparisons.test_adaptive import drawn
-
-Make = Callable[..., pa.Table]
 
 
 def adaptive(degree: int = 4, rounds: int = 3) -> CompareConfig:
     return CompareConfig(design="adaptive", degree=degree, rounds=rounds)
-
-
-@pytest.fixture(scope="module")
-def make() -> Make:
-    from tests.comparisons import conftest
-
-    return conftest.make_candidates.__wrapped__()  # type: ignore[attr-defined]
 
 
 @given(documents=st.integers(2, 60), degree=st.integers(2, 70), rounds=st.integers(2, 9))
@@ -69,10 +59,10 @@ def pairs_of(table: pa.Table) -> list[tuple[bytes, bytes, bytes]]:
     seed=st.integers(0, 10**6),
 )
 def test_a_round_keeps_what_was_asked_and_adds_exactly_its_pairs(
-    make: Make, sizes: list[int], config: CompareConfig, left_out: frozenset[int], seed: int
+    sizes: list[int], config: CompareConfig, left_out: frozenset[int], seed: int
 ) -> None:
     """Whatever the order of rows and queries; documents without a rating get no pair, nor do queries without any."""
-    candidates = make(sizes, randoms=2)
+    candidates = make_candidates(sizes, randoms=2)
     retrieved = candidates.filter(pc.equal(candidates["source"], "retrieved"))
     documents = {identity.query_id(f"q{q}"): size for q, size in enumerate(sizes)}
     table, _ = first_round(candidates, config, seed)
@@ -105,9 +95,9 @@ def test_a_round_keeps_what_was_asked_and_adds_exactly_its_pairs(
         assert next_round(shuffled, turned, config, number, "thurstone").equals(table)
 
 
-def test_a_query_that_is_known_well_enough_keeps_what_it_has(make: Make) -> None:
+def test_a_query_that_is_known_well_enough_keeps_what_it_has() -> None:
     """It is asked again where less is known of it than was expected."""
-    candidates = make([6, 8])
+    candidates = make_candidates([6, 8])
     before, _ = first_round(candidates, adaptive(), 0)
     known = known_of(candidates, 0)
     wanted = [
@@ -126,8 +116,8 @@ def test_a_query_that_is_known_well_enough_keeps_what_it_has(make: Make) -> None
     assert Counter(later["query_id"].to_pylist())[settled] > got[settled]
 
 
-def test_a_query_of_which_nothing_is_known_keeps_what_it_has(make: Make) -> None:
-    candidates = make([6, 8])
+def test_a_query_of_which_nothing_is_known_keeps_what_it_has() -> None:
+    candidates = make_candidates([6, 8])
     before, _ = first_round(candidates, adaptive(), 0)
     known = known_of(candidates, 0)
     known.pop(identity.query_id("q0"))

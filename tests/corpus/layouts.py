@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -228,3 +228,7 @@ def write_parquet(folder: Path, collection: Collection) -> Settings:
         "queries": str(folder / "queries.parquet"),
         "qrels": {split: str(folder / f"{split}.parquet") for split in collection.qrels} or None,
     }
+
+
+Write = Callable[[Path, Collection], Settings]
+LAYOUTS: tuple[Write, ...] = (write_beir, write_trec, write_jsonl, write_csv, write_parquet)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,21 +12,20 @@ from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.errors import DataError
 from anmi_ray.corpus.counts import counted
 from tests.corpus.layouts import (
+    LAYOUTS,
     SMALL,
     Collection,
     Reading,
-    Settings,
+    Write,
     read,
     write_beir,
     write_csv,
     write_jsonl,
     write_lines,
-    write_parquet,
     write_trec,
 )
 from tests.corpus.test_limits import bomb, peak_of
 
-LAYOUTS = (write_beir, write_trec, write_jsonl, write_csv, write_parquet)
 BLANKS = (" ", "\u00a0", "\u200b", "\u3000")
 
 
@@ -37,7 +35,7 @@ def notices(found: Reading) -> list[str]:
 
 
 @pytest.mark.parametrize("write", LAYOUTS)
-def test_blanks_around_ids_are_removed_and_counted(tmp_path: Path, write: Callable[..., Settings]) -> None:
+def test_blanks_around_ids_are_removed_and_counted(tmp_path: Path, write: Write) -> None:
     spaced = Collection(
         [
             (f"{key}{BLANKS[i % 4] if i < 8 else ''}", title, text)
@@ -51,13 +49,6 @@ def test_blanks_around_ids_are_removed_and_counted(tmp_path: Path, write: Callab
     documents, queries = (2, 3) if write is write_trec else (8, 12)  # SGML's own form has white space around ids
     assert found.reader.trimmed == {"documents": documents, "queries": queries, "qrels": 12}
     assert sum("white space or invisible characters" in text for text in notices(found)) == 3
-
-
-def test_documents_that_become_one_are_a_duplicate(tmp_path: Path) -> None:
-    settings = write_beir(tmp_path, SMALL)
-    with (tmp_path / "corpus.jsonl").open("a") as file:
-        file.write('{"_id": "d0\\u00a0", "text": "again"}\n')
-    assert read(settings).only("duplicate id")["place"] == "documents corpus.jsonl:21"
 
 
 @pytest.mark.parametrize(
@@ -104,9 +95,7 @@ ENCODED = Collection(
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "gb18030", "utf-8-sig"])
 @pytest.mark.parametrize("write", [write_beir, write_trec, write_jsonl, write_csv])
-def test_every_reader_of_text_takes_an_encoding_and_names_a_guess(
-    tmp_path: Path, write: Callable[..., Settings], encoding: str
-) -> None:
+def test_every_reader_of_text_takes_an_encoding_and_names_a_guess(tmp_path: Path, write: Write, encoding: str) -> None:
     plain = read(write(tmp_path, ENCODED))
     for path in tmp_path.rglob("*"):
         if path.is_file():

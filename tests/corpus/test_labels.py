@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,22 +26,18 @@ from anmi_ray.corpus.splits import SPLITS_BY_RANK
 from anmi_ray.stages import ingest
 from anmi_ray.store import Artifact, Store
 from tests.corpus.layouts import (
+    LAYOUTS,
     SMALL,
     Collection,
     Reading,
-    Settings,
+    Write,
     collections,
     read,
     read_with,
     write_beir,
-    write_csv,
-    write_jsonl,
-    write_parquet,
     write_trec,
 )
 
-Write = Callable[[Path, Collection], Settings]
-WRITERS: tuple[Write, ...] = (write_beir, write_trec, write_jsonl, write_csv, write_parquet)
 SPLITS = ("train", "dev", "test")
 subsets = st.lists(st.sampled_from(SPLITS), unique=True).map(tuple)
 
@@ -70,7 +65,7 @@ def pairs(qrels: pa.Table) -> set[tuple[bytes, bytes]]:
     return set(zip(qrels["query_id"].to_pylist(), qrels["doc_id"].to_pylist(), strict=True))
 
 
-@given(mixed(), st.sampled_from(WRITERS), st.sampled_from(["train", "leave-out"]), st.sampled_from([0.0, 0.4]))
+@given(mixed(), st.sampled_from(LAYOUTS), st.sampled_from(["train", "leave-out"]), st.sampled_from([0.0, 0.4]))
 def test_every_query_is_in_its_split_once(collection: Collection, write: Write, unlabelled: str, dev: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = read(write(Path(folder), collection), unlabelled=unlabelled, dev_fraction=dev)
@@ -93,7 +88,7 @@ def test_every_query_is_in_its_split_once(collection: Collection, write: Write, 
     assert found.reader.left_out == (sum(key not in judged for key, _ in collection.queries) * (unlabelled != "train"))
 
 
-@given(mixed(), st.sampled_from(WRITERS), st.integers(0, 4), st.integers(0, 4), st.integers(0, 1))
+@given(mixed(), st.sampled_from(LAYOUTS), st.integers(0, 4), st.integers(0, 4), st.integers(0, 1))
 def test_unlabelled_queries_are_held_out_by_text(
     collection: Collection, write: Write, dev: int, test: int, seed: int
 ) -> None:
@@ -122,7 +117,6 @@ def test_unlabelled_queries_are_held_out_by_text(
     assert found.qrels.equals(plain.qrels)
 
 
-@pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize(
     ("queries", "dev", "test", "train_dev_test"),
     [
@@ -138,10 +132,10 @@ def test_unlabelled_queries_are_held_out_by_text(
     ],
 )
 def test_held_out_sizes_are_shares_or_numbers(
-    tmp_path: Path, write: Write, queries: int, dev: Any, test: Any, train_dev_test: tuple[int, ...]
+    tmp_path: Path, queries: int, dev: Any, test: Any, train_dev_test: tuple[int, ...]
 ) -> None:
     many = replace(SMALL, queries=[(f"q{at}", f"words number {at}") for at in range(queries)], qrels={})
-    config = CorpusConfig(**write(tmp_path, many), unlabelled_dev=dev, unlabelled_test=test)
+    config = CorpusConfig(**write_beir(tmp_path, many), unlabelled_dev=dev, unlabelled_test=test)
     found = read_with(IngestConfig.of(config, simulated=False, judges_measure=True))
     assert tuple(found.queries["split"].to_pylist().count(split) for split in SPLITS) == train_dev_test
     counts = counted(found.reader, found.documents.num_rows, found.queries, found.qrels, QREL.empty())
@@ -165,7 +159,7 @@ def test_other_sizes_are_refused(size: Any) -> None:
 
 
 @pytest.mark.slow
-@given(mixed(), st.sampled_from(WRITERS), subsets, st.sampled_from([0.0, 0.4]))
+@given(mixed(), st.sampled_from(LAYOUTS), subsets, st.sampled_from([0.0, 0.4]))
 def test_hidden_labels_are_as_good_as_deleted(
     collection: Collection, write: Write, labels: tuple[str, ...], dev: float
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
-from tests.corpus.layouts import SMALL, Settings, read, write_beir, write_csv, write_jsonl, write_parquet, write_trec
+from tests.corpus.layouts import LAYOUTS, SMALL, Write, read, write_beir, write_csv, write_jsonl, write_trec
 
-Write = Callable[..., Settings]
-LAYOUTS: tuple[Write, ...] = (write_beir, write_trec, write_jsonl, write_csv, write_parquet)
 TEXT_FILES: list[tuple[Write, str]] = [  # a layout and one of its files
     (write_beir, "corpus.jsonl"),
     (write_beir, "queries.jsonl"),
@@ -41,6 +38,7 @@ JSON_DOCUMENTS = [
     (b'{"_id": "x", "title": 3, "text": "a"}', "missing title"),
     (b'{"_id": "x", "title": " ", "text": "\\n"}', "empty document"),
     (b'{"_id": "d3", "text": "again"}', "duplicate id"),
+    (b'{"_id": "d3\\u00a0", "text": "again"}', "duplicate id"),
     (b'{"_id": "x", "text": "\xff\xfe"}', "not UTF-8"),
     (b'{"_id": "x", "text": "half a pair \\ud800"}', "not valid Unicode"),
 ]
@@ -88,6 +86,21 @@ TREC_QRELS = [
     (b"q0 0 d0 2", "pair judged twice"),
 ]
 
+CSV_DOCUMENTS = [
+    (b"x,too few", "not as many columns as the header"),
+    (b'x,,"closed"too early', "broken CSV"),
+    (b",,no id", "missing doc_id"),
+    (b"x,, ", "empty document"),
+    (b"d3,,again", "duplicate id"),
+    (b"x,,\xff\xfe", "not UTF-8"),
+]
+CSV_QRELS = [
+    (b"q0,d5", "not as many columns as the header"),
+    (b"q0,d5,yes", "grade is not an integer"),
+    (b"q0,,1", "missing qrels_doc_id"),
+    (b"q0,d0,2", "pair judged twice"),
+]
+
 
 def named_as_jsonl(row: bytes) -> bytes:
     """A document of BEIR with the columns of `write_jsonl`."""
@@ -105,6 +118,8 @@ MALFORMED = [  # a layout, the file that gets a row more, the row, its place, an
     *((write_trec, "qrels.train", row, "qrels qrels.train:9", why) for row, why in TREC_QRELS),
     *((write_jsonl, "documents/1.jsonl", named_as_jsonl(row), "documents 1.jsonl:11", why.replace("_id", "doc_id"))
       for row, why in JSON_DOCUMENTS),
+    *((write_csv, "documents/1.csv", row, "documents 1.csv:32", why) for row, why in CSV_DOCUMENTS),
+    *((write_csv, "train.csv", row, "qrels train.csv:10", why) for row, why in CSV_QRELS),
 ]  # fmt: skip
 
 
@@ -201,7 +216,8 @@ def test_a_fingerprint_follows_the_content_and_no_place(tmp_path: Path, write: W
     before = fingerprint(tmp_path / "here")
     assert fingerprint(tmp_path / "there") == before
     settings = write(tmp_path / "more", SMALL)
-    (tmp_path / "more" / "README").write_text("no part of it")
+    others = Path(settings["documents"] if settings["reader"] == "table" else tmp_path / "more")
+    (others / "README.md").write_text("no part of it")
     assert corpus.read(CorpusConfig(**settings)).content_fingerprint() == before
     path = next(path for path in (tmp_path / "more").rglob("*") if path.is_file() and "test" in path.name)
     path.write_bytes(path.read_bytes()[:-2])

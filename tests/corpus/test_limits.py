@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from anmi_ray.core.errors import DataError
-from anmi_ray.corpus import sgml
+from anmi_ray.corpus import trec
 from anmi_ray.tables.streams import MAX_LINE, LineError
 from tests.corpus.layouts import SMALL, read, write_beir, write_csv
 
@@ -120,7 +120,7 @@ def test_the_limit_is_of_a_line_with_its_end(tmp_path: Path, size: int) -> None:
 def test_an_element_that_is_too_large_takes_no_other_with_it() -> None:
     line = b"x" * (MAX_LINE // 2)
     lines = [("1", b"<DOC>"), ("2", line), ("3", line), ("4", b"</DOC><DOC>a</DOC>")]
-    (first, error), second = sgml.elements(lines, "DOC")
+    (first, error), second = trec.elements(lines, "DOC")
     assert isinstance(error, LineError)
     assert (first, error.reason, error.detail) == ("1", "larger than 16 MiB", f"{MAX_LINE + 3:,} bytes")
     assert second == ("4", b"a")

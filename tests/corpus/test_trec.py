@@ -14,20 +14,17 @@ from hypothesis import strategies as st
 
 from anmi_ray import corpus
 from anmi_ray.config.corpus import CorpusConfig
-from anmi_ray.corpus import sgml
+from anmi_ray.corpus import trec
 from anmi_ray.tables.streams import LineError
 from tests.corpus.layouts import (
+    LAYOUTS,
     SMALL,
     Collection,
     Settings,
     check_refused,
     collections,
     read,
-    write_beir,
-    write_csv,
-    write_jsonl,
     write_lines,
-    write_parquet,
     write_trec,
 )
 
@@ -45,8 +42,7 @@ def documents_of(content: bytes, **settings: Any) -> list[tuple[str, str, str]]:
 @given(collections())
 def test_one_collection_is_the_same_in_every_layout(collection: Collection) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        writers = (write_beir, write_trec, write_jsonl, write_parquet, write_csv)
-        first, *others = [read(write(Path(folder) / write.__name__, collection)) for write in writers]
+        first, *others = [read(write(Path(folder) / write.__name__, collection)) for write in LAYOUTS]
     names = [(row["external_id"], row["title"], row["text"]) for row in first.documents.to_pylist()]
     assert names == collection.documents
     for other in others:
@@ -93,7 +89,7 @@ def test_a_document_that_never_closes_takes_no_other_with_it() -> None:
 @given(st.binary(max_size=80))
 def test_any_bytes_give_documents_or_rejects(noise: bytes) -> None:
     lines = [(str(i), line) for i, line in enumerate(b"<DOC><DOCNO>a</DOCNO>x</DOC>".join([noise] * 3).split(b"\n"))]
-    found = [content for _, content in sgml.elements(lines, "DOC")]
+    found = [content for _, content in trec.elements(lines, "DOC")]
     assert any(isinstance(content, LineError) or b"DOCNO" in content for content in found)
 
 
@@ -102,29 +98,23 @@ MARKUP = [*"<>a ", "<!--", "-->", "<!-->", "<!--->", "<![CDATA[", "<!DOCTYPE x>"
 
 @given(st.lists(st.sampled_from(MARKUP)).map("".join))
 def test_markup_behind_the_last_comment_is_what_one_pattern_finds(text: str) -> None:
-    spans = [tag.span() for _, tag in sgml._pieces(text) if tag]
-    assert spans == [tag.span() for tag in sgml._MARKUP[0].finditer(text)]
+    spans = [tag.span() for _, tag in trec._pieces(text) if tag]
+    assert spans == [tag.span() for tag in trec._MARKUP[0].finditer(text)]
 
 
 @pytest.mark.parametrize("piece", ["<!--", "<![CDATA[", "<!DOCTYPE ", "<P><b>x", "<a ", "&#1", "<!--->"])
 def test_markup_without_end_takes_time_linear_in_it(piece: str) -> None:
     content = b"<DOCNO>a</DOCNO><num>1</num><title>x</title>" + piece.encode() * 60_000
     start = time.monotonic()
-    assert sgml.document(content)[0] == "a"
-    assert sgml.topic(content, ["title"])[0] == "1"
-    assert list(sgml.elements([("1", content)], "DOC"))
+    assert trec.document(content)[0] == "a"
+    assert trec.topic(content, ["title"])[0] == "1"
+    assert list(trec.elements([("1", content)], "DOC"))
     assert time.monotonic() - start < 20  # quadratic it is minutes
 
 
 @pytest.mark.parametrize("entity", ["&#" + "1" * 5000 + ";", "&#x110000;", "&#xD800;", "&#0;"])
 def test_characters_out_of_range_are_seen_as_such(entity: str) -> None:
     assert documents_of(f"<DOC><DOCNO>a</DOCNO>x{entity}y</DOC>".encode()) == [("a", "", "x\ufffdy")]
-
-
-def test_other_encodings(tmp_path: Path) -> None:
-    content = "<DOC><DOCNO>a</DOCNO>café</DOC>".encode("latin-1")
-    assert documents_of(content, encoding="latin-1") == [("a", "", "café")]
-    assert documents_of(content) == []
 
 
 def test_a_large_document_is_kept_whole() -> None:

@@ -11,41 +11,12 @@ HANGS_S = 20  # linear it is a second at most, quadratic minutes: a bound for an
 # Repeated to a megabyte, each has made some pattern of some program look back over all of it again and again.
 PATTERNS = (
     *("#", ".", "a.", "a.a.a. ", "_", "a_", "aA", "A", "Aa", "E1", "-", "=", "\n", "# \n", "1.", "1.1 ", "`", "```\n"),
-    *(
-        " ",
-        "\t",
-        "a ",
-        "a b ",
-        "A B\n",
-        "===\n",
-        "a\n=\n",
-        "E1234 ",
-        "a_b ",
-        "x.y ",
-        "\x00",
-        "\x1b[31m",
-        "\u202e",
-        "((",
-        "!",
-    ),
+    *(" ", "\t", "a ", "a b ", "A B\n", "===\n", "a\n=\n", "E1234 ", "a_b ", "x.y "),
+    *("\x00", "\x1b[31m", "\u202e", "((", "!"),
 )
 
 _words = st.sampled_from(
-    [
-        "river",
-        "slow",
-        "The",
-        "of",
-        "leak",
-        "ORA-00942",
-        "parse_reply",
-        "Über",
-        "straße",
-        "os.path.join",
-        "42",
-        "İx",
-        "RNA",
-    ]
+    "river slow The of leak ORA-00942 parse_reply Über straße os.path.join 42 İx RNA".split()  # noqa: SIM905
 )
 _marks = st.sampled_from(
     [" ", " ", " ", "\n", "\n\n", ". ", ", ", "\n# ", "\n===\n", "\n1.2 ", "[red]", "\x00", "\u200b", "…"]

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from anmi_ray.core import identity
 from anmi_ray.queries import choose
-from anmi_ray.queries.choose import QueryCandidate
-from anmi_ray.queries.frequency import DocumentFrequency
+from anmi_ray.queries.choose import DocumentFrequency, QueryCandidate
 from anmi_ray.queries.kinds import KINDS, offers
 from anmi_ray.queries.words import words
 

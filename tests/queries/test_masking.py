@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.queries.masking import masked
-from anmi_ray.queries.words import words
+from anmi_ray.queries.words import masked, words
 from tests.queries import hostile
 
 _SIZE = 1 << 18

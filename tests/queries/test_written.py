@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.queries import choose, written
-from anmi_ray.queries.written import written_queries
+from anmi_ray.queries import choose
+from anmi_ray.queries.choose import written_queries
 from tests.queries import hostile
 
 STOP = frozenset({"the", "of", "a", "is", "in"})
@@ -27,16 +27,16 @@ def why(text: str, kind: str = "question") -> str:
         ("Why is my tyre flat every morning?", ""),
         ("inner tubes leak", ""),
         ("the hole", choose.EMPTY),
-        ("  ", written.BLANK),
+        ("  ", choose.BLANK),
         ("tyre", choose.SHORT),
         ("flat tyre " * 20, choose.LONG),
-        ("Why is my tyre\nflat?", written.CONTROL),
-        ("Why is my \x1b[31mtyre flat?", written.CONTROL),
-        ("Why is my \u202etyre flat?", written.CONTROL),
-        ("slow LEAKS", written.COPY),
-        ("mending inner tubes?", written.COPY),
-        ("a tyre that loses air overnight", written.COPY),
-        ("A tyre, that loses air overnight, is mended in seven steps?", written.COPY),
+        ("Why is my tyre\nflat?", choose.CONTROL),
+        ("Why is my \x1b[31mtyre flat?", choose.CONTROL),
+        ("Why is my \u202etyre flat?", choose.CONTROL),
+        ("slow LEAKS", choose.COPY),
+        ("mending inner tubes?", choose.COPY),
+        ("a tyre that loses air overnight", choose.COPY),
+        ("A tyre, that loses air overnight, is mended in seven steps?", choose.COPY),
         ("loses air", ""),
     ],
 )
@@ -47,9 +47,9 @@ def test_why_a_written_query_is_refused(text: str, reason: str) -> None:
 def test_no_more_is_taken_than_was_asked_for_and_no_other_kind() -> None:
     asked = [("question", "Why is my tyre flat?"), ("question", "Who mends my wheel?"), ("poem", "roses are red")]
     found = written_queries(asked, "d", (TITLE, TEXT), (["question"], 1), 0, STOP)
-    assert [reason for _, reason in found] == ["", written.UNWANTED, written.UNWANTED]
+    assert [reason for _, reason in found] == ["", choose.UNWANTED, choose.UNWANTED]
     assert len({query.query_id for query, _ in found}) == 3
-    assert found[2][0].kind == written.ANSWER
+    assert found[2][0].kind == choose.ANSWER
 
 
 @given(

@@ -16,7 +16,7 @@ def _absence() -> str:
     if not os.environ.get("JAVA_HOME"):
         for home in sorted(Path("/usr/lib/jvm").glob("*")):
             os.environ["JAVA_HOME"] = str(home)
-            if jvm.installed()[0].fault is None:
+            if (jdk := jvm.installed()) is not None and jdk.fault is None:
                 break
             del os.environ["JAVA_HOME"]
     try:

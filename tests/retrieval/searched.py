@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +15,40 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.retrieve import Bm25Config, RetrieveConfig
 from anmi_ray.retrieval import bm25, dense
-from anmi_ray.retrieval.fusion import Hits
+from anmi_ray.retrieval.hits import Hits
 from anmi_ray.retrieval.shard import DocumentEncoder, ShardIndex, query_vectors
-from anmi_ray.store.index_cache import scratch
+from anmi_ray.retrieval.statistics import Statistics
+from anmi_ray.store.index_cache import Shelf
+
+
+@contextmanager
+def scratch() -> Iterator[Shelf]:
+    """A shelf that is empty at first and gone at last."""
+    with tempfile.TemporaryDirectory() as top:
+
+        def shelf(kind: str, version: int, settings: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
+            folder = Path(top) / kind
+            if not folder.is_dir():
+                folder.mkdir()
+                make(folder)
+            return folder
+
+        yield shelf
+
+
+@contextmanager
+def indexed(
+    documents: pa.Table,
+    config: RetrieveConfig,
+    encoder: DocumentEncoder,
+    threads: int = 1,
+    statistics: Mapping[str, Statistics] = MappingProxyType({}),
+) -> Iterator[ShardIndex]:
+    """One shard (Document table in any order), indexed during the block."""
+    with scratch() as shelf:
+        shard = ShardIndex(documents.sort_by("doc_id"), config, encoder, threads, shelf, statistics)
+        with closing(shard):
+            yield shard
 
 
 def search_shard(
@@ -26,7 +61,7 @@ def search_shard(
     threads: int = 1,
 ) -> pa.Table:
     """The hits (HITS) of `queries` (Query table) in one shard (Document table), which is indexed for this once."""
-    with closing(ShardIndex(documents, config, encoder, threads)) as index, scratch() as shelf:
+    with scratch() as shelf, indexed(documents, config, encoder, threads) as index:
         return index.search(queries, qrels, query_vectors(queries, config, encoder, shelf), seed)
 
 

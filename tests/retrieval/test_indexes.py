@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +14,9 @@ from numpy.typing import NDArray
 from anmi_ray.config.retrieve import Bm25Config, DenseConfig, HnswIndex, IvfPqIndex, RetrieveConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
-from anmi_ray.retrieval import bm25, dense, vectors
-from anmi_ray.retrieval.shard import ShardIndex, query_vectors
-from anmi_ray.store.index_cache import scratch
-from tests.retrieval.searched import search_shard, search_vectors
+from anmi_ray.retrieval import bm25, dense
+from anmi_ray.retrieval.shard import query_vectors
+from tests.retrieval.searched import indexed, scratch, search_shard, search_vectors
 from tests.retrieval.test_merge import WordEncoder, documents, qrels, queries
 
 IVFPQ = IvfPqIndex(kind="ivfpq", probes=4)
@@ -125,21 +123,21 @@ def test_damaged_and_foreign_indexes(many: NDArray[np.float32], ivfpq: Path, tmp
 def test_vectors_come_back(values: NDArray[np.float32], stored: str) -> None:
     ids = identity.id_matrix(identity.id_array(identity.doc_id(str(i)) for i in range(len(values))))
     with scratch() as shelf:
-        folder = shelf("vectors", 1, {}, lambda folder: vectors.write(folder, ids, values, stored))
-        back = vectors.read(folder, ids)
+        folder = shelf("vectors", 1, {}, lambda folder: dense.write_vectors(folder, ids, values, stored))
+        back = dense.read_vectors(folder, ids)
     assert back.dtype == np.float32
     assert np.array_equal(back, values)
 
 
 def test_vectors_of_other_texts_and_cut_ones(tmp_path: Path) -> None:
     ids = identity.id_matrix(documents(6)["doc_id"])
-    vectors.write(tmp_path, ids, clustered(6, "kept"), "float32")
+    dense.write_vectors(tmp_path, ids, clustered(6, "kept"), "float32")
     with pytest.raises(DataError, match="vectors of other texts"):
-        vectors.read(tmp_path, ids[::-1])
-    file = tmp_path / vectors.FILE
+        dense.read_vectors(tmp_path, ids[::-1])
+    file = tmp_path / dense.FILE
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(DataError, match="damaged vectors"):
-        vectors.read(tmp_path, ids)
+        dense.read_vectors(tmp_path, ids)
 
 
 def test_counts_come_back_and_damaged_ones_are_named(tmp_path: Path) -> None:
@@ -167,7 +165,7 @@ def test_a_small_shard_is_searched_exactly() -> None:
 
 def test_vectors_of_another_dimension_are_named() -> None:
     config = RetrieveConfig(depth=12, candidates=6)
-    with scratch() as shelf, closing(ShardIndex(documents(), config, WordEncoder())) as index:
+    with scratch() as shelf, indexed(documents(), config, WordEncoder()) as index:
         asked = query_vectors(queries(), config, WordEncoder(), shelf)
         with pytest.raises(DataError, match="vectors of 24 dimensions, queries of 20"):
             index.search(queries(), qrels(), asked[:, :20], 5)

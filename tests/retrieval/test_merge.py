@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,12 @@ from anmi_ray.config.retrieve import USUAL, FusionConfig, RetrieveConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, DOCUMENT, QREL, QUERY, REJECT, RUN, TEXT_OF
-from anmi_ray.retrieval import bm25, fusion, merge
+from anmi_ray.retrieval import bm25, hits, merge
 from anmi_ray.retrieval.hits import HITS, full_texts, pair_hash, texts_of, to_run
 from anmi_ray.retrieval.merge import Merged, merge_bucket
-from anmi_ray.retrieval.shard import ShardIndex, query_vectors
+from anmi_ray.retrieval.shard import query_vectors
 from anmi_ray.retrieval.statistics import Statistics
-from anmi_ray.store.index_cache import scratch
-from tests.retrieval.searched import search_shard
+from tests.retrieval.searched import indexed, scratch, search_shard
 
 WORDS = [f"word{i}" for i in range(30)]
 CONFIG = RetrieveConfig(depth=12, candidates=6, random_negatives=3)
@@ -87,26 +85,24 @@ def hits_of(
     parts: Sequence[pa.Table],
     config: RetrieveConfig,
     asked: pa.Table | None = None,
-    whole_statistics: bool = True,
     own: pa.Table | None = None,
 ) -> list[pa.Table]:
     """Of every part of a corpus, its hits of the queries."""
-    encoder, asked, known = WordEncoder(), queries() if asked is None else asked, dict[str, Statistics]()
-    if whole_statistics:
-        counts = (bm25.Counts.of(full_texts(part), config.bm25) for part in parts)
-        known["bm25"] = Statistics.merged(one.statistics() for one in counts)
+    encoder, asked = WordEncoder(), queries() if asked is None else asked
+    counts = (bm25.Counts.of(full_texts(part), config.bm25) for part in parts)
+    known = {"bm25": Statistics.merged(one.statistics() for one in counts)}
     with scratch() as shelf:
         vectors = query_vectors(asked, config, encoder, shelf)
     found = []
     for part in parts:
-        with closing(ShardIndex(part, config, encoder, statistics_of=known)) as index:
+        with indexed(part, config, encoder, statistics=known) as index:
             found.append(index.search(asked, qrels(), vectors, 5, own))
     return found
 
 
-def retrieve(parts: Sequence[pa.Table], config: RetrieveConfig = CONFIG, whole_statistics: bool = True) -> Merged:
+def retrieve(parts: Sequence[pa.Table], config: RetrieveConfig = CONFIG) -> Merged:
     """Index, search and merge the parts of a corpus."""
-    return merge_bucket(hits_of(parts, config, None, whole_statistics), queries(), qrels(), config, seed=5)
+    return merge_bucket(hits_of(parts, config), queries(), qrels(), config, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -114,17 +110,12 @@ def merged() -> Merged:
     return retrieve([documents()])
 
 
-def test_rrf_by_hand() -> None:
-    score = fusion.rrf(np.array([[1, 3, 0, 0], [2, 0, 1, 0]]), k=60)
-    np.testing.assert_allclose(score, [1 / 61 + 1 / 62, 1 / 63, 1 / 61, 0.0], rtol=1e-15)
-
-
 def test_equal_scores_are_ranked_by_doc_id_bytes() -> None:
     ids = np.zeros((4, 16), dtype=np.uint8)
     ids[:, 15], ids[3, 0] = [9, 200, 3, 0], 128
     query = np.zeros(4, dtype=np.int64)
-    assert fusion.ranks(query, np.ones(4), ids).tolist() == [2, 3, 1, 4]
-    assert fusion.ranks(query, np.array([0.0, 1.0, 0.0, 2.0]), ids).tolist() == [4, 2, 3, 1]
+    assert hits.ranks(query, np.ones(4), ids).tolist() == [2, 3, 1, 4]
+    assert hits.ranks(query, np.array([0.0, 1.0, 0.0, 2.0]), ids).tolist() == [4, 2, 3, 1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=40), st.randoms())
@@ -132,11 +123,11 @@ def test_ranks_do_not_depend_on_row_order(rows: list[tuple[int, int]], random: o
     query = np.array([q for q, _ in rows], dtype=np.int64)
     score = np.array([s for _, s in rows], dtype=np.float64)
     ids = identity.id_matrix(identity.id_array(identity.doc_id(str(i)) for i in range(len(rows))))
-    rank = fusion.ranks(query, score, ids)
+    rank = hits.ranks(query, score, ids)
     for q in set(query.tolist()):
         assert sorted(rank[query == q]) == list(range(1, (query == q).sum() + 1))
     order = np.array(sorted(range(len(rows)), key=lambda _: random.random()), dtype=np.int64)  # pyright: ignore
-    assert fusion.ranks(query[order], score[order], ids[order]).tolist() == rank[order].tolist()
+    assert hits.ranks(query[order], score[order], ids[order]).tolist() == rank[order].tolist()
 
 
 def test_to_run_leaves_rank_zero_out() -> None:
@@ -190,14 +181,11 @@ def test_own_documents_are_in_no_ranking_and_among_no_candidates(shards: int) ->
     assert counts["random"][0] == counts["random"][1] > 0
 
 
-def test_records_hold(merged: Merged) -> None:
+def test_runs_are_for_evaluated_splits_and_candidates_for_train(merged: Merged) -> None:
     RUN.check(merged.runs, "runs")
     CANDIDATE.check(merged.candidates, "candidates")
     REJECT.check(merged.rejects, "rejects")
     assert merged.rejects.num_rows == 0
-
-
-def test_runs_are_for_evaluated_splits_and_candidates_for_train(merged: Merged) -> None:
     split = dict(zip(queries()["query_id"].to_pylist(), queries()["split"].to_pylist(), strict=True))
     assert {split[query] for query in merged.runs["query_id"].to_pylist()} == {"dev", "test"}
     assert {split[query] for query in merged.candidates["query_id"].to_pylist()} == {"train"}
@@ -353,7 +341,7 @@ SCORES = st.lists(st.tuples(st.integers(0, 2), st.floats(-3, 3), st.floats(-3, 3
 def ranked(query: NDArray[np.int64], score: NDArray[np.float64], found: NDArray[np.bool_]) -> NDArray[np.int64]:
     ids = identity.id_matrix(identity.id_array(identity.doc_id(str(i)) for i in range(len(query))))
     rank = np.zeros(len(query), dtype=np.int64)
-    rank[found] = fusion.ranks(query[found], score[found], ids[found])
+    rank[found] = hits.ranks(query[found], score[found], ids[found])
     return rank
 
 
@@ -366,8 +354,8 @@ def test_units_of_scores_do_not_matter(
     found = np.random.default_rng(seed).random(score.shape) < 0.7
     rank = np.stack([ranked(query, *one) for one in zip(score, found, strict=True)])
     weight = np.array([1.0, 2.5])
-    once = fusion.weighted_scores(query, rank, score, weight)
-    again = fusion.weighted_scores(query, rank, unit * score + origin, weight)
+    once = hits.weighted_scores(query, rank, score, weight)
+    again = hits.weighted_scores(query, rank, unit * score + origin, weight)
     np.testing.assert_allclose(again, once, atol=1e-6)
     assert np.isfinite(once).all()
 
@@ -378,7 +366,7 @@ def test_what_both_put_higher_is_higher(rows: list[tuple[int, float, float]]) ->
     score = np.array([scores for _, *scores in rows]).T.round(3)
     everything = np.ones(len(rows), dtype=bool)
     rank = np.stack([ranked(query, one, everything) for one in score])
-    fused = fusion.weighted_scores(query, rank, score, np.array([0.7, 1.9]))
+    fused = hits.weighted_scores(query, rank, score, np.array([0.7, 1.9]))
     for i, j in itertools.permutations(range(len(rows)), 2):
         if (score[:, i] >= score[:, j]).all():
             assert fused[i] >= fused[j] - 1e-9
@@ -387,7 +375,7 @@ def test_what_both_put_higher_is_higher(rows: list[tuple[int, float, float]]) ->
 @settings(max_examples=12)
 @given(st.lists(st.integers(0, 2), min_size=80, max_size=80), st.integers(0, 10**6))
 def test_any_sharding_in_any_order_gives_the_same(shards: list[int], seed: int) -> None:
-    """With the whole collection's statistics even BM25 is exact; everything else always is."""
+    """With the whole collection's statistics BM25 is exact too."""
     order = np.random.default_rng(seed).permutation(80)
     assigned = np.array(shards)
     parts = [documents().take(order[assigned[order] == part]) for part in np.random.default_rng(seed).permutation(3)]
@@ -396,12 +384,6 @@ def test_any_sharding_in_any_order_gives_the_same(shards: list[int], seed: int) 
     np.testing.assert_allclose(one.candidates["similarity"], many.candidates["similarity"], atol=1e-12)
     assert one.runs.drop_columns("score").equals(many.runs.drop_columns("score"))
     assert one.wanted[0].equals(pa.concat_tables(many.wanted).sort_by("doc_id"))
-
-
-def test_dense_is_exact_over_shards_whose_bm25_is_their_own() -> None:
-    one = retrieve([documents()], whole_statistics=False).runs
-    two = retrieve([documents().slice(0, 31), documents().slice(31)], whole_statistics=False).runs
-    assert one.filter(pc.equal(one["system"], "dense")).equals(two.filter(pc.equal(two["system"], "dense")))
 
 
 def test_rows_of_hits_may_come_in_any_order(merged: Merged) -> None:
@@ -431,7 +413,7 @@ def test_hits_let_go_on_the_way_change_nothing(many: int, fusion: str, monkeypat
     """Twenty shards, merged at once and with what cannot matter let go after every so many hits."""
     changed = {**CONFIG.model_dump(), "depth": 5, "candidates": 4, "fusion": {"rule": fusion}}
     config = RetrieveConfig.model_validate(changed)
-    found = hits_of([documents().slice(start, 4) for start in range(0, 80, 4)], config, None, True)
+    found = hits_of([documents().slice(start, 4) for start in range(0, 80, 4)], config)
     at_once = merge_bucket(found, queries(), qrels(), config, 5)
     assert set(at_once.candidates["source"].to_pylist()) == {"retrieved", "added", "random"}
     monkeypatch.setattr(merge, "_MANY", many)

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from anmi_ray.config.retrieve import Bm25Config, RetrieveConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.retrieval import bm25, dense
-from anmi_ray.retrieval.fusion import top
+from anmi_ray.retrieval.hits import top
 from anmi_ray.retrieval.statistics import Statistics
 from tests.retrieval.searched import search_texts, search_vectors
 
@@ -102,10 +102,12 @@ def test_bm25_starts_no_jax_which_would_take_most_of_a_gpu(tmp_path: Path) -> No
         assert done.stdout == ("" if code == "import anmi_ray.retrieval.bm25" else "started\n")
 
 
-def test_bm25_of_nothing() -> None:
+def test_nothing_to_index_and_nothing_to_ask() -> None:
     assert search_texts([], ["alpha"], PLAIN, 2)[0].tolist() == [[-1, -1]]
     assert search_texts(["alpha"], [], PLAIN, 2)[0].shape == (0, 2)
     assert search_texts(["the", "of"], ["alpha"], Bm25Config(), 2)[0].tolist() == [[-1, -1]]
+    assert search_vectors(vectors(2, 0), vectors(0, 0), 3)[0].tolist() == [[-1] * 3] * 2
+    assert search_vectors(vectors(0, 0), vectors(4, 0), 3)[0].shape == (0, 3)
 
 
 def test_bm25_ties_go_to_the_smaller_index() -> None:
@@ -171,11 +173,6 @@ def test_dense_ties_go_to_the_smaller_index_however_many() -> None:
     index, score = search_vectors(docs[:1], docs, 10)
     assert index.tolist() == [list(range(10))]
     assert len(set(score[0])) == 1
-
-
-def test_dense_of_nothing() -> None:
-    assert search_vectors(vectors(2, 0), vectors(0, 0), 3)[0].tolist() == [[-1] * 3] * 2
-    assert search_vectors(vectors(0, 0), vectors(4, 0), 3)[0].shape == (0, 3)
 
 
 def test_similarity_does_not_depend_on_its_company() -> None:

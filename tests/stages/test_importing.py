@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from anmi_ray.comparisons.imported import NOT_CANDIDATES, NOT_COMPARED
+from anmi_ray.comparisons.compare import NOT_CANDIDATES, NOT_COMPARED
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import load
 from anmi_ray.core.errors import ConfigError, DataError, JudgeError

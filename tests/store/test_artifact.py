@@ -51,10 +51,12 @@ def test_a_committed_bucket_is_finished(artifact: Artifact) -> None:
     artifact.commit_bucket(3, {"truth": (TRUTH, truth()), "qrels": (QREL, qrels())}, FLOWS, REFUSED)
     assert artifact.seal("truth", TRUTH, 3) == FLOWS
     assert artifact.seal("qrels", QREL, 3) == FLOWS
+    other = rejects("bucket 1", [("d", "alone", "")])
+    artifact.commit_bucket(1, {"truth": (TRUTH, truth())}, FLOWS, other)
     assert artifact.read_part("truth", 3, TRUTH).equals(truth())
     assert artifact.read_part("qrels", 3, QREL, ["grade"]).equals(qrels().select(["grade"]))
-    assert artifact.rejects().equals(REFUSED)
-    assert artifact.store.names(f"{artifact.path}/truth") == ["00003.parquet"]
+    assert artifact.rejects().equals(pa.concat_tables([other, REFUSED]))
+    assert artifact.store.names(f"{artifact.path}/truth") == ["00001.parquet", "00003.parquet"]
 
 
 def test_empty_parts_are_parts(artifact: Artifact) -> None:
@@ -167,13 +169,6 @@ def test_rejected_rows_need_reject_rows(artifact: Artifact, missing: pa.Table | 
     assert artifact.seal("truth", TRUTH, 0) is None
 
 
-def test_rejects_of_all_buckets(artifact: Artifact) -> None:
-    for bucket in (2, 0, 1):
-        refused = rejects(f"bucket {bucket}", [("d", "alone", "")])
-        artifact.commit_bucket(bucket, {"truth": (TRUTH, truth())}, FLOWS, refused)
-    assert artifact.rejects()["place"].to_pylist() == ["bucket 0", "bucket 1", "bucket 2"]
-
-
 def test_manifest_completes(artifact: Artifact) -> None:
     assert artifact.manifest() is None
     content = artifact.complete([*FLOWS, *FLOWS], settings={"k": 8}, inputs=["a"])
@@ -200,12 +195,6 @@ def test_a_listed_file_that_is_missing_or_cut_is_named(artifact: Artifact, size:
     with pytest.raises(DamagedError) as caught:
         artifact.check_files()
     assert caught.value.place == artifact.store.where(path)
-
-
-def test_small_documents(artifact: Artifact) -> None:
-    assert artifact.read_json("globals.json") is None
-    artifact.publish_json("globals.json", {"sigma0": 1.25})
-    assert artifact.read_json("globals.json") == {"sigma0": 1.25}
 
 
 # --- equal bytes -------------------------------------------------------------------------------------------------

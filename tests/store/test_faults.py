@@ -18,11 +18,11 @@ import pyarrow.fs as pafs
 import pytest
 
 from anmi_ray.core.errors import StoreError
-from anmi_ray.core.identity import doc_id, query_id
 from anmi_ray.core.records import TRUTH, rejects
 from anmi_ray.store import Artifact, Flow, Store, parquet_bytes
 from anmi_ray.store.folders import publish_folder
 from tests.disks import small_disk_at
+from tests.store.test_artifact import truth
 
 BUCKETS = 2
 
@@ -129,17 +129,6 @@ class FailingHandler(pafs.FileSystemHandler):
     delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _unused
 
 
-def truth(bucket: int) -> pa.Table:
-    rows = range(20)
-    return TRUTH.table(
-        {
-            "query_id": [query_id(f"q{bucket}")] * len(rows),
-            "doc_id": [doc_id(str(i)) for i in rows],
-            "latent": [i / 3 for i in rows],
-        }
-    )
-
-
 def work(store: Store) -> dict[str, Any]:
     """A stage in small: buckets that are not finished, then the manifest; a second stage reads it all."""
     artifact = Artifact(store, "rate", "0123456789abcdef")
@@ -149,7 +138,7 @@ def work(store: Store) -> dict[str, Any]:
         if made is None:
             refused = rejects("rate", [("d", f"alone in {bucket}", "")])
             made = [Flow("documents", 21, 20, 1)]
-            artifact.commit_bucket(bucket, {"truth": (TRUTH, truth(bucket))}, made, refused)
+            artifact.commit_bucket(bucket, {"truth": (TRUTH, truth(20, 20 * bucket))}, made, refused)
         flows += made
     manifest = artifact.manifest()
     if manifest is None:
@@ -181,7 +170,7 @@ def assert_nothing_half_finished(root: Path) -> None:
     for bucket, flows in enumerate(sealed):
         if flows is not None:
             assert flows == [Flow("documents", 21, 20, 1)]
-            assert artifact.read_part("truth", bucket, TRUTH).equals(truth(bucket))
+            assert artifact.read_part("truth", bucket, TRUTH).equals(truth(20, 20 * bucket))
             assert artifact.store.footer(artifact.part_path("rejects", bucket)) is not None
     if artifact.manifest() is not None:
         assert all(sealed)

@@ -143,15 +143,6 @@ def test_looking_for_a_part_is_cheap(s3: S3Endpoint) -> None:
     assert [method for method, _, _ in s3.requests] == ["HEAD"]
 
 
-def test_a_cut_object_is_not_finished(s3: S3Endpoint) -> None:
-    artifact = Artifact(Store(s3.uri("root")), "rate", "f")
-    artifact.publish_part("truth", 0, TRUTH.empty(), TRUTH, [Flow("documents", 0, 0)])
-    key = f"root/{artifact.part_path('truth', 0)}"
-    whole = s3.client.get_object(Bucket="collection", Key=key)["Body"].read()
-    s3.client.put_object(Bucket="collection", Key=key, Body=whole[: len(whole) // 2])
-    assert artifact.seal("truth", TRUTH, 0) is None
-
-
 def test_a_bucket_that_is_not_there(s3: S3Endpoint) -> None:
     store = Store(f"s3://no-such-bucket/root?endpoint_override={s3.url}&scheme=http&region=us-east-1")
     with pytest.raises(StoreError, match="NO_SUCH_BUCKET") as caught:
@@ -206,13 +197,3 @@ for i in itertools.count():
         number = int(key.split("-")[1])
         assert len(data) == (9 << 20 if number % 2 else 24 << 20), key
         assert set(data) == {number % 256}
-
-
-def test_arrow_reads_what_was_published(s3: S3Endpoint) -> None:
-    """Parts are plain Parquet files for every other reader."""
-    import pyarrow.parquet as pq
-
-    artifact = Artifact(Store(s3.uri("root")), "rate", "f")
-    artifact.publish_part("truth", 0, TRUTH.empty(), TRUTH)
-    table: pa.Table = pq.read_table(f"collection/root/{artifact.part_path('truth', 0)}", filesystem=s3.filesystem())
-    assert table.column_names == TRUTH.schema.names

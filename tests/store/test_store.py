@@ -19,22 +19,11 @@ from anmi_ray.store import Flow, Store, add_flows, fingerprint, open_filesystem,
 TABLE = pa.table({"n": pa.array([1, 2, 3], pa.int32()), "word": ["a", "b", "c"]})
 
 
-def test_publish_then_read(store: Store) -> None:
-    store.publish("a/b/one.bin", b"one")
-    assert store.read("a/b/one.bin") == b"one"
-    assert store.exists("a/b/one.bin")
-
-
-def test_publish_replaces(store: Store) -> None:
-    store.publish("one.bin", b"a long first version")
-    store.publish("one.bin", b"two")
-    assert store.read("one.bin") == b"two"
-
-
-def test_publish_nothing(store: Store) -> None:
-    store.publish("empty", b"")
-    assert store.exists("empty")
-    assert store.read("empty") == b""
+def test_what_is_published_is_read_and_replaces_what_was_there(store: Store) -> None:
+    for data in (b"a long first version", b"two", b""):
+        store.publish("a/b/one.bin", data)
+        assert store.read("a/b/one.bin") == data
+        assert store.exists("a/b/one.bin")
 
 
 @pytest.mark.parametrize("size", [0, 1, (9 << 20) + 7])  # the last is more than one PUT
@@ -72,16 +61,11 @@ def test_what_is_not_there(store: Store) -> None:
         assert caught.value.remedy
 
 
-def test_names_are_sorted_files_of_one_folder(store: Store) -> None:
-    for name in ("f/b", "f/a", "f/c", "f/g/deeper", "other/d"):
+def test_names_are_sorted_files_of_one_folder_without_what_a_killed_writer_left(store: Store) -> None:
+    for name in ("f/b", "f/a", "f/c", "f/g/deeper", "other/d", "f/.a.0123456789abcdef.tmp"):
         store.publish(name, b"x")
     assert store.names("f") == ["a", "b", "c"]
-
-
-def test_names_leave_out_what_a_killed_writer_left(store: Store) -> None:
-    store.publish("f/a", b"x")
-    store.publish("f/.a.0123456789abcdef.tmp", b"half")
-    assert store.names("f") == ["a"]
+    assert store.tree("f") == ["a", "b", "c", "g/deeper"]
 
 
 def test_a_folder_is_listed_while_another_makes_it(tmp_path: Path) -> None:
@@ -187,49 +171,28 @@ def test_table(store: Store) -> None:
     assert store.read_table("t.parquet").replace_schema_metadata(None).equals(TABLE)
     assert store.read_table("t.parquet", ["word"]).column_names == ["word"]
     assert store.read_table("t.parquet", ["word", "n"]).column_names == ["word", "n"]
-
-
-def test_a_column_that_is_not_there(store: Store) -> None:
-    store.publish("t.parquet", parquet_bytes(TABLE, {}))
     with pytest.raises(StoreError, match="absent_column"):
         store.read_table("t.parquet", ["absent_column"])
 
 
-def test_footer(store: Store) -> None:
-    store.publish("t.parquet", parquet_bytes(TABLE, {"fingerprint": "f", "flows": []}))
-    assert store.footer("t.parquet") == {"fingerprint": "f", "flows": [], "rows": 3}
-
-
-def test_footer_longer_than_the_first_read(store: Store) -> None:
-    footer = {"fingerprint": "f" * 200_000}
+@pytest.mark.parametrize("length", [1, 200_000])  # the footer is longer than the first read
+def test_footer(store: Store, length: int) -> None:
+    footer = {"fingerprint": "f" * length, "flows": []}
     store.publish("t.parquet", parquet_bytes(TABLE, footer))
     assert store.footer("t.parquet") == {**footer, "rows": 3}
 
 
 def test_footer_of_a_file_that_is_not_ours(store: Store) -> None:
-    sink = pa.BufferOutputStream()
-    pq.write_table(TABLE, sink)
-    for data in (sink.getvalue().to_pybytes(), b"", b"PAR1", b"text, not Parquet", b"PAR1\xff\xff\xff\xffPAR1"):
+    """Nor is one whose footer is not an object, or was taken over from a file with other rows."""
+    other = pq.read_metadata(pa.BufferReader(parquet_bytes(TABLE.slice(1), {}))).metadata[b"anmi"]
+    files = [b"", b"PAR1", b"text, not Parquet", b"PAR1\xff\xff\xff\xffPAR1"]
+    for raw in (None, b"[]", b"3", b"not json", b"{", b"\xff", other):
+        sink = pa.BufferOutputStream()
+        pq.write_table(TABLE.replace_schema_metadata(raw and {b"anmi": raw}), sink)
+        files.append(sink.getvalue().to_pybytes())
+    for data in files:
         store.publish("t.parquet", data)
         assert store.footer("t.parquet") is None
-
-
-def test_footer_with_other_rows_than_the_file(store: Store) -> None:
-    """The rows stand in the footer when it is built: a footer taken over from another file does not count."""
-    other = pa.BufferOutputStream()
-    footer = pq.read_metadata(pa.BufferReader(parquet_bytes(TABLE, {}))).metadata[b"anmi"]
-    pq.write_table(TABLE.slice(1).replace_schema_metadata({b"anmi": footer}), other)
-    store.publish("t.parquet", other.getvalue().to_pybytes())
-    assert store.footer("t.parquet") is None
-
-
-@pytest.mark.parametrize("raw", [b"[]", b"3", b"not json", b"{", b"\xff"])
-def test_footer_that_is_no_object(tmp_path: Path, raw: bytes) -> None:
-    sink = pa.BufferOutputStream()
-    pq.write_table(TABLE.replace_schema_metadata({b"anmi": raw}), sink)
-    store = Store(str(tmp_path))
-    store.publish("t.parquet", sink.getvalue().to_pybytes())
-    assert store.footer("t.parquet") is None
 
 
 def test_buckets_are_fixed_by_the_first(store: Store) -> None:
@@ -252,18 +215,13 @@ def test_a_store_travels(store: Store) -> None:
     assert pickle.loads(pickle.dumps(store)).read("a") == b"x"
 
 
-def test_local_is_the_folder(tmp_path: Path) -> None:
-    assert Store(str(tmp_path)).local == tmp_path
-    assert Store(f"{tmp_path}/").local == tmp_path
-    assert Store(tmp_path.as_uri()).local == tmp_path
-
-
-def test_relative_root_and_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    Store("here").publish("a", b"x")
+    for root in (str(tmp_path), f"{tmp_path}/", tmp_path.as_uri(), "."):
+        assert Store(root).local == tmp_path
+    assert open_filesystem(str(tmp_path))[0] is open_filesystem(str(tmp_path))[0]  # one connection per root
     Store("~/there").publish("a", b"x")
-    assert (tmp_path / "here/a").exists()
     assert (tmp_path / "home/there/a").exists()
 
 
@@ -298,10 +256,6 @@ def test_a_root_that_cannot_be_opened(root: str) -> None:
     assert caught.value.remedy
     assert "cReT" not in str(caught.value)
     assert caught.value.__cause__ is None  # pyarrow's message quotes the URI
-
-
-def test_one_connection_per_root(tmp_path: Path) -> None:
-    assert open_filesystem(str(tmp_path))[0] is open_filesystem(str(tmp_path))[0]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(0, 9))))

@@ -21,9 +21,9 @@ from anmi_ray.config.retrieve import RetrieveConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import StoreError
 from anmi_ray.core.records import DOCUMENT
-from anmi_ray.retrieval import dense, lucene, shard, vectors
+from anmi_ray.retrieval import dense, lucene, shard
 from anmi_ray.retrieval import late as late_interaction
-from anmi_ray.retrieval.fusion import ranks
+from anmi_ray.retrieval.hits import ranks
 from anmi_ray.retrieval.merge import HYBRID, STUDENT, gather, rank_hits
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.stages.rerank.ranking import document_texts
@@ -52,7 +52,7 @@ class Student:
 @dataclass
 class _Shard:
     documents: pa.Table  # of the mapped file, in order of doc_id
-    retrievers: shard.ShardRetrievers
+    retrievers: shard.ShardIndex
     student: dense.ExactIndex | None
 
 
@@ -139,17 +139,17 @@ class FirstStage:
         content = index_cache.content_of_documents(documents)
         documents = _mapped(documents.sort_by("doc_id"))
         shelf = opened.enter_context(index_cache.shelf_of(self._ingest.store, content))
-        retrievers = shard.ShardRetrievers(documents, self._config, encoder, self._threads, shelf, known)
+        retrievers = shard.ShardIndex(documents, self._config, encoder, self._threads, shelf, known)
         opened.callback(retrievers.close)
         index = None
         if (student := self._student) is not None:
 
             def make(folder: Path) -> None:
                 encoded = student.encode(document_texts(documents), False)
-                vectors.write(folder, retrievers.doc_N16, encoded, "float32")
+                dense.write_vectors(folder, retrievers.doc_N16, encoded, "float32")
 
             folder = shelf("vectors", _STUDENT_VERSION, {"student": student.fingerprint}, make)
-            index = dense.ExactIndex(vectors.read(folder, retrievers.doc_N16), self._threads)
+            index = dense.ExactIndex(dense.read_vectors(folder, retrievers.doc_N16), self._threads)
         self.made += [f"{kind} of shard {number}" for kind in shelf.made]
         return _Shard(documents, retrievers, index)
 
@@ -166,11 +166,11 @@ class FirstStage:
             hits = self._with_late(hits, queries, config)
         every, _ = gather(hits, queries, config, 0)
         every = every.drop_columns("shard").sort_by([("query_id", "ascending"), ("doc_id", "ascending")])
-        ranked, scores = rank_hits(every, queries, config)
+        ranked = rank_hits(every, queries, config)
         ids = every["doc_id"].to_pylist()
         for name, rank_N in {**ranked.rank, **({HYBRID: ranked.hybrid} if fused else {})}.items():
             for row in np.flatnonzero(rank_N).tolist():
-                places.setdefault(ids[row], {})[name] = (int(rank_N[row]), float(scores[name][row]))
+                places.setdefault(ids[row], {})[name] = (int(rank_N[row]), float(ranked.score[name][row]))
 
     def _add_student(self, places: Places, query_1d: NDArray[np.float32]) -> None:
         ids: list[NDArray[np.uint8]] = []

@@ -315,7 +315,7 @@ class _Searcher:
         return index.search(queries, qrels, vectors, self.seed, own_of(self.ingest, bucket))
 
     def _documents(self, number: int) -> pa.Table:
-        return self.ingest.read_part("documents", number, DOCUMENT)
+        return self.ingest.read_part("documents", number, DOCUMENT).sort_by("doc_id")
 
     def _shelf(self, content: str) -> AbstractContextManager[index_cache.StoreShelf]:
         return index_cache.shelf_of(self.artifact.store, content)
