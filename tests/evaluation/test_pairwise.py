@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -39,9 +37,6 @@ def test_buckets_are_equal_ordered_and_hold_everything_once(values: np.ndarray, 
     assert all(top <= bottom for top, bottom in zip(tops, bottoms[1:], strict=False))
 
 
-# --- reading -----------------------------------------------------------------------------------------------------
-
-
 def test_read_takes_the_last_step_and_orders_by_pair() -> None:
     of = world(30, seed=3)
     stored = pa.concat_tables([learning(of, steps=(5, 10)), table(of, "binary", "binary", 7, of.mean_P)])
@@ -73,15 +68,3 @@ def test_what_is_not_there_is_said() -> None:
         read(stored, "other")
     with pytest.raises(DataError, match="5, 10"):
         read(stored, "ternary", 6)
-
-
-def test_the_world_is_calibrated_by_construction() -> None:
-    of = world(40_000, hard=0.4, seed=1)
-    for values, seen in ((of.mean_P, of.score_P), (1 - of.ternary[:, 2], np.abs(2 * of.score_P - 1))):
-        bucket = buckets(values, 10)
-        for b in range(10):
-            inside = bucket == b
-            error = seen[inside].std() / math.sqrt(inside.sum())
-            assert abs(seen[inside].mean() - values[inside].mean()) < 4 * error + 1e-4
-    assert of.ternary.min() >= 0
-    np.testing.assert_allclose(of.ternary.sum(axis=1), 1.0)
