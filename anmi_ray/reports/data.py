@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from anmi_ray.evaluation.fusion import WeightSweep
 from anmi_ray.evaluation.headline import Headline
@@ -131,15 +130,6 @@ def extremes(
     return gains, losses
 
 
-def centred(sample: Json) -> dict[str, NDArray[np.float64]]:
-    """Truth and rating of the sample, each with mean zero in every query."""
-    _, group = np.unique(sample["query"], return_inverse=True)
-    size = np.bincount(group)
-    return {
-        name: sample[name] - (np.bincount(group, sample[name]) / size)[group] for name in ("truth_elo", "rating_elo")
-    }
-
-
 def agreement(sample: Json) -> dict[str, float | None] | None:
     """How well ratings recover the truth; None for an empty sample.
 
@@ -150,18 +140,20 @@ def agreement(sample: Json) -> dict[str, float | None] | None:
         return None
     from scipy.stats import kendalltau
 
-    middle = centred(sample)
     taus: list[float] = []
     pearsons: list[float] = []
-    queries = np.unique(sample["query"])
-    for query in queries:
-        rows = sample["query"] == query
-        truth, rating = middle["truth_elo"][rows], middle["rating_elo"][rows]
+    queries, group = np.unique(sample["query"], return_inverse=True)
+    size = np.bincount(group)
+    all_truth, all_ratings = (
+        sample[name] - (np.bincount(group, sample[name]) / size)[group] for name in ("truth_elo", "rating_elo")
+    )
+    for number in range(len(queries)):
+        truth, rating = all_truth[group == number], all_ratings[group == number]
         if np.ptp(truth) > 0 and np.ptp(rating) > 0:
             tau: Any = kendalltau(truth, rating)  # untyped in scipy
             taus.append(float(tau.statistic))
             pearsons.append(float(truth @ rating / math.sqrt(float((truth @ truth) * (rating @ rating)))))
-    error = middle["rating_elo"] - middle["truth_elo"]
+    error = all_ratings - all_truth
     return {
         "queries": len(queries),
         "documents": len(error),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from anmi_ray.reports.data import (
     Json,
     ReportData,
     agreement,
-    centred,
     headline_row,
     judges_alone,
     shown,
@@ -56,7 +54,6 @@ def to_html(data: ReportData) -> str:
         quantities=list(dict.fromkeys(value["quantity"] for judge in data.judges for value in judge["values"])),
         fig=_figures(data, rows),
         agreement=agreement(data.truth) if data.truth is not None else None,
-        strips=_strips(data.example, data.level) if data.example is not None else [],
         categories=_categories(data.gaps) if data.gaps is not None else [],
         total_seconds=sum(stage["seconds"] for stage in data.stages),
         longest_seconds=max((stage["seconds"] for stage in data.stages), default=0.0),
@@ -149,10 +146,6 @@ def _figures(data: ReportData, rows: Mapping[str, Sequence[SystemComparison]]) -
         best = (data.fusion.chosen[0], data.fusion.value)
         curve = charts.Curve("dev", data.fusion.curve())
         drawn["fusion"] = charts.lines([curve], "weight of the reranked score", f"dev {data.fusion.measure}", ring=best)
-    if data.truth is not None and len(data.truth["query"]):
-        middle = centred(data.truth)
-        axes = "true relevance (Elo, query mean 0)", "rating (Elo, query mean 0)"
-        drawn["truth"] = charts.scatter(middle["truth_elo"], middle["rating_elo"], *axes)
     if data.gaps is not None and any(len(values) for values in data.gaps["gaps"].values()):
         bands = [(band["name"], band["low"], band["high"]) for band in data.gaps["bands"]]
         drawn["gaps"] = charts.histogram(data.gaps["gaps"], data.gaps["chosen"], bands, "gap below the anchor (Elo)")
@@ -165,28 +158,6 @@ def _figures(data: ReportData, rows: Mapping[str, Sequence[SystemComparison]]) -
         curve = {", ".join(data.distilled["judges"]): data.distilled["curve"]}
         drawn["distilled"] = charts.calibration(curve, "predicted score", "the ensemble's score")
     return drawn | charts.training(data.training)
-
-
-def _strips(example: Json, level: float) -> list[dict[str, float | None]]:
-    """Positions of each document's interval, rating, truth and zero on one strip, as shares of its width."""
-    half = NormalDist().inv_cdf((1 + level) / 2)
-    points = [
-        {
-            "low": d["rating_elo"] - half * d["std_err_elo"],
-            "middle": d["rating_elo"],
-            "high": d["rating_elo"] + half * d["std_err_elo"],
-            "mark": d["truth_elo"],
-            "zero": 0.0,
-        }
-        for d in example["documents"]
-    ]
-    ends = [d[key] for d in points for key in ("low", "high", "mark") if d[key] is not None]
-    low, high = min(ends, default=0.0), max(ends, default=0.0)
-    margin = (high - low) * 0.02 or 1.0
-    if not low <= 0 <= high:
-        points = [{**d, "zero": None} for d in points]
-    scale = high - low + 2 * margin
-    return [{key: None if at is None else (at - low + margin) / scale for key, at in d.items()} for d in points]
 
 
 def _categories(sample: Json) -> list[dict[str, Any]]:

@@ -6,27 +6,23 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from anmi_ray.config.judge import JudgeConfig
-from anmi_ray.config.rate import RateConfig
 from anmi_ray.core import identity
 from anmi_ray.core.identity import ID
 from anmi_ray.core.records import FIT, METRIC
 from anmi_ray.evaluation.replicates import queries_needed, smallest_difference
 from anmi_ray.evaluation.significance import Estimate, by_system
-from anmi_ray.rating import fit_globals, rate
 from anmi_ray.reports import audits, page, run
 from anmi_ray.reports import data as report
 from anmi_ray.reports.data import ReportData
-from tests.rating.tournaments import tournament
 
 from . import synthetic
 
@@ -70,19 +66,8 @@ def html(data: ReportData) -> str:
 
 def bare(data: ReportData, **changes: Any) -> ReportData:
     """The data with every optional part left out."""
-    required = {
-        "run",
-        "collection",
-        "metrics",
-        "comparisons",
-        "system",
-        "baseline",
-        "measure",
-        "simulated",
-        "config_yaml",
-    }
-    kept = {item.name: getattr(data, item.name) for item in fields(data) if item.name in required}
-    return ReportData(**(kept | changes))
+    required = [one.name for one in fields(data) if one.default is MISSING and one.default_factory is MISSING]
+    return ReportData(**{name: getattr(data, name) for name in required} | changes)
 
 
 def check_safe(html: str) -> Page:
@@ -118,8 +103,8 @@ def test_same_data_same_bytes(html: str):
 def test_all_sections_are_filled(html: str):
     words = Page(html).words()
     assert 'class="missing"' not in html
-    # three measures, per query, reliability, weight, truth, gaps, six of training
-    assert html.count('<svg class="figure"') == 14
+    # three measures, per query, reliability, weight, gaps, six of training
+    assert html.count('<svg class="figure"') == 13
     assert "find the n smallest values" in words
     assert not re.search(r"\bnan\b|\binf\b", "".join(re.findall(r"<svg.*?</svg>", html)))
     assert "None" not in words
@@ -177,6 +162,10 @@ def test_hostile_texts_stay_texts(data: ReportData):
     bad = replace(
         data,
         run=HOSTILE,
+        system=HOSTILE,
+        comparisons=tuple(
+            replace(row, system=HOSTILE) if row.system == "reranked" else row for row in data.comparisons
+        ),
         collection={**data.collection, "name": HOSTILE, "queries": {HOSTILE: 1}},
         config_yaml=HOSTILE,
         example={**data.example, "query": HOSTILE, "documents": [document]},
@@ -191,12 +180,6 @@ def test_hostile_texts_stay_texts(data: ReportData):
     assert "<script>alert" not in html
     assert "evil.example" in html
     assert json.loads(report.to_json(bad))["run"] == HOSTILE
-
-
-def test_hostile_system_names_stay_texts(data: ReportData):
-    name = 'x"><script>alert(1)</script>'
-    rows = tuple(replace(row, system=name) if row.system == "reranked" else row for row in data.comparisons)
-    check_safe(run.to_html(replace(data, comparisons=rows, system=name)))
 
 
 def test_the_badge_stands_wherever_simulation_reaches(html: str, data: ReportData):
@@ -216,25 +199,10 @@ def test_everything_optional_may_be_missing(data: ReportData):
     assert json.loads(report.to_json(bare(data)))["fusion"] is None
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "first",
-        "serving",
-        "fusion",
-        "relevance",
-        "judges",
-        "fits",
-        "truth",
-        "example",
-        "gaps",
-        "mining",
-        "training",
-        "stages",
-        "queries",
-        "environment",
-    ],
-)
+OPTIONAL = "first serving fusion relevance judges fits truth example gaps mining training stages queries environment"
+
+
+@pytest.mark.parametrize("name", OPTIONAL.split())
 def test_each_section_degrades_alone(data: ReportData, name: str):
     empty = getattr(bare(data), name)
     html = run.to_html(replace(data, **{name: empty}))
@@ -348,13 +316,6 @@ def test_how_many_queries_would_decide(data: ReportData):
     none = replace(data, comparisons=(replace(row, difference=0.0, p=1.0),))
     assert re.findall(r"[\d.,]*\d", run.undecided(none)) == ["276", least, "80"]
     assert run.undecided(replace(even, metrics=METRIC.empty())) == ""
-
-
-@pytest.mark.parametrize(
-    ("value", "said"), [(950.0, "950"), (22_713_216, "22.7 M"), (1.236e9, "1.24 G"), (4e3, "4.00 k")]
-)
-def test_large_numbers_are_short(value: float, said: str):
-    assert page.short(value) == said
 
 
 def test_agreement_by_hand():
@@ -482,15 +443,3 @@ def test_fit_facts():
     assert (sampled["queries"], sampled["equal"], sampled["sampled"]) == (3, 1, 1)
     assert sampled["quantiles"]["spread_elo"] == synthetic.quantiles(300.0, 300.0, 300.0)
     assert "deviance_per_df" not in sampled["quantiles"]
-
-
-def test_a_query_of_every_shape_gives_facts():
-    """From a real fit: a connected query and one in two pieces, of which nothing is compared thrice."""
-    chain = tournament(2, 8, 2, seed=10)
-    lost = pc.is_in(chain.comparisons["comparison_id"], value_set=chain.comparisons["comparison_id"].take([0, 4]))
-    tables = chain.judgments, chain.comparisons.filter(pc.invert(lost)), chain.candidates
-    config = RateConfig()
-    fits = rate(*tables, fit_globals(*tables, config), config).fits
-    found = audits.fit_facts([fits], fits["query_id"].combine_chunks())
-    assert [found[key] for key in ("queries", "disconnected", "triads", "cycle_rate")] == [2, 1, 0, None]
-    assert found["quantiles"]["lambda2"]["low"] == 0
