@@ -21,6 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 CATEGORIES = ("danger", "soft", "goldilocks", "medium", "easy", "random")
+Json = Mapping[str, Any]
 SNIPPET = 280  # characters of a document's text that a page shows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anmi_ray.reports.data import ReportData
+from anmi_ray.reports.run import ReportData
 
 from . import synthetic
 

@@ -14,7 +14,8 @@ from anmi_ray.evaluation import significance
 from anmi_ray.evaluation.fusion import WeightSweep, simplex
 from anmi_ray.evaluation.headline import Headline
 from anmi_ray.reports.audits import audited
-from anmi_ray.reports.data import Json, ReportData
+from anmi_ray.reports.page import Json
+from anmi_ray.reports.run import ReportData
 from anmi_ray.store import Flow
 from tests.evaluation.scored_pairs import relevance
 

@@ -21,8 +21,7 @@ from anmi_ray.core.records import FIT, METRIC
 from anmi_ray.evaluation.replicates import queries_needed, smallest_difference
 from anmi_ray.evaluation.significance import Estimate, by_system
 from anmi_ray.reports import audits, page, run
-from anmi_ray.reports import data as report
-from anmi_ray.reports.data import ReportData
+from anmi_ray.reports.run import ReportData
 
 from . import synthetic
 
@@ -111,7 +110,7 @@ def test_all_sections_are_filled(html: str):
 
 
 def test_json_is_valid_and_holds_the_numbers(data: ReportData):
-    content = json.loads(report.to_json(data))
+    content = json.loads(run.to_json(data))
     assert set(content) == {"format", "agreement"} | {item.name for item in fields(data)}
     assert len(content["metrics"]["query_id"]) == 276
     values = content["metrics"]["values"]["nDCG@10"]["reranked"]
@@ -123,7 +122,7 @@ def test_json_is_valid_and_holds_the_numbers(data: ReportData):
 
 def test_the_page_says_the_numbers_of_the_json(html: str, data: ReportData):
     words = Page(html).words()
-    content = json.loads(report.to_json(data))
+    content = json.loads(run.to_json(data))
     for row in content["comparisons"]:
         assert f"{page.decimal(row['mean'])} {page.decimal(row['low'])}–{page.decimal(row['high'])}" in words
         if row["difference"] is not None:
@@ -151,7 +150,7 @@ def test_the_page_says_the_numbers_of_the_json(html: str, data: ReportData):
 
 def test_json_has_no_nan(data: ReportData):
     rows = ({"step": 1.0, "loss": float("nan")}, {"step": 2.0, "loss": float("inf")})
-    content = json.loads(report.to_json(replace(data, training=rows)))
+    content = json.loads(run.to_json(replace(data, training=rows)))
     assert [row["loss"] for row in content["training"]] == [None, None]
 
 
@@ -179,7 +178,7 @@ def test_hostile_texts_stay_texts(data: ReportData):
     assert "onerror" in check_safe(html).words()  # it is there, as text
     assert "<script>alert" not in html
     assert "evil.example" in html
-    assert json.loads(report.to_json(bad))["run"] == HOSTILE
+    assert json.loads(run.to_json(bad))["run"] == HOSTILE
 
 
 def test_the_badge_stands_wherever_simulation_reaches(html: str, data: ReportData):
@@ -196,7 +195,7 @@ def test_everything_optional_may_be_missing(data: ReportData):
     html = run.to_html(bare(data))
     check_safe(html)
     assert html.count('class="missing"') >= 10
-    assert json.loads(report.to_json(bare(data)))["fusion"] is None
+    assert json.loads(run.to_json(bare(data)))["fusion"] is None
 
 
 OPTIONAL = "first serving fusion relevance judges fits truth example gaps mining training stages queries environment"
@@ -225,7 +224,7 @@ def test_empty_and_degenerate_parts(data: ReportData):
         example={**data.example, "documents": []} if data.example else None,
     )
     words = check_safe(run.to_html(thin)).words()
-    assert json.loads(report.to_json(thin))["agreement"] is None
+    assert json.loads(run.to_json(thin))["agreement"] is None
     assert "No test query is labelled: nothing was measured" in words
     assert (
         f"test queries {data.collection['queries']['test']}, 0 of them labelled unlabelled queries left out 7" in words
@@ -239,7 +238,7 @@ def test_empty_and_degenerate_parts(data: ReportData):
 
 
 def test_the_headline_is_the_comparison(data: ReportData):
-    row = report.headline_row(data)
+    row = run.headline_row(data)
     assert row
     assert run.finding(data) == f"Reranked beats hybrid by {page.signed(row.difference)} nDCG@10"
     ends = f"{page.signed(row.difference_low)} to {page.signed(row.difference_high)}"
@@ -251,7 +250,7 @@ def test_the_headline_is_the_comparison(data: ReportData):
 
 
 def test_other_runs_come_first_in_the_headline(data: ReportData):
-    row = report.headline_row(data)
+    row = run.headline_row(data)
     assert row
     others = (replace(row, system="bm25", mean=0.5), replace(row, system="true-labels", mean=0.9), row)
     both = replace(data, comparisons=(*others, replace(row, system="hybrid", mean=0.25)), references=("true-labels",))
@@ -268,7 +267,7 @@ def test_the_first_screen_has_quality_cost_and_the_next_commands(html: str, data
     assert data.first
     assert data.serving
     share = data.first.shares[0]
-    row = report.headline_row(data)
+    row = run.headline_row(data)
     assert row
     for shown in (
         f"{page.signed(share.difference)} {page.signed(share.difference_low)} to {page.signed(share.difference_high)}",
@@ -293,7 +292,7 @@ def test_the_first_screen_has_quality_cost_and_the_next_commands(html: str, data
 def test_no_gain_on_dev_comes_first_in_the_headline(data: ReportData):
     assert data.first
     doubtful = replace(data, first=replace(data.first, dev={**data.first.dev, "reranked": 0.49}))
-    row = report.headline_row(data)
+    row = run.headline_row(data)
     assert row
     found = run.finding(doubtful)
     assert "(nDCG@10 0.490 against 0.500)" in found
@@ -304,7 +303,7 @@ def test_no_gain_on_dev_comes_first_in_the_headline(data: ReportData):
 
 def test_how_many_queries_would_decide(data: ReportData):
     assert run.undecided(data) == ""
-    row = report.headline_row(data)
+    row = run.headline_row(data)
     assert row
     values = by_system(data.metrics, data.measure)
     sd = float(np.std(values["reranked"][1] - values["hybrid"][1], ddof=1))
@@ -324,7 +323,7 @@ def test_agreement_by_hand():
         "truth_elo": np.array([1.0, 2, 3, 1, 2, 3]),
         "rating_elo": np.array([11.0, 12, 13, 3, 2, 4]),
     }
-    found = report.agreement(sample)
+    found = run.agreement(sample)
     assert found
     assert found["kendall_tau"] == pytest.approx((1 + 1 / 3) / 2)
     assert found["pearson_r"] == pytest.approx((1 + 0.5) / 2)
@@ -341,7 +340,7 @@ def test_extremes(data: ReportData):
             "value": [v for pair in rows.values() for v in pair],
         }
     )
-    gains, losses = report.extremes(table, "nDCG@10", "r", "h", 3)
+    gains, losses = run.extremes(table, "nDCG@10", "r", "h", 3)
     assert (gains, losses) == ([identity.query_id(q) for q in "ad"], [identity.query_id("c")])
 
 
@@ -392,7 +391,7 @@ def test_what_distilling_cost_and_saved(data: ReportData):
     said = check_safe(html).words()
     for text in ("2,000 pairs", "12,000 judgments", "99.3 %", "0.910 0.870 to 0.940"):
         assert text in said
-    content = json.loads(report.to_json(replace(data, distilled=facts)))["distilled"]
+    content = json.loads(run.to_json(replace(data, distilled=facts)))["distilled"]
     assert content["judgments"] == 12_000
     assert content["curve"][1][1]["mean"] == 0.8
     unmeasured = {**facts, "saved": None, "test_pairs": None, "values": [], "curve": []}

@@ -17,8 +17,8 @@ from anmi_ray.config.load import load
 from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING, Record, by_query
 from anmi_ray.pipeline.run import run
 from anmi_ray.reports import page
-from anmi_ray.reports.data import Json, to_json, uniform_pairs
-from anmi_ray.reports.run import to_html
+from anmi_ray.reports.page import Json
+from anmi_ray.reports.run import to_html, to_json, uniform_pairs
 from anmi_ray.stages.report.figures import design_rounds
 from anmi_ray.store import Artifact, Store
 from tests.reports import synthetic

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from anmi_ray.comparisons.adaptive import TOP
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING, RUN
-from anmi_ray.reports.data import uniform_pairs
+from anmi_ray.reports.run import uniform_pairs
 from anmi_ray.stages.rate import prior_elo
 from anmi_ray.stages.rerank.held_out import timing_of
 from anmi_ray.stages.rerank.ranking import SYSTEM
