@@ -225,13 +225,10 @@ def to_html(data: ReportData) -> str:
         undecided=undecided(data),
         measures=measures,
         rows=rows,
-        systems=systems,
         quantities=list(dict.fromkeys(value["quantity"] for judge in data.judges for value in judge["values"])),
         fig=_figures(data, rows),
         agreement=agreement(data.truth) if data.truth is not None else None,
         categories=_categories(data.gaps) if data.gaps is not None else [],
-        total_seconds=sum(stage["seconds"] for stage in data.stages),
-        longest_seconds=max((stage["seconds"] for stage in data.stages), default=0.0),
     )
 
 
