@@ -146,5 +146,6 @@ def application(settings: ServiceSettings, run: str | None) -> Application:
     )
     alone = {"num_replicas": 1, "ray_actor_options": {"num_cpus": 0}, "max_surge_percent": 100}
     front = Front.options(**alone, graceful_shutdown_timeout_s=settings.timeout_s, graceful_shutdown_wait_loop_s=0.2)
-    searcher = run and SearchReplica.options(**alone).bind(run, settings.root, settings.threads_each)
+    search = SearchReplica.options(**alone)
+    searcher = None if run is None else search.bind(run, settings.root, settings.threads_each)
     return front.bind(settings, scorer.bind(settings), searcher)
