@@ -59,6 +59,11 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
+def data() -> ReportData:
+    return synthetic.report_data()
+
+
+@pytest.fixture(scope="module")
 def html(data: ReportData) -> str:
     return run.to_html(data)
 
