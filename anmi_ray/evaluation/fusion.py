@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
@@ -90,16 +90,8 @@ def simplex(parts: int, steps: int) -> Iterator[Weights]:
     >>> list(simplex(2, 2))
     [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)]
     """
-
-    def counts(left: int, total: int) -> Iterator[tuple[int, ...]]:
-        if left == 1:
-            yield (total,)
-            return
-        for first in range(total + 1):
-            for rest in counts(left - 1, total - first):
-                yield (first, *rest)
-
-    return (tuple(count / steps for count in each) for each in counts(parts, steps))
+    every = product(range(steps + 1), repeat=parts)
+    return (tuple(count / steps for count in counts) for counts in every if sum(counts) == steps)
 
 
 def fuse(
@@ -118,17 +110,9 @@ def fuse(
     query. With the hybrid as only partner, weights (0, 1) give the hybrid's order and (1, 0) the reranked one,
     exactly: ties go by the weighted ranks of the two. A constant score is 0 for all. Documents of the top `depth`
     without a reranked score keep the hybrid's order below the others.
-    Raises DataError if a table has several systems, or `reranked` has documents missing in `hybrid`; ConfigError for
-    invalid weights.
+    Raises DataError if `reranked` has documents missing in `hybrid`.
     """
-    partners = partners or (hybrid,)
-    if len(weights) != 1 + len(partners) or not are_weights(weights):
-        raise ConfigError(
-            f"expected {1 + len(partners)} weights of at least 0 with sum 1, got {tuple(weights)}",
-            "fusion",
-            "give the reranker's weight first, then one for each partner",
-        )
-    return _weighted(_join(reranked, hybrid, partners, depth), weights, system)
+    return _weighted(_join(reranked, hybrid, partners or (hybrid,), depth), weights, system)
 
 
 def choose_weights(
@@ -206,19 +190,7 @@ def _cross_validated(
     return float(found_Q.mean())
 
 
-def are_weights(numbers: Sequence[float]) -> bool:
-    """True if all are at least 0 with sum 1; False with NaN.
-
-    >>> are_weights([0.25, 0.75]), are_weights([1.5, -0.5]), are_weights([float("nan"), 1.0])
-    (True, False, False)
-    """
-    return all(number >= 0.0 for number in numbers) and abs(sum(numbers) - 1.0) <= 1e-9
-
-
 def _join(reranked: pa.Table, hybrid: pa.Table, partners: Sequence[pa.Table], depth: int) -> _Joined:
-    for name, run in (("reranked", reranked), ("hybrid", hybrid), *(("partner", run) for run in partners)):
-        if run.num_rows and pc.count_distinct(run["system"]).as_py() != 1:
-            raise DataError(f"the {name} run holds several systems", "fusion", "filter it to one")
     rows = hybrid.sort_by([("query_id", "ascending"), ("rank", "ascending")])
     rows = rows.append_column("_row", pa.array(np.arange(rows.num_rows)))
     keys = ["query_id", "doc_id"]
@@ -356,7 +328,8 @@ def read_served(folder: Path) -> ServedFusion:
             "export it from a run that has chosen them on dev queries, or give no other scores",
         )
     weights = list(fusion.weights.values())
-    if len(weights) < 2 or fusion.normalisation != "zscore" or not are_weights(weights):
+    are_weights = all(weight >= 0.0 for weight in weights) and abs(sum(weights) - 1.0) <= 1e-9  # False with NaN
+    if len(weights) < 2 or fusion.normalisation != "zscore" or not are_weights:
         what = f"expected weights of two systems or more with sum 1 for z-scores, got {fusion.weights}"
         raise DataError(f"is damaged: {what}", str(path), ANEW)
     return fusion

@@ -16,7 +16,7 @@ from scipy import special
 
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import rng
-from anmi_ray.evaluation.significance import blocks, holm, paired_randomisation
+from anmi_ray.evaluation.significance import ENDS, holm, paired_randomisation, resampled_sums
 
 Reals = NDArray[np.float64]
 
@@ -62,12 +62,7 @@ class Contrast:
 
 
 def contrast(
-    system: str,
-    reference: str,
-    differences: Sequence[Reals],
-    rounds: int = 10_000,
-    level: float = 0.95,
-    seed: int = 0,
+    system: str, reference: str, differences: Sequence[Reals], rounds: int = 10_000, seed: int = 0
 ) -> Contrast:
     """Compare by `differences`, float64[S, Q] per stratum: system minus reference, the same queries and seeds.
 
@@ -80,7 +75,7 @@ def contrast(
             )
     means = [rows.mean(0) for rows in differences]
     every = np.concatenate(means)
-    low, high = stratified_interval(means, rounds, level, seed)
+    low, high = stratified_interval(means, rounds, seed)
     result = Contrast(
         system,
         reference,
@@ -95,15 +90,13 @@ def contrast(
     if result.seeds < 2:
         return result
     error, freedom = crossed_error(differences)
-    slack = float(special.stdtrit(freedom, (1 + level) / 2)) * error
+    slack = float(special.stdtrit(freedom, ENDS[1])) * error
     return replace(
         result,
         seed_sd=_root_mean([float(rows.mean(1).var(ddof=1)) for rows in differences], differences),
         wide_low=result.difference - slack,
         wide_high=result.difference + slack,
-        wide_p=2 * float(special.stdtr(freedom, -abs(result.difference) / error))
-        if error
-        else float(not result.difference),
+        wide_p=2 * float(special.stdtr(freedom, -abs(result.difference) / error)) if error else float(not every.mean()),
     )
 
 
@@ -134,17 +127,12 @@ def markdown(contrasts: Iterable[Contrast]) -> str:
     return "\n".join(rows)
 
 
-def stratified_interval(
-    strata: Sequence[Reals], rounds: int = 10_000, level: float = 0.95, seed: int = 0
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean of all values, queries drawn with replacement within their stratum."""
+def stratified_interval(strata: Sequence[Reals], rounds: int = 10_000, seed: int = 0) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of the mean of all values, queries drawn within their stratum."""
     total = np.zeros(rounds)
     for number, values in enumerate(strata):
-        random = rng("stratified-bootstrap", seed, number)
-        n = len(values)
-        drawn = [values[random.integers(0, n, (block, n))].sum(axis=1) for block in blocks(rounds, n)]
-        total += np.concatenate(drawn)
-    low, high = np.quantile(total / sum(map(len, strata)), [(1 - level) / 2, (1 + level) / 2])
+        total += resampled_sums(values, rounds, rng("stratified-bootstrap", seed, number))
+    low, high = np.quantile(total / sum(map(len, strata)), ENDS)
     return float(low), float(high)
 
 

@@ -18,6 +18,7 @@ from anmi_ray.core.identity import rng
 
 BLOCK = 1 << 20  # numbers drawn at once
 LEVEL = 0.95  # confidence level of the intervals, as nearly all papers give them
+ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 EXACT_QUERIES = 16  # up to 2^16 sign patterns are enumerated whatever the rounds
 
 
@@ -67,10 +68,8 @@ def paired_randomisation(a: ArrayLike, b: ArrayLike, rounds: int = 10_000, seed:
     >>> paired_randomisation([1.0, 2.0, 3.0], [0.0, 0.0, 0.0])
     0.25
     """
-    first, second = _finite(a), _finite(b)
-    if len(first) != len(second):
-        raise DataError(f"{len(first)} values against {len(second)}", "paired test", "give both for the same queries")
-    difference = (first - second)[first != second]
+    difference = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
+    difference = difference[difference != 0]
     n = len(difference)
     if not n:
         return 1.0
@@ -89,24 +88,27 @@ def paired_randomisation(a: ArrayLike, b: ArrayLike, rounds: int = 10_000, seed:
     return (1 + hits) / (1 + rounds)
 
 
-def bootstrap_interval(
-    values: ArrayLike, level: float = 0.95, seed: int = 0, rounds: int = 10_000
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean of `values` (Q queries drawn with replacement; Efron 1979).
+def bootstrap_interval(values: ArrayLike, seed: int = 0, rounds: int = 10_000) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of the mean of `values` (Q queries drawn with replacement; Efron 1979).
 
-    Equal `seed` and Q give equal samples. Raises DataError without values.
+    Equal `seed` and Q give equal samples. Raises DataError if a value is not finite.
 
     >>> bootstrap_interval([0.5, 0.5])
     (0.5, 0.5)
     """
-    sample = _finite(values)
-    n = len(sample)
+    sample = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(sample).all():
+        raise DataError("values that are not finite", "significance", "check the metrics")
     if sample.min() == sample.max():
         return float(sample[0]), float(sample[0])
-    random = rng("bootstrap", seed)
-    means = np.concatenate([sample[random.integers(0, n, (block, n))].mean(axis=1) for block in blocks(rounds, n)])
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(resampled_sums(sample, rounds, rng("bootstrap", seed)) / len(sample), ENDS)
     return float(low), float(high)
+
+
+def resampled_sums(values: NDArray[np.float64], rounds: int, random: np.random.Generator) -> NDArray[np.float64]:
+    """Sums of bootstrap samples of `values` float[Q], float[R]."""
+    n = len(values)
+    return np.concatenate([values[random.integers(0, n, (block, n))].sum(axis=1) for block in blocks(rounds, n)])
 
 
 def compare(
@@ -115,7 +117,6 @@ def compare(
     systems: Sequence[str] | None,
     measure: str,
     rounds: int = 10_000,
-    level: float = 0.95,
     seed: int = 0,
     partial: Collection[str] = (),
 ) -> tuple[SystemComparison, ...]:
@@ -134,7 +135,7 @@ def compare(
                 "name an evaluated system as evaluate.baseline, or evaluate that one",
             )
     ids, reference = values[baseline]
-    rows = [_row(baseline, measure, reference, None, rounds, level, seed)]
+    rows = [_row(baseline, measure, reference, None, rounds, seed)]
     for name in others:
         on = reference
         if name in partial and set(values[name][0]) <= set(ids):
@@ -145,8 +146,9 @@ def compare(
                 "metrics",
                 "evaluate both on the same qrels",
             )
-        rows.append(_row(name, measure, values[name][1], on, rounds, level, seed))
-    return corrected(rows)
+        rows.append(_row(name, measure, values[name][1], on, rounds, seed))
+    p_holm = holm([row.p for row in rows if row.p is not None])
+    return (rows[0], *(replace(row, p_holm=p) for row, p in zip(rows[1:], p_holm, strict=True)))
 
 
 def by_system(metrics: pa.Table, measure: str) -> dict[str, tuple[list[bytes], NDArray[np.float64]]]:
@@ -163,15 +165,14 @@ def _row(
     values: NDArray[np.float64],
     reference: NDArray[np.float64] | None,
     rounds: int,
-    level: float,
     seed: int,
 ) -> SystemComparison:
-    interval = bootstrap_interval(values, level, seed, rounds)
+    interval = bootstrap_interval(values, seed, rounds)
     row = SystemComparison(system, measure, len(values), float(np.mean(values)), *interval)
     if reference is None:
         return row
     difference = values - reference
-    low, high = bootstrap_interval(difference, level, seed, rounds)
+    low, high = bootstrap_interval(difference, seed, rounds)
     return replace(
         row,
         difference=float(np.mean(difference)),
@@ -196,22 +197,6 @@ def holm(p: Sequence[float]) -> list[float]:
         running = max(running, min(1.0, p[i] * (len(p) - step)))
         adjusted[i] = running
     return adjusted
-
-
-def corrected(rows: Sequence[SystemComparison]) -> tuple[SystemComparison, ...]:
-    """The rows with Holm's correction over those that have a p-value."""
-    tested = [i for i, row in enumerate(rows) if row.p is not None]
-    p_holm = dict(zip(tested, holm([row.p for row in rows if row.p is not None]), strict=True))
-    return tuple(replace(row, p_holm=p_holm.get(i)) for i, row in enumerate(rows))
-
-
-def _finite(values: ArrayLike) -> NDArray[np.float64]:
-    array = np.asarray(values, dtype=np.float64).ravel()
-    if not len(array):
-        raise DataError("no values", "significance", "evaluate at least one judged query")
-    if not np.isfinite(array).all():
-        raise DataError("values that are not finite", "significance", "check the metrics")
-    return array
 
 
 def blocks(rounds: int, width: int) -> list[int]:

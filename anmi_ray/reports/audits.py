@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core.records import FIT
-from anmi_ray.reports.data import Json
+from anmi_ray.reports.page import Json
 
 # key of the audit -> how the report names it
 FOUND = {

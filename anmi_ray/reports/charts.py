@@ -36,7 +36,6 @@ from anmi_ray.reports.theme import (
     short,
 )
 
-MAX_POINTS = 600
 MAX_BARS = 440
 _BINS = 48
 Limits = tuple[str, float | None, float | None]  # of a band: its name, from, to; None is open
@@ -110,22 +109,6 @@ def evenly(count: int, limit: int) -> NDArray[np.int64]:
     [0, 4, 8]
     """
     return np.unique(np.linspace(0, count - 1, min(limit, count)).round().astype(np.int64))
-
-
-def scatter(x_values: NDArray[np.float64], y_values: NDArray[np.float64], x_label: str, y_label: str) -> Markup:
-    """Points, at most MAX_POINTS evenly chosen, with the line y = x."""
-    picked = evenly(len(x_values), MAX_POINTS)
-    xs = x_values[picked].tolist()
-    ys = y_values[picked].tolist()
-    canvas = Canvas(f"{y_label} against {x_label}", 300.0)
-    x = alt.X("x:Q", title=x_label, scale=alt.Scale(zero=False, nice=False, padding=8))
-    y = alt.Y("y:Q", title=None, scale=alt.Scale(zero=False, nice=False, padding=8))
-    points = canvas.rows([{"x": a, "y": b} for a, b in zip(xs, ys, strict=True)]).encode(x=x, y=y)
-    low = max(min(xs, default=0.0), min(ys, default=0.0))
-    high = min(max(xs, default=0.0), max(ys, default=0.0))
-    perfect = canvas.rows([{"x": at, "y": at} for at in (low, high) if low < high]).encode(x=x, y=y)
-    dots = points.mark_circle(size=15, color=MAIN, opacity=1, fillOpacity=0.32)
-    return canvas.draw(dots, perfect.mark_line(color=FAINT, strokeDash=DASH, strokeWidth=1.2), title=y_label)
 
 
 def histogram(
@@ -273,7 +256,7 @@ def smooth(points: Sequence[tuple[float, float]], target: int = 160) -> list[tup
 
 
 def history(points: Sequence[tuple[int, float, bool, str]], best: int, measure: str) -> Markup:
-    """Draw dev of each trial in order, and the best complete one so far; points: number, dev, complete, tooltip."""
+    """Draw dev of each trial in order, and the running best; points: number, dev, complete, tooltip."""
     canvas = Canvas("dev of the trials in order", 218.0)
     rows = [
         {"x": number, "y": dev, "colour": MAIN if number == best else BASE if complete else REST, "tooltip": tooltip}

@@ -21,6 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 CATEGORIES = ("danger", "soft", "goldilocks", "medium", "easy", "random")
+Json = Mapping[str, Any]
 SNIPPET = 280  # characters of a document's text that a page shows
 
 
@@ -147,10 +148,10 @@ def seconds(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """A large number by three digits and its unit: 950, 22.7 M, 1.24 G.
+    """A large number by three digits and its unit.
 
-    >>> short(22_713_216)
-    '22.7 M'
+    >>> [short(value) for value in (950.0, 4e3, 22_713_216, 1.236e9)]
+    ['950', '4.00 k', '22.7 M', '1.24 G']
     """
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= size:

@@ -1,30 +1,203 @@
-"""The page of a run: its headline, charts and tables."""
+"""The report of a run: report.json, which holds all its numbers, and the page with its headline, charts and tables.
+
+Sections whose data are None or empty say that they are missing.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from anmi_ray.config.evaluate import START
+from anmi_ray.evaluation.fusion import WeightSweep
+from anmi_ray.evaluation.headline import Headline
+from anmi_ray.evaluation.judged import ByJudges
 from anmi_ray.evaluation.measures import depth_of
+from anmi_ray.evaluation.relevance import Relevance
 from anmi_ray.evaluation.replicates import queries_needed, smallest_difference
 from anmi_ray.evaluation.significance import SystemComparison, by_system
-from anmi_ray.reports.data import (
-    Json,
-    ReportData,
-    agreement,
-    centred,
-    headline_row,
-    judges_alone,
-    shown,
-)
-from anmi_ray.reports.page import asset, capital, category_colour, count, decimal, p_value, percent, render, signed
+from anmi_ray.reports import page
+from anmi_ray.reports.page import Json, asset, capital, category_colour, count, decimal, p_value, percent, signed
 
+FORMAT = 1  # version of report.json
 _SECTIONS = ("quality", "queries", "judges", "ratings", "negatives", "training", "cost", "provenance")
+
+
+def uniform_pairs(rounds: Sequence[Json]) -> float | None:
+    """Extrapolate pairs per query from the first round, whose graph is uniform.
+
+    rounds: as in `ReportData`. Answers add to the prior's precision about in proportion to their pairs:
+    1/error² = 1/prior² + c pairs.
+
+    >>> rounds = [{"pairs": 100.0, "top_std_err_elo": 200.0}, {"pairs": 150.0, "top_std_err_elo": 100.0}]
+    >>> uniform_pairs([{**one, "prior_elo": None} for one in rounds])
+    400.0
+    """
+    before, after = (
+        one["top_std_err_elo"] ** -2 - (one["prior_elo"] ** -2 if one["prior_elo"] else 0.0)
+        if one["top_std_err_elo"]
+        else 0.0
+        for one in (rounds[0], rounds[-1])
+    )
+    return rounds[0]["pairs"] * after / before if before > 0 and after > 0 else None
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """Contents of report.json, with its keys.
+
+    collection: name, documents, queries by split, qrels, rejects (place, reason, rows), labelled queries by split,
+        left_out.
+    comparisons: a row per system and measure, by labels.
+    system, baseline, measure: of the headline.
+    simulated: True if any judge behind the ratings was simulated.
+    serving: cost of reranking (`stages.report.figures`).
+    judges, panel: audited values (`audits.judge_audits`, `audits.panel_values`).
+    spent: the judges' calls, tokens and dollars, a sentence each.
+    distilled: what a distilled judge learned from and saved, its held-out values, and its reliability curve.
+    fits, mining: counts and rates (`audits.fit_facts`, `audits.mining_facts`).
+    rounds: of an adaptive design (`stages.report.figures.design_rounds`).
+    truth: latent relevance, known from simulated judges, and ratings of N documents of whole queries: query int[N], its
+        number; truth_elo and rating_elo float[N], in Elo points, of any mean per query.
+    example: a train query with some of its candidates, as shown.
+    gaps: from the anchor in Elo points, by category of the negative: gaps of all rated candidates, chosen of those that
+        became negatives with a positive weight; bands (name, low, high, weight; None: open); spread_elo, the mean over
+        queries of the ratings' standard deviation.
+    training: rows of the training log.
+    stages: stage, seconds, reused, flows (rows_in = rows_out + rejected).
+    queries: text, measure before and after, and the top documents of both systems.
+    judged, judged_metrics: what judges measured, in total and query by query.
+    """
+
+    run: str
+    collection: Json
+    metrics: pa.Table
+    comparisons: tuple[SystemComparison, ...]
+    system: str
+    baseline: str
+    measure: str
+    simulated: bool
+    config_yaml: str
+    level: float = 0.95
+    first: Headline | None = None
+    serving: Json | None = None
+    fusion: WeightSweep | None = None
+    judges: Sequence[Json] = ()
+    panel: Sequence[Json] = ()
+    spent: tuple[str, ...] = ()
+    distilled: Json | None = None
+    rounds: Json | None = None
+    fits: Json | None = None
+    truth: Json | None = None
+    example: Json | None = None
+    gaps: Json | None = None
+    mining: Json | None = None
+    training: Sequence[Mapping[str, float | None]] = ()
+    stages: Sequence[Json] = ()
+    queries: Sequence[Json] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+    relevance: Relevance | None = None
+    judged: ByJudges | None = None
+    judged_metrics: pa.Table | None = None
+
+
+def judges_alone(data: ReportData) -> bool:
+    """True if judges measured and no label did."""
+    return not data.metrics.num_rows and data.judged is not None and bool(data.judged.comparisons)
+
+
+def shown(data: ReportData) -> ReportData:
+    """The data for the page: measured by judges in the absence of labels."""
+    if data.judged is None or data.judged_metrics is None or not judges_alone(data):
+        return data
+    found = data.judged
+    return replace(data, metrics=data.judged_metrics, comparisons=found.comparisons, measure=found.measure)
+
+
+def extremes(
+    metrics: pa.Table, measure: str, system: str, baseline: str, each: int = 3
+) -> tuple[list[bytes], list[bytes]]:
+    """Ids of the queries with the largest gains and the largest losses of `system`, at most `each`; ties by id."""
+    values = by_system(metrics, measure)
+    ids, after = values[system]
+    difference = after - values[baseline][1]
+    order = sorted(range(len(ids)), key=lambda i: (-difference[i], ids[i]))
+    gains = [ids[i] for i in order if difference[i] > 0][:each]
+    losses = [ids[i] for i in reversed(order) if difference[i] < 0][:each]
+    return gains, losses
+
+
+def agreement(sample: Json) -> dict[str, float | None] | None:
+    """How well ratings recover the truth; None for an empty sample.
+
+    kendall_tau (τ-b), pearson_r: means over queries, without those with a constant side.
+    rmse_elo: pooled, in Elo points, after centring both on each query's mean.
+    """
+    if not len(sample["query"]):
+        return None
+    from scipy.stats import kendalltau
+
+    taus: list[float] = []
+    pearsons: list[float] = []
+    queries, group = np.unique(sample["query"], return_inverse=True)
+    size = np.bincount(group)
+    all_truth, all_ratings = (
+        sample[name] - (np.bincount(group, sample[name]) / size)[group] for name in ("truth_elo", "rating_elo")
+    )
+    for number in range(len(queries)):
+        truth, rating = all_truth[group == number], all_ratings[group == number]
+        if np.ptp(truth) > 0 and np.ptp(rating) > 0:
+            tau: Any = kendalltau(truth, rating)  # untyped in scipy
+            taus.append(float(tau.statistic))
+            pearsons.append(float(truth @ rating / math.sqrt(float((truth @ truth) * (rating @ rating)))))
+    error = all_ratings - all_truth
+    return {
+        "queries": len(queries),
+        "documents": len(error),
+        "kendall_tau": float(np.mean(taus)) if taus else None,
+        "pearson_r": float(np.mean(pearsons)) if pearsons else None,
+        "rmse_elo": float(np.sqrt(np.mean(error**2))),
+    }
+
+
+def headline_row(data: ReportData) -> SystemComparison | None:
+    """The headline's comparison; None if the system or the measure is missing."""
+    wanted = (data.system, data.measure)
+    return next((row for row in data.comparisons if (row.system, row.measure) == wanted and row.p is not None), None)
+
+
+def to_json(data: ReportData) -> str:
+    """report.json: NaN is null, ids are hexadecimal, one top-level key per line."""
+    content = {"format": FORMAT, **page.plain(data), "metrics": _metrics(data.metrics)}
+    content["judged_metrics"] = None if data.judged_metrics is None else _metrics(data.judged_metrics)
+    content["agreement"] = page.plain(agreement(data.truth)) if data.truth is not None else None
+    return page.a_key_a_line(content)
+
+
+def _metrics(metrics: pa.Table) -> dict[str, Any]:
+    """The query ids once, then a list of values per measure and system."""
+    measures = list(dict.fromkeys(metrics["measure"].to_pylist()))
+    values = {measure: by_system(metrics, measure) for measure in measures}
+    queries = sorted(set(metrics["query_id"].to_pylist()))
+    return {
+        "query_id": [query.hex() for query in queries],
+        "values": {
+            measure: {
+                system: [value.get(query) for query in queries]  # null where a peer failed
+                for system, (ids, column) in systems.items()
+                for value in [dict(zip(ids, column.tolist(), strict=True))]
+            }
+            for measure, systems in values.items()
+        },
+    }
 
 
 def to_html(data: ReportData) -> str:
@@ -38,7 +211,7 @@ def to_html(data: ReportData) -> str:
     systems = list(dict.fromkeys(row.system for row in (*best, *data.comparisons)))
     ordered = sorted(data.comparisons, key=lambda row: systems.index(row.system))
     rows = {measure: [row for row in ordered if row.measure == measure] for measure in measures}
-    return render(
+    return page.render(
         "run",
         data,
         {name: capital(name) for name in _SECTIONS},
@@ -52,14 +225,10 @@ def to_html(data: ReportData) -> str:
         undecided=undecided(data),
         measures=measures,
         rows=rows,
-        systems=systems,
         quantities=list(dict.fromkeys(value["quantity"] for judge in data.judges for value in judge["values"])),
         fig=_figures(data, rows),
         agreement=agreement(data.truth) if data.truth is not None else None,
-        strips=_strips(data.example, data.level) if data.example is not None else [],
         categories=_categories(data.gaps) if data.gaps is not None else [],
-        total_seconds=sum(stage["seconds"] for stage in data.stages),
-        longest_seconds=max((stage["seconds"] for stage in data.stages), default=0.0),
     )
 
 
@@ -149,10 +318,6 @@ def _figures(data: ReportData, rows: Mapping[str, Sequence[SystemComparison]]) -
         best = (data.fusion.chosen[0], data.fusion.value)
         curve = charts.Curve("dev", data.fusion.curve())
         drawn["fusion"] = charts.lines([curve], "weight of the reranked score", f"dev {data.fusion.measure}", ring=best)
-    if data.truth is not None and len(data.truth["query"]):
-        middle = centred(data.truth)
-        axes = "true relevance (Elo, query mean 0)", "rating (Elo, query mean 0)"
-        drawn["truth"] = charts.scatter(middle["truth_elo"], middle["rating_elo"], *axes)
     if data.gaps is not None and any(len(values) for values in data.gaps["gaps"].values()):
         bands = [(band["name"], band["low"], band["high"]) for band in data.gaps["bands"]]
         drawn["gaps"] = charts.histogram(data.gaps["gaps"], data.gaps["chosen"], bands, "gap below the anchor (Elo)")
@@ -165,28 +330,6 @@ def _figures(data: ReportData, rows: Mapping[str, Sequence[SystemComparison]]) -
         curve = {", ".join(data.distilled["judges"]): data.distilled["curve"]}
         drawn["distilled"] = charts.calibration(curve, "predicted score", "the ensemble's score")
     return drawn | charts.training(data.training)
-
-
-def _strips(example: Json, level: float) -> list[dict[str, float | None]]:
-    """Positions of each document's interval, rating, truth and zero on one strip, as shares of its width."""
-    half = NormalDist().inv_cdf((1 + level) / 2)
-    points = [
-        {
-            "low": d["rating_elo"] - half * d["std_err_elo"],
-            "middle": d["rating_elo"],
-            "high": d["rating_elo"] + half * d["std_err_elo"],
-            "mark": d["truth_elo"],
-            "zero": 0.0,
-        }
-        for d in example["documents"]
-    ]
-    ends = [d[key] for d in points for key in ("low", "high", "mark") if d[key] is not None]
-    low, high = min(ends, default=0.0), max(ends, default=0.0)
-    margin = (high - low) * 0.02 or 1.0
-    if not low <= 0 <= high:
-        points = [{**d, "zero": None} for d in points]
-    scale = high - low + 2 * margin
-    return [{key: None if at is None else (at - low + margin) / scale for key, at in d.items()} for d in points]
 
 
 def _categories(sample: Json) -> list[dict[str, Any]]:

@@ -79,11 +79,10 @@ class Canvas:
     """One picture: the rows that its layers show, then its markup.
 
     label: for screen readers.
-    height: of the plot, in units of which the whole picture is WIDTH (or `width`) wide.
+    height: of the plot, in units of which the whole picture is WIDTH wide.
     """
 
-    def __init__(self, label: str, height: float, width: float = WIDTH) -> None:
-        self._width = width
+    def __init__(self, label: str, height: float) -> None:
         self._label = label
         self._height = height
         self._rows: dict[str, list[Mapping[str, Any]]] = {}
@@ -97,7 +96,7 @@ class Canvas:
     def draw(self, *layers: alt.Chart, title: str = "") -> Markup:
         """Draw the layers over one another, below the title. Raises ValueError if a number is not finite."""
         fit = alt.AutoSizeParams(type="fit-x", contains="padding")
-        chart = alt.layer(*layers).properties(width=self._width, height=self._height, autosize=fit, padding=3)
+        chart = alt.layer(*layers).properties(width=WIDTH, height=self._height, autosize=fit, padding=3)
         content = chart.to_dict(validate=False) | {"datasets": self._rows, "config": _CONFIG}
         if title:
             content["title"] = {"text": title}
@@ -146,5 +145,9 @@ def _rounded(found: re.Match[str]) -> str:
 
 
 def short(name: str, limit: int = 30) -> str:
-    """A name, or its beginning and end where it is long."""
+    """A name, or its beginning and end where it is long.
+
+    >>> short("x" * 50)
+    'xxxxxxxxxxxxxxxxxxx…xxxxxxxxxx'
+    """
     return name if len(name) <= limit else f"{name[: limit - 11]}…{name[-10:]}"

@@ -129,33 +129,23 @@ def application(settings: ServiceSettings, run: str | None) -> Application:
     may not hold two models, old ones stop first. If a new one fails to start, the old ones stay.
     """
     settings = settings.model_copy(update={"threads": settings.threads_each})
+    count: dict[str, Any] = {"num_replicas": settings.replicas}
+    if settings.most > settings.replicas:  # a range, scaled by the waiting batches
+        autoscaling = {
+            "min_replicas": settings.replicas,
+            "max_replicas": settings.most,
+            "target_ongoing_requests": BATCHES_EACH,
+            "upscale_delay_s": _UPSCALE_S,
+            "downscale_delay_s": _DOWNSCALE_S,
+        }
+        count = {"autoscaling_config": autoscaling}
     scorer = ScoringReplica.options(
-        **_count(settings),
+        **count,
         ray_actor_options={"num_cpus": settings.threads_each, "num_gpus": settings.gpus},
         max_surge_percent=0 if settings.gpus else 100,
     )
     alone = {"num_replicas": 1, "ray_actor_options": {"num_cpus": 0}, "max_surge_percent": 100}
-    front = Front.options(
-        **alone,
-        graceful_shutdown_timeout_s=settings.timeout_s,
-        graceful_shutdown_wait_loop_s=0.2,
-    )
-    scoring = scorer.bind(settings)
-    if run is None:
-        return front.bind(settings, scoring)
-    searcher = SearchReplica.options(**alone).bind(run, settings.root, settings.threads_each)
-    return front.bind(settings, scoring, searcher)
-
-
-def _count(settings: ServiceSettings) -> dict[str, Any]:
-    """Number of scoring processes: fixed, or a range scaled by the waiting batches."""
-    if settings.most == settings.replicas:
-        return {"num_replicas": settings.replicas}
-    autoscaling = {
-        "min_replicas": settings.replicas,
-        "max_replicas": settings.most,
-        "target_ongoing_requests": BATCHES_EACH,
-        "upscale_delay_s": _UPSCALE_S,
-        "downscale_delay_s": _DOWNSCALE_S,
-    }
-    return {"autoscaling_config": autoscaling}
+    front = Front.options(**alone, graceful_shutdown_timeout_s=settings.timeout_s, graceful_shutdown_wait_loop_s=0.2)
+    search = SearchReplica.options(**alone)
+    searcher = None if run is None else search.bind(run, settings.root, settings.threads_each)
+    return front.bind(settings, scorer.bind(settings), searcher)

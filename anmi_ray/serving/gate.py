@@ -9,13 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 
 from anmi_ray.serving.settings import ServiceSettings
 from anmi_ray.serving.wire import RefusalError
-
-Scope = Any
-Receive = Any
-Send = Any
 
 MAX_INSIDE = 1024
 """Maximum number of concurrent requests."""
@@ -62,19 +59,16 @@ class Gate:
                 if refusal is not None:
                     raise refusal
                 await self._app(scope, _once(body, receive), sending)
-        except TimeoutError:
-            late = f"no answer within {self._settings.timeout_s:g} seconds"
-            await self._refuse(RefusalError(408 if body is None else 503, late, 1), status, scope, receive, sending)
-        except RefusalError as error:
-            await self._refuse(error, status, scope, receive, sending)
+        except (TimeoutError, RefusalError) as error:
+            if isinstance(error, TimeoutError):
+                late = f"no answer within {self._settings.timeout_s:g} seconds"
+                error = RefusalError(408 if body is None else 503, late, 1)
+            if status == _CLIENT_LEFT:  # else the answer has begun
+                await JSONResponse(error.content, error.status, error.headers)(scope, receive, sending)
         finally:
             self.inside -= 1
             path = scope["path"] if scope["path"] in self._paths else "other"
             self._answered(path, status, time.monotonic() - begin)
-
-    async def _refuse(self, error: RefusalError, status: int, scope: Scope, receive: Receive, send: Send) -> None:
-        if status == _CLIENT_LEFT:  # else the answer has begun
-            await JSONResponse(error.content, error.status, error.headers)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> RefusalError | None:
         """Check a request by its path and headers."""
@@ -121,13 +115,9 @@ class Gate:
 
 def _once(body: bytes, receive: Receive) -> Receive:
     """Give the application the body at once, then the server's messages."""
-    given = False
+    pending = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receiving() -> Any:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return pending.pop() if pending else await receive()
 
     return receiving

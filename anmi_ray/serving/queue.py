@@ -109,11 +109,10 @@ class BatchQueue:
 
     def _admit(self, count: int) -> None:
         waiting = self.waiting
-        wait_s = waiting / self._rate if self._rate else 1.0
-        limit_s = _WAITING_SHARE * self._settings.timeout_s
-        too_long = bool(self._rate) and (waiting + count) / self._rate > limit_s
+        limit = _WAITING_SHARE * self._settings.timeout_s * self._rate  # in texts; 0: unknown
+        too_long = 0 < limit < waiting + count
         if waiting and (too_long or waiting + count > self._settings.max_waiting):  # a lone request is always served
-            retry_s = min(_MAX_RETRY_S, max(1, math.ceil(wait_s)))
+            retry_s = min(_MAX_RETRY_S, max(1, math.ceil(waiting / self._rate if self._rate else 1)))
             raise RefusalError(429, f"{waiting:,} texts wait already: send it again in {retry_s} s", retry_s)
 
     async def _in_parts(self, task: Task, query: str, texts: Sequence[str]) -> list[Computed]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -93,8 +94,7 @@ class RunSearcher:
         loop = asyncio.get_running_loop()
         places = await loop.run_in_executor(self._thread, self._first.search, body.query, first)
         if reranks:
-            pool = _top(places, HYBRID, candidates)
-            await self._rerank(body.query, places, pool, score, fuses=FUSED in names)
+            await self._rerank(body.query, places, _top(places, HYBRID, candidates), score, fuses=FUSED in names)
         ranked = {name: _top(places, name, top_n) for name in names}
         shown = {doc_id for ranking in ranked.values() for doc_id in ranking}
         texts = await loop.run_in_executor(self._thread, self._first.texts, shown)
@@ -194,10 +194,6 @@ def _fusion(run: Run, systems: set[str]) -> ServedFusion | None:
 
 def _examples(ingest: Artifact) -> list[str]:
     """Some short test queries."""
-    found: list[str] = []
-    for bucket in range(int((ingest.manifest() or {})["buckets"])):
-        texts = queries_of(ingest, bucket, "test")["text"].to_pylist()
-        found += [text for text in texts if len(text) <= _EXAMPLE_CHARACTERS]
-        if len(found) >= _EXAMPLES:
-            break
-    return found[:_EXAMPLES]
+    buckets = range(int((ingest.manifest() or {})["buckets"]))
+    texts = (text for bucket in buckets for text in queries_of(ingest, bucket, "test")["text"].to_pylist())
+    return list(islice((text for text in texts if len(text) <= _EXAMPLE_CHARACTERS), _EXAMPLES))

@@ -87,18 +87,13 @@ class RerankService:
             # vLLM returns the documents by default
             return await self._ranked(body, body.documents or [], body.return_documents is not False)
         found = await self._scores(body, body.texts, "texts")
-        results: list[dict[str, object]] = []
-        for index, score in self._ranking(found, body)[: body.top_n]:
-            text = {"text": body.texts[index]} if body.return_text else {}
-            results.append({"index": index, "score": score, **text})
-        return JSONResponse(results)
+        shown = [{"text": text} if body.return_text else {} for text in body.texts]
+        return JSONResponse([{"index": at, "score": score, **shown[at]} for at, score in self._ranking(found, body)])
 
     async def _ranked(self, body: RerankBody, documents: Sequence[str], with_text: bool) -> JSONResponse:
         found = await self._scores(body, documents, "documents")
-        results: list[dict[str, object]] = []
-        for index, score in self._ranking(found, body)[: body.top_n]:
-            text = {"document": {"text": documents[index]}} if with_text else {}
-            results.append({"index": index, "relevance_score": score, **text})
+        shown = [{"document": {"text": text}} if with_text else {} for text in documents]
+        results = [{"index": at, "relevance_score": score, **shown[at]} for at, score in self._ranking(found, body)]
         tokens = int(found.tokens.sum())
         units = {"search_units": math.ceil(len(documents) / 100)}  # what Cohere bills
         return JSONResponse(
@@ -170,7 +165,7 @@ class RerankService:
     async def _scores(self, body: RerankBody, texts: Sequence[str], place: str) -> Computed:
         self._check_query(body.query)
         self._check_texts(texts, place)
-        found = await self._scored(body.query, texts)
+        found = await self._computed("score", body.query, texts)
         _check_limits(body, found.max_tokens)
         if body.min_relevance is not None and found.model.curve is None:
             raise RefusalError(422, f"min_relevance: {self.name} has no calibrated P(relevant); leave it out")
@@ -179,16 +174,12 @@ class RerankService:
     async def _computed(self, task: Task, query: str, texts: Sequence[str]) -> Computed:
         found = await self._queue.computed(task, query, texts)
         self.name = found.model.name or self.name
-        return found
-
-    async def _scored(self, query: str, texts: Sequence[str]) -> Computed:
-        found = await self._computed("score", query, texts)
-        if found.values is None or not np.isfinite(found.values).all():
+        if task == "score" and (found.values is None or not np.isfinite(found.values).all()):
             raise RefusalError(500, "the model's scores are not finite: its weights are damaged")
         return found
 
     def _ranking(self, found: Computed, body: RerankBody) -> list[tuple[int, float]]:
-        """(index, score) by falling score; ties go to the earlier text."""
+        """The first `top_n` (index, score) by falling score; ties go to the earlier text."""
         assert found.values is not None
         score_N = found.values.astype(np.float64)
         curve = found.model.curve
@@ -196,7 +187,7 @@ class RerankService:
         order = np.argsort(-score_N, kind="stable")
         order = order[relevance_N[order] >= (body.min_relevance or 0.0)]
         shown_N = score_N if body.raw_scores else relevance_N
-        return [(int(index), float(shown_N[index])) for index in order]
+        return [(int(index), float(shown_N[index])) for index in order[: body.top_n]]
 
     def _check_query(self, query: str) -> None:
         """Raise RefusalError for a query that is empty, too long, or invalid."""
@@ -206,7 +197,7 @@ class RerankService:
 
     async def scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """Scores float64[N] of texts, truncated to the limit of clients."""
-        found = await self._scored(query, [text[: self._settings.max_characters] for text in texts])
+        found = await self._computed("score", query, [text[: self._settings.max_characters] for text in texts])
         assert found.values is not None
         return found.values.astype(np.float64)
 

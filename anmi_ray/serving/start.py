@@ -68,9 +68,8 @@ def _held(host: str, port: int) -> Iterator[int]:
     try:
         with socket.socket(family, kind) as alone:
             if port:
-                alone.setsockopt(
-                    socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-                )  # else a service that has just ended blocks it
+                # else a service that has just ended blocks it
+                alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             alone.bind(address)
             taken = alone.getsockname()
     except PermissionError:
@@ -88,50 +87,34 @@ def _held(host: str, port: int) -> Iterator[int]:
         yield int(taken[1])
 
 
-def _resolved(settings: ServiceSettings) -> ServiceSettings:
-    """The settings with absolute paths, for processes in other folders."""
-    model = os.path.realpath(settings.model) if os.path.isdir(settings.model) else settings.model
-    root = settings.root if "://" in settings.root else os.path.abspath(settings.root)
-    return settings.model_copy(update={"model": model, "root": root, "threads": settings.threads_each})
-
-
-def _check_model(settings: ServiceSettings) -> str:
-    """Load the model once on the CPU, as replicas would only retry; return its name."""
-    from anmi_ray.api import reranking
-    from anmi_ray.serving.scorer import model_info
-
-    reranking.load(reranking.model_of(settings.model, settings.root)[1], settings.threads_each)
-    return model_info(settings).name
-
-
-def _run_of(settings: ServiceSettings) -> str | None:
-    """The run whose documents are searched; None for a folder or a model of the hub."""
-    from anmi_ray.api import reranking
-    from anmi_ray.api.runs import Run
-    from anmi_ray.serving import searcher
-
-    if not reranking.names_run(settings.model):
-        return None
-    searcher.check(Run(settings.model, settings.root))
-    return settings.model
-
-
 def _run(settings: ServiceSettings, host: str, port: int, say: Callable[[str], None]) -> None:
     import ray.serve  # sets its logger's level
     from ray.exceptions import RayError
 
+    from anmi_ray.api import reranking
+    from anmi_ray.api.runs import Run
     from anmi_ray.config.execution import ExecutionConfig
     from anmi_ray.runtime.tasks import ray_session
+    from anmi_ray.serving import searcher
     from anmi_ray.serving.app import application
+    from anmi_ray.serving.scorer import model_info
 
-    run = _run_of(settings)
-    name = _check_model(_resolved(settings))
+    run = settings.model if reranking.names_run(settings.model) else None
+    if run is not None:
+        searcher.check(Run(run, settings.root))
+    # absolute paths: replicas run in other folders
+    model = os.path.realpath(settings.model) if os.path.isdir(settings.model) else settings.model
+    root = settings.root if "://" in settings.root else os.path.abspath(settings.root)
+    settings = settings.model_copy(update={"model": model, "root": root, "threads": settings.threads_each})
+    # load the model once, on the CPU: replicas would only retry
+    reranking.load(reranking.model_of(model, root)[1], settings.threads)
+    name = model_info(settings).name
     logging.getLogger(ray.serve.__name__).setLevel(logging.ERROR)
     with ray_session(ExecutionConfig(logical_cpus=settings.threads_each * settings.most)):
         try:
             logs = {"enable_access_log": False, "log_level": "WARNING"}
             ray.serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=logs)
-            handle = ray.serve.run(application(_resolved(settings), run), name=_APP, route_prefix="/", blocking=False)
+            handle = ray.serve.run(application(settings, run), name=_APP, route_prefix="/", blocking=False)
             _say_notes(run, say)
         except (RayError, RuntimeError, TimeoutError) as error:
             raise LostError(f"the service did not start: {first_line(error)}", "this machine", _REMEDY) from None

@@ -80,6 +80,7 @@ Document = Annotated[str, BeforeValidator(_text), WithJsonSchema({"anyOf": [{"ty
 
 OnlyTrue = Annotated[bool, AfterValidator(_only_true), WithJsonSchema({"const": True})]
 IGNORED = "ignored: it does not change the answer"
+Limit = Annotated[int | None, Field(ge=0, description="0, or at least as many tokens as the model reads")]
 _MAX_SYSTEMS = 4  # of a search
 
 
@@ -137,12 +138,8 @@ class RerankBody(ModelBody):
     )
     rank_fields: list[str] | None = Field(default=None, description='["text"] is what is read')
     max_chunks_per_doc: Literal[1] = Field(default=1, description="the beginning of a document is read")
-    max_tokens_per_doc: int | None = Field(
-        default=None, ge=0, description="0, or at least as many tokens as the model reads"
-    )
-    max_tokens_per_query: int | None = Field(
-        default=None, ge=0, description="0, or at least as many tokens as the model reads"
-    )
+    max_tokens_per_doc: Limit = None
+    max_tokens_per_query: Limit = None
 
     @property
     def limits(self) -> dict[str, int | None]:

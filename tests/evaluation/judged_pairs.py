@@ -1,10 +1,4 @@
-"""Predictions of pairwise judges with known parameters: how wide ties are, and which pairs are hard for the model.
-
-A pair has a gap x ~ N(0, 1.3²); each of J judges sees x + noise and ties within `tie_width`, so its votes are 1 (the
-second document wins), ½ or 0 with probabilities that are known. Of a hard pair the model sees the size of the gap, but
-hardly its sign: only r in (0.3, 0.7), the chance that the second document is the better one. Its probabilities are
-exact given what it sees, so it is calibrated by construction.
-"""
+"""Predictions of pairwise judges that are calibrated by construction: judges vote by the predicted probabilities."""
 
 from __future__ import annotations
 
@@ -14,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from anmi_ray.core import identity
 from anmi_ray.core.records import PREDICTION
@@ -24,11 +17,10 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class World:
-    """ternary float[P, 3]: P(A), P(B), P(tie) of the mean of J votes, given what the model sees; score_P that mean."""
+    """ternary float[P, 3]: P(A), P(B), P(tie) of a vote; score_P: the mean of three votes."""
 
     ternary: Reals
     score_P: Reals
-    hard_P: NDArray[np.bool_]
     query_P: NDArray[np.int64]
 
     @property
@@ -36,45 +28,13 @@ class World:
         return self.ternary[:, 1] + self.ternary[:, 2] / 2
 
 
-def world(
-    pairs: int = 1200,
-    queries: int | None = None,
-    judges: int = 3,
-    tie_width: float = 0.35,
-    hard: float = 0.25,
-    noise: float = 0.45,
-    seed: int = 0,
-) -> World:
+def world(pairs: int = 1200, queries: int | None = None, seed: int = 0) -> World:
     random = identity.rng("judged-pairs", seed)
-    gap = 1.3 * random.normal(size=pairs)
-    is_hard = random.random(pairs) < hard
-    sign_known = random.uniform(0.3, 0.7, pairs)
-    gap = np.where(is_hard, np.abs(gap) * np.where(random.random(pairs) < sign_known, 1.0, -1.0), gap)
-    p_second, p_tie = _vote(gap, tie_width, noise)
-    draw = random.random((pairs, judges))
-    votes = np.where(draw < p_second[:, None], 1.0, np.where(draw < (p_second + p_tie)[:, None], 0.5, 0.0))
-    ways, size = _ways(judges)  # [W, 3] counts of (A, B, tie), multinomial coefficients
-    p = np.stack([1 - p_second - p_tie, p_second, p_tie], axis=1)
-    chance = size * np.prod(np.maximum(p[:, None, :], 1e-300) ** ways, axis=2)
-    score_W = (ways[:, 1] + ways[:, 2] / 2) / judges
-    decided, mean = chance @ np.abs(2 * score_W - 1), chance @ score_W
-    lean = np.where(is_hard, (2 * sign_known - 1) * np.abs(2 * mean - 1), 2 * mean - 1)
-    ternary = np.stack([(decided - lean) / 2, (decided + lean) / 2, 1 - decided], axis=1)
+    weight = np.exp(1.5 * random.normal(size=(pairs, 3)) - (0.0, 0.0, 1.0))
+    ternary = weight / weight.sum(axis=1, keepdims=True)
+    votes = random.multinomial(3, ternary)
     query = np.arange(pairs) % (queries or max(pairs // 2, 1))
-    return World(np.clip(ternary, 0.0, 1.0), votes.mean(axis=1), is_hard, query)
-
-
-def _vote(gap: Reals, width: float, noise: float) -> tuple[Reals, Reals]:
-    second = norm.sf((width - gap) / noise)
-    return second, norm.cdf((width - gap) / noise) - norm.cdf((-width - gap) / noise)
-
-
-def _ways(judges: int) -> tuple[Reals, Reals]:
-    from math import comb
-
-    rows = [(a, b, judges - a - b) for a in range(judges + 1) for b in range(judges + 1 - a)]
-    size = [comb(judges, a) * comb(judges - a, b) for a, b, _ in rows]
-    return np.array(rows, dtype=float), np.array(size, dtype=float)
+    return World(ternary, (votes[:, 1] + votes[:, 2] / 2) / 3, query)
 
 
 def an_id(kind: str, number: int) -> bytes:

@@ -14,7 +14,8 @@ from anmi_ray.evaluation import significance
 from anmi_ray.evaluation.fusion import WeightSweep, simplex
 from anmi_ray.evaluation.headline import Headline
 from anmi_ray.reports.audits import audited
-from anmi_ray.reports.data import Json, ReportData
+from anmi_ray.reports.page import Json
+from anmi_ray.reports.run import ReportData
 from anmi_ray.store import Flow
 from tests.evaluation.scored_pairs import relevance
 
@@ -95,36 +96,19 @@ def gaps() -> Json:
     return gaps_of({name: values[rows] for name, rows in by_category.items()}, BANDS, 268.4, chosen)
 
 
-def _bands(progress: float) -> list[float]:
-    """Chances of four bands that move from the largest gaps to the smallest."""
-    weights = np.exp(2 * progress * np.array([1.0, 0.3, -0.3, -1.0]))
-    return [float(weight) for weight in weights / weights.sum()]
-
-
 def training(steps: int = 900) -> tuple[dict[str, float | None], ...]:
-    """A falling loss with noise, a dev measure every 100 steps."""
+    """A falling loss with noise, a dev measure every 100 steps, a chance of each of four bands."""
     random = identity.rng("synthetic-training")
+    names = ("ranking", "regression", "alpha", "gradient_share", "gradient_cosine", "temperature")
     rows: list[dict[str, float | None]] = []
     for step in range(5, steps + 1, 5):
-        nce = 1.1 + 1.5 * float(np.exp(-step / 180)) + 0.12 * float(random.normal())
-        mse = 0.42 + 0.6 * float(np.exp(-step / 260)) + 0.05 * float(random.normal())
-        alpha = 0.5 + 0.3 * min(1.0, step / 600)
-        rate = 2e-5 * min(step / 90, max(0.0, (steps - step) / (steps - 90)))
-        dev = (
-            0.47 + 0.11 * (1 - float(np.exp(-step / 220))) + 0.004 * float(random.normal()) if step % 100 == 0 else None
-        )
-        row = {
-            "loss": alpha * nce + (1 - alpha) * mse,
-            "ranking": nce,
-            "regression": mse,
-            "learning_rate": rate,
-            "alpha": alpha,
-            "gradient_share": 0.6 + 0.1 * float(random.normal()),
-            "gradient_cosine": float(np.tanh(0.2 + random.normal())),
-            "temperature": 0.07 + 0.05 * (1 - float(np.exp(-step / 300))),
-            **{f"band_{i + 1}": p for i, p in enumerate(_bands(step / steps))},
-        }
-        rows.append({"step": float(step), **row, "dev": dev})
+        noise = random.normal(size=len(names))
+        means = (1.1 + 1.5 * np.exp(-step / 180), 0.42 + 0.6 * np.exp(-step / 260), 0.5 + step / 3000, 0.6, 0.2, 0.1)
+        row = dict(zip(names, (np.array(means) + (0.12, 0.05, 0.0, 0.1, 0.3, 0.01) * noise).tolist(), strict=True))
+        row["loss"] = row["alpha"] * row["ranking"] + (1 - row["alpha"]) * row["regression"]
+        row["learning_rate"] = 2e-5 * min(step / 90, (steps - step) / (steps - 90))
+        row |= {f"band_{i + 1}": 0.25 + (i - 1.5) * (0.1 - 0.2 * step / steps) for i in range(4)}
+        rows.append({"step": float(step), **row, "dev": 0.58 - 0.11 * np.exp(-step / 220) if step % 100 == 0 else None})
     return tuple(rows)
 
 

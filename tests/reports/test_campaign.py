@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from anmi_ray.core.identity import rng
@@ -38,18 +37,8 @@ def repeats(gain: float) -> RepeatData:
 
 
 def data(gain: float = 0.05) -> CampaignData:
-    ends: list[Status] = [
-        "complete",
-        "stopped",
-        "stopped",
-        "complete",
-        "failed",
-        "stopped",
-        "complete",
-        "stopped",
-        "running",
-    ]
-    trials = tuple(trial(number, status) for number, status in enumerate(ends))
+    end: dict[str, Status] = {"c": "complete", "s": "stopped", "f": "failed", "r": "running"}
+    trials = tuple(trial(number, end[letter]) for number, letter in enumerate("csscfscsr"))
     complete = [one for one in trials if one.dev is not None]
     best = max(complete, key=lambda one: one.dev or 0.0)
     return CampaignData(
@@ -110,6 +99,7 @@ def test_the_page_says_the_numbers_of_the_json() -> None:
     found = data()
     words = Page(campaign.to_html(found)).words()
     content = json.loads(to_json(found))
+    assert (content["format"], len(content["trials"])) == (2, 9)
     for one in content["trials"]:
         last = one["dev"] if one["dev"] is not None else one["curve"][-1][1] if one["curve"] else None
         assert f"{one['number']} {one['status']} {page.decimal(last, 4)}" in words
@@ -121,11 +111,3 @@ def test_the_page_says_the_numbers_of_the_json() -> None:
     for name, share in content["importances"].items():
         assert f"{100 * share:.0f} %" in words
         assert name in words
-
-
-def test_the_json_holds_every_number() -> None:
-    content = json.loads(to_json(data()))
-    assert content["format"] == 2
-    assert len(content["trials"]) == 9
-    assert content["repeats"]["contrasts"][0]["system"] == "best"
-    assert np.isfinite([one["difference"] for one in content["repeats"]["contrasts"]]).all()

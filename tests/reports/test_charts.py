@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from anmi_ray.core.identity import rng
 from anmi_ray.evaluation.significance import Estimate, SystemComparison
-from anmi_ray.reports import charts, theme
+from anmi_ray.reports import charts
 from anmi_ray.reports.page import asset
 
 HOSTILE = "</text></svg><script>alert(1)</script>\"'<img src=http://evil.example onerror=x> & \x07 var(--main)"
@@ -60,7 +60,6 @@ CHARTS: dict[str, Callable[[int, str], Markup]] = {
     "lines": lines,
     "by system": by_system,
     "per query": lambda size, name: charts.per_query(values(size), name, name, name),
-    "scatter": lambda size, name: charts.scatter(values(size), values(size), name, name),
     "histogram": histogram,
     "history": history,
     "calibration": calibration,
@@ -93,11 +92,6 @@ def test_any_amount_of_data_is_drawn(name: str, size: int) -> None:
         assert root.attrib["aria-label"]
         assert all(float(length) > 0 for length in root.attrib["viewBox"].split()[2:])
     assert len(drawn) < 125_000
-
-
-@pytest.mark.parametrize("name", list(CHARTS))
-def test_equal_numbers_give_equal_bytes(name: str) -> None:
-    assert CHARTS[name](12, "a") == CHARTS[name](12, "a")
 
 
 @pytest.mark.parametrize("name", list(CHARTS))
@@ -142,7 +136,3 @@ def test_smoothing_keeps_the_mean() -> None:
     assert len(thin) == 100
     assert np.mean([y for _, y in thin]) == pytest.approx(np.mean([y for _, y in thousand]))
     assert charts.smooth(thousand[:10]) == thousand[:10]
-
-
-def test_long_names_are_shortened() -> None:
-    assert theme.short("x" * 50) == "x" * 19 + "…" + "x" * 10

@@ -6,7 +6,6 @@ import gc
 import http.client
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -122,22 +121,6 @@ def test_coheres_client_ranks_and_hears_refusals(served: Served) -> None:
 
 
 @pytest.mark.usefixtures("closed_late")
-def test_langchains_and_llama_indexs_rerankers_order_documents(served: Served) -> None:
-    langchain = pytest.importorskip("langchain_cohere")
-    documents = pytest.importorskip("langchain_core.documents")
-    texts = texts_of(np.random.default_rng(6), 9)
-    wanted = [texts[at] for at in best_of(served, "word2", texts, 4)]
-    compressor = langchain.CohereRerank(model="any", cohere_api_key=KEY, base_url=served.address, top_n=4)
-    kept = compressor.compress_documents([documents.Document(page_content=text) for text in texts], "word2")
-    assert [one.page_content for one in kept] == wanted
-    llama = pytest.importorskip("llama_index.postprocessor.cohere_rerank")
-    schema = pytest.importorskip("llama_index.core.schema")
-    nodes = [schema.NodeWithScore(node=schema.TextNode(text=text)) for text in texts]
-    reranker = llama.CohereRerank(model="any", api_key=KEY, base_url=served.address, top_n=4)
-    assert [one.text for one in reranker.postprocess_nodes(nodes, query_str="word2")] == wanted
-
-
-@pytest.mark.usefixtures("closed_late")
 def test_openais_client_has_the_vectors(served: Served) -> None:
     openai = pytest.importorskip("openai")
     texts = texts_of(np.random.default_rng(7), 3)
@@ -145,20 +128,6 @@ def test_openais_client_has_the_vectors(served: Served) -> None:
     found = client.embeddings.create(model="any", input=texts)  # it asks for base 64, and reads it
     _, wanted = served.post("/v1/embeddings", {"input": texts})
     assert [row.embedding for row in found.data] == [row["embedding"] for row in wanted["data"]]
-
-
-def test_curl_as_the_page_has_it(served: Served) -> None:
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not here")
-    sent = json.dumps({"query": "word1", "documents": ["word2", "word1 word3"], "top_n": 1})
-    headers = ["-H", "Content-Type: application/json", "-H", f"Authorization: Bearer {KEY}"]
-    done = subprocess.run(
-        ["curl", "-sS", f"{served.address}/v2/rerank", *headers, "-d", sent], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert [row["index"] for row in json.loads(done.stdout)["results"]] == best_of(
-        served, "word1", ["word2", "word1 word3"], 1
-    )
 
 
 def test_the_key_is_asked_for_and_never_shown(served: Served) -> None:
@@ -177,11 +146,6 @@ def test_a_crowd_is_served_or_told_to_come_again(served: Served) -> None:
     assert set(found) <= {200, 429}
     assert 200 in found
     assert served.post("/v2/rerank", sent)[0] == 200
-
-
-def test_a_body_beyond_the_limit_is_refused_and_the_next_is_read(served: Served) -> None:
-    assert served.post("/rerank", {"query": "q", "texts": ["x" * 90_000] * 120})[0] == 413
-    assert served.post("/rerank", {"query": "q", "texts": ["x"]})[0] == 200
 
 
 def test_a_killed_process_costs_no_more_than_the_requests_under_way(served: Served) -> None:

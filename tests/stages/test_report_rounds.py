@@ -14,8 +14,8 @@ import pytest
 
 from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING, by_query
 from anmi_ray.reports import page
-from anmi_ray.reports.data import Json, to_json, uniform_pairs
-from anmi_ray.reports.run import to_html
+from anmi_ray.reports.page import Json
+from anmi_ray.reports.run import to_html, to_json, uniform_pairs
 from anmi_ray.stages.report.figures import design_rounds
 from tests.reports import synthetic
 from tests.small import start_from

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from anmi_ray.comparisons.adaptive import TOP
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core.records import COMPARISON, JUDGMENT, RATING, RUN
-from anmi_ray.reports.data import uniform_pairs
+from anmi_ray.reports.run import uniform_pairs
 from anmi_ray.runtime.stage import Inputs
 from anmi_ray.stages.compare import round_names
 from anmi_ray.stages.rate import prior_elo

@@ -42,7 +42,7 @@ from anmi_ray.evaluation.headline import Headline
 from anmi_ray.evaluation.pairwise import JUDGE, read, reliability
 from anmi_ray.evaluation.significance import LEVEL, SystemComparison
 from anmi_ray.reports import audits
-from anmi_ray.reports import data as report
+from anmi_ray.reports import run as report
 from anmi_ray.reports.run import to_html
 from anmi_ray.runtime.stage import Inputs
 from anmi_ray.stages import by_judges, relevance
