@@ -12,8 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anmi_ray.config.train import BalanceConfig
-from anmi_ray.config.train import TrainConfig, TrainExecution
+from anmi_ray.config.train import BalanceConfig, TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError, TrainingError
 from anmi_ray.models.cross_encoder import CrossEncoder
 from anmi_ray.training import objective as objectives
