@@ -167,7 +167,7 @@ class Experiment(Settings):
         """True if judges compare documents of unlabelled dev queries, to choose on them."""
         size = self.corpus.unlabelled_dev
         held_out = self.evaluate.judged == "unlabelled" if size is None else bool(size)
-        return held_out and self.mine.anchors != "known"
+        return held_out and self.mine.anchors in ("confirmed", "rated")
 
     @property
     def assessors(self) -> JudgeConfig | None:
