@@ -117,6 +117,20 @@ class TableReader(FilesReader):
         return choose
 
 
+def all_columns(file: File) -> tuple[tuple[str, ...], Records]:
+    """Return a file's columns, and its records by column. Raises DataError."""
+    names: list[str] = []
+
+    def choose(found: tuple[str, ...]) -> dict[str, str]:
+        names.extend(found)
+        return {name: name for name in found}
+
+    readers = {".parquet": _parquet, ".csv": _delimited, ".tsv": _delimited, ".txt": _text_lines}
+    records = parsed(readers.get(file.kind, _json)(file, choose), _decoded)
+    first = list(islice(records, 1))
+    return tuple(names), chain(first, records)
+
+
 def _text_lines(file: File, _: Choose) -> Records:
     """Yield every line as a query."""
     for place, line in file.lines():
@@ -138,7 +152,8 @@ def _parquet(file: File, choose: Choose) -> Records:
             with parquet_rows.opened(stream, file.place) as table:
                 chosen = choose(tuple(table.schema_arrow.names))
                 for role, name in chosen.items():
-                    _check_type(table.schema_arrow.field(name), role, file.place)
+                    if role in _USUAL:
+                        _check_type(table.schema_arrow.field(name), role, file.place)
                 for batch in parquet_rows.batches(table, list(dict.fromkeys(chosen.values())), _ROWS):
                     columns = {role: _values(batch.column(name)) for role, name in chosen.items()}
                     for i in range(batch.num_rows):

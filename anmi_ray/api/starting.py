@@ -1,0 +1,444 @@
+"""`anmi init FILES`: recognize a user's documents and queries, and write the settings of a run over them.
+
+Files stay where they are. Only what the table reader cannot take is copied: pages of a folder, rows without an id,
+queries without a header, and files in two encodings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from anmi_ray.api import pages
+from anmi_ray.core.errors import ConfigError, DataError, from_file_error
+from anmi_ray.corpus import table
+from anmi_ray.corpus.parsing import judged_lines
+from anmi_ray.corpus.sources import File, files_of
+from anmi_ray.tables.streams import LineError, guessed_encoding
+
+PLACE = "anmi init"
+# By role, a setting of corpus.columns, names of columns in lower case, the first one that exists.
+_NAMES = {
+    "doc_id": (
+        "_id", "id", "doc_id", "docid", "docno", "document_id", "uuid", "guid", "key", "sku", "product_id", "url",
+    ),
+    "title": ("title", "name", "headline", "subject", "heading", "product_title", "product_name"),
+    "text": (
+        "text", "body", "content", "contents", "passage", "description", "abstract", "document", "article", "answer",
+    ),
+    "query_id": ("query_id", "qid", "_id", "id"),
+    "query": (
+        "query", "text", "question", "search", "search_term", "search_query", "search_terms", "term", "keyword",
+        "keywords", "q", "phrase",
+    ),
+}  # fmt: skip
+_DOCUMENT = ("doc_id", "title", "text")
+_QUERY = ("query_id", "query")
+_SAMPLE = 1000  # rows that columns are recognized by
+_HEAD = 1 << 20  # bytes that an encoding is recognized by
+_FEW_TRAIN = 200  # train queries below which a training rarely gains
+_SHOWN = 5  # rows
+_WIDTH = 60  # characters of a cell
+_MEASURING = 300  # labelled queries that are all kept to measure
+# Candidates per query, and comparisons of each, from thorough to cheap; the first without a budget.
+_SIZES = ((20, 6), (20, 4), (10, 4), (10, 2))
+# By provider: address, variable of the key, and whether it returns log-probabilities.
+_PROVIDERS = {
+    "openai": ("https://api.openai.com/v1", "OPENAI_API_KEY", True),
+    "anthropic": ("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY", False),
+    "gemini": ("https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", False),
+    "mistral": ("https://api.mistral.ai/v1", "MISTRAL_API_KEY", False),
+}
+JUDGES = (
+    f"{', '.join(f'{name}:MODEL' for name in _PROVIDERS)}, an address such as http://127.0.0.1:8000/v1, "
+    "reranker:MODEL, simulated (needs labels), or none"
+)
+
+
+@dataclass(frozen=True)
+class Recognized:
+    """A table as it was understood.
+
+    path: of the file or folder to read, perhaps a copy.
+    rows: the first ones, by role.
+    columns: of the file, by role.
+    copied: why it was copied, "" if it was not.
+    """
+
+    path: Path
+    rows: list[dict[str, Any]]
+    columns: dict[str, str] = field(default_factory=dict[str, str])
+    encoding: str = "utf-8"
+    copied: str = ""
+
+    def described(self, name: str) -> str:
+        """Return a line about it."""
+        columns = ", ".join(f"{role} = {column}" for role, column in self.columns.items() if role != column)
+        why = f"copied to {self.path}, since {self.copied}" if self.copied else str(self.path)
+        return "; ".join(
+            [f"{name}: {why}", *filter(None, (columns, self.encoding if self.encoding != "utf-8" else ""))]
+        )
+
+    @property
+    def shown(self) -> list[dict[str, str]]:
+        """The first rows, each cell short."""
+        rows = self.rows[:_SHOWN]
+        return [{name: " ".join(str(value or "").split())[:_WIDTH] for name, value in row.items()} for row in rows]
+
+
+@dataclass(frozen=True)
+class Started:
+    """What `start` wrote: the file of settings, and lines that say what was understood."""
+
+    path: Path
+    tables: dict[str, Recognized]
+    lines: list[str]
+    next: str  # what can be done: "queries" (there are none), "plan", or "run" (no judge is asked)
+
+
+def start(
+    documents: Path,
+    queries: Path | None,
+    labels: Path | None,
+    judge: str,
+    price: tuple[float, float] | None,
+    budget: float | None,
+    out: Path,
+    columns: Mapping[str, str],
+    encoding: str | None,
+) -> Started:
+    """Recognize the files and write `out`, and copies next to it where needed.
+
+    price: dollars per million tokens of prompts and of answers.
+    columns: by role, the names of columns that are not recognized.
+    Raises ConfigError for a judge or an option that is unknown, DataError for files that cannot be read.
+    """
+    if out.exists():
+        raise ConfigError("the file exists", str(out), "give another name: --out FILE")
+    if unknown := set(columns) - set(_NAMES):
+        expected = ", ".join(_NAMES)
+        raise ConfigError(f"expected one of {expected}, got {min(unknown)}", "--column", "--column text=NAME")
+    panel = _judge(judge, price)
+    if judge == "simulated" and labels is None and not (documents / "qrels").is_dir():
+        raise ConfigError("simulated judges know the labels, and there are none", "--judge", "add --labels FILE")
+    if budget is not None and (panel is None or "endpoint" not in panel or price is None):
+        raise ConfigError("a budget needs a judge with prices", "--budget", "add --judge openai:MODEL --price IN,OUT")
+    corpus, tables = _corpus(documents, queries, labels, out.with_name(f"{out.stem}-files"), columns, encoding)
+    settings = _settings(out.stem, corpus, judge, panel, budget)
+    lines = _sized(settings, budget) if budget is not None else []
+    try:
+        out.write_text(_HEAD_OF_FILE.format(name=out) + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+    except OSError as error:
+        raise from_file_error(error, str(out)) from None
+    has_queries = "queries" in tables
+    lines += _counted(settings) if has_queries else ["no queries yet"]
+    return Started(out, tables, lines, ("run" if panel is None else "plan") if has_queries else "queries")
+
+
+_HEAD_OF_FILE = """# Written by anmi init; every setting is in docs/reference/settings.md.
+#   anmi plan {name}    what will be asked, what it costs, what is sent where
+#   anmi run {name}     all of it; running it again continues
+"""
+
+
+def _corpus(
+    documents: Path,
+    queries: Path | None,
+    labels: Path | None,
+    copies: Path,
+    columns: Mapping[str, str],
+    given: str | None,
+) -> tuple[dict[str, Any], dict[str, Recognized]]:
+    """Return the corpus settings and the tables by name."""
+    if (documents / "corpus.jsonl").is_file():
+        if queries is not None or labels is not None:
+            raise ConfigError(
+                f"{documents} is a BEIR folder, which has its queries and labels", PLACE, f"anmi init {documents}"
+            )
+        rows = _beir_rows(documents)
+        return {"reader": "beir", "path": str(documents)}, rows
+    tables = {"documents": _documents(documents, copies, columns, given)}
+    corpus: dict[str, Any] = {"reader": "table", "documents": str(tables["documents"].path)}
+    if queries is not None:
+        tables["queries"] = _queries(queries, tables["documents"].encoding, copies, columns, given)
+        corpus["queries"] = str(tables["queries"].path)
+    if labels is not None:
+        corpus["qrels"] = _labels(labels, copies)
+    named = {role: name for one in tables.values() for role, name in one.columns.items()}
+    if named:
+        corpus["columns"] = named
+    if (encoding := tables["documents"].encoding) != "utf-8":
+        corpus["encoding"] = encoding
+    return corpus, tables
+
+
+def _beir_rows(folder: Path) -> dict[str, Recognized]:
+    found = {}
+    for name, file in (("documents", "corpus.jsonl"), ("queries", "queries.jsonl")):
+        if (folder / file).is_file():
+            _, rows = _sampled(_file(folder / file, "utf-8"))
+            rows = [{key: row[key] for key in ("_id", "title", "text") if key in row} for row in rows[:_SHOWN]]
+            found[name] = Recognized(folder / file, rows)
+    return found
+
+
+def _documents(path: Path, copies: Path, columns: Mapping[str, str], given: str | None) -> Recognized:
+    if path.is_dir() and not any(one.suffix in table.TableReader.kinds for one in path.rglob("*")):
+        rows = pages.documents(path, given)
+        return _copied(rows, copies / "documents.jsonl", "its pages were split at headings")
+    file = _file(path, given)
+    names, rows = _sampled(file)
+    chosen = _columns(names, rows, _DOCUMENT, columns, str(path))
+    if "doc_id" in chosen:
+        return _in_place(path, file, rows, chosen)
+    return _copied(_with_ids(_all(path, given), chosen), copies / "documents.jsonl", "its rows had no id")
+
+
+def _queries(path: Path, encoding: str, copies: Path, columns: Mapping[str, str], given: str | None) -> Recognized:
+    file = _file(path, given)
+    names, rows = _sampled(file)
+    if len(names) == 1 and file.kind in (".csv", ".tsv") and not _is_header(names[0]):
+        texts = [{"query": names[0]}, *({"query": row[names[0]]} for row in _all(path, given))]
+        return _copied(iter(texts), copies / "queries.jsonl", "it had no header")
+    if file.kind == ".txt":
+        return Recognized(path, rows, {}, file.encoding)
+    chosen = _columns(names, rows, _QUERY, columns, str(path))
+    if file.encoding != encoding and file.kind != ".parquet":
+        texts = ({role: row[name] for role, name in chosen.items()} for row in _all(path, given))
+        return _copied(texts, copies / "queries.jsonl", f"documents are in {encoding}, these are in {file.encoding}")
+    return _in_place(path, file, rows, chosen)
+
+
+def _in_place(path: Path, file: File, rows: list[dict[str, Any]], chosen: dict[str, str]) -> Recognized:
+    shown = [{role: row[name] for role, name in chosen.items()} for row in rows[:5]]
+    encoding = "utf-8" if file.kind == ".parquet" else file.encoding
+    return Recognized(path, shown, chosen, encoding)
+
+
+def _labels(path: Path, copies: Path) -> dict[str, str]:
+    """Write grades of at most `_MEASURING` queries to test, else those of half of the queries, by hash, to train."""
+    file = _file(path, None, any_file=True)
+    grades = [row for _, row in judged_lines(file.lines(), str(path)) if not isinstance(row, LineError)]
+    if not grades:
+        raise DataError("expected rows of query, document and grade, got none", str(path), "see corpus.qrels")
+    few = len({query for query, _, _ in grades}) <= _MEASURING
+    splits = {query: "test" if few or _hash(query)[0] in "01234567" else "train" for query, _, _ in grades}
+    written = {}
+    for split in sorted(set(splits.values())):
+        rows = [f"{query}\t{document}\t{grade}" for query, document, grade in grades if splits[query] == split]
+        written[split] = str(_write(copies / f"{split}.tsv", ["query-id\tcorpus-id\tscore", *rows]))
+    return written
+
+
+def _file(path: Path, given: str | None, any_file: bool = False) -> File:
+    """Return the first file of `path`, in the encoding that it is recognized to have."""
+    if not path.exists():
+        raise DataError("no such file or folder", str(path), "check its name")
+    kinds = table.TableReader.kinds + table.TableReader.query_kinds
+    file = files_of([str(path)], "documents", kinds, given or "utf-8", any_file)[0]
+    if given is not None or file.kind == ".parquet":
+        return file
+    with file.open() as stream:
+        head = stream.read(_HEAD)
+    try:
+        head[: head.rfind(b"\n") + 1].decode("utf-8")
+        return file
+    except UnicodeDecodeError:
+        guess = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else guessed_encoding(head)
+    if not guess:
+        raise DataError("its encoding is not recognized", str(path), "add --encoding NAME")
+    return files_of([str(path)], "documents", kinds, guess, any_file)[0]
+
+
+def _sampled(file: File) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    """Return the columns and the first rows. Raises DataError if there is no row, or a column occurs twice."""
+    names, records = table.all_columns(file)
+    rows = [row for _, row in islice(records, _SAMPLE) if not isinstance(row, LineError)]
+    if not rows:
+        raise DataError("expected rows, got none that can be read", file.place, "check the file and --encoding")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"column {twice[0]!r} occurs {names.count(twice[0])} times", file.place, "rename one of them")
+    return names, rows
+
+
+def _all(path: Path, given: str | None) -> Iterator[dict[str, Any]]:
+    """Yield all rows of all files of `path` that can be read."""
+    encoding = _file(path, given).encoding
+    for file in files_of([str(path)], "documents", table.TableReader.kinds, encoding):
+        yield from (row for _, row in table.all_columns(file)[1] if not isinstance(row, LineError))
+
+
+def _columns(
+    names: Sequence[str], rows: list[dict[str, Any]], roles: Sequence[str], given: Mapping[str, str], place: str
+) -> dict[str, str]:
+    """Return columns by role: those that are given, else by name, else the longest text. DataError without a text."""
+    chosen = {role: given[role] for role in roles if role in given}
+    if missing := [name for name in chosen.values() if name not in names]:
+        raise DataError(f"no column {missing[0]!r}; there are {', '.join(names)}", place, "correct --column")
+    lower = {name.lower().strip(): name for name in names}
+    for role in roles:
+        usual = [lower[name] for name in _NAMES[role] if name in lower and lower[name] not in chosen.values()]
+        if role.endswith("_id"):  # of a query log it may be the user's
+            usual = [name for name in usual if _is_id([row.get(name) for row in rows])]
+        if role not in chosen and usual:
+            chosen[role] = usual[0]
+    main = roles[-1]
+    if main not in chosen:
+        free = [name for name in names if name not in chosen.values()]
+        lengths = {
+            name: sum(len(row.get(name) or "") for row in rows if isinstance(row.get(name), str)) for name in free
+        }
+        best = max(lengths, key=lambda name: lengths[name], default=None)
+        if best is None or not lengths[best]:
+            raise DataError(
+                f"no column holds the {main}; there are {', '.join(names)}", place, f"add --column {main}=NAME"
+            )
+        chosen[main] = best
+    return chosen
+
+
+def _is_id(values: list[Any]) -> bool:
+    texts = [str(value) for value in values if value is not None]
+    return len(texts) == len(values) == len(set(texts)) and not any(" " in text.strip() for text in texts)
+
+
+def _is_header(name: str) -> bool:
+    return name.lower().strip() in (*_NAMES["query"], "queries", "searches")
+
+
+def _with_ids(rows: Iterable[dict[str, Any]], chosen: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield documents with a hash of their text as id, each text once."""
+    seen: set[str] = set()
+    for row in rows:
+        document = {role: str(row.get(name) or "") for role, name in chosen.items()}
+        key = _hash("\0".join(document.values()))
+        if key not in seen:
+            seen.add(key)
+            yield {"id": key, **document}
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _copied(rows: Iterator[dict[str, Any]], to: Path, why: str) -> Recognized:
+    first = list(islice(rows, 5))
+    if not first:
+        raise DataError("expected documents, got none", str(to), "name a file or folder that holds text")
+    lines = (json.dumps(row, ensure_ascii=False) for part in (first, rows) for row in part)
+    return Recognized(_write(to, lines), first, {}, "utf-8", why)
+
+
+def _write(to: Path, lines: Iterable[str]) -> Path:
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with to.open("w", encoding="utf-8", errors="replace") as file:
+            file.writelines(f"{line}\n" for line in lines)
+    except OSError as error:
+        raise from_file_error(error, str(to)) from None
+    return to
+
+
+def _judge(text: str, price: tuple[float, float] | None) -> dict[str, Any] | None:
+    """Return a judge's settings; None for `none`. Raises ConfigError if it is unknown."""
+    kind, _, model = text.partition(":")
+    if text == "none":
+        return None
+    if text == "simulated":
+        return {"preset": "panel"}
+    if kind == "reranker" and model:
+        return {"kind": "encoder", "name": "reranker", "model": model}
+    if kind in _PROVIDERS and model:
+        address, key, has_logprobs = _PROVIDERS[kind]
+        endpoint: dict[str, Any] = {"base_url": address, "model": model, "key_env": key, "allow_external": True}
+    elif kind in ("http", "https"):
+        address, _, model = text.partition("#")
+        endpoint, has_logprobs = {"base_url": address, "model": model or _served_model(address)}, True
+    else:
+        raise ConfigError(f"expected {JUDGES}; got {text}", "--judge", "--judge openai:gpt-4o-mini")
+    if price is not None:
+        endpoint |= {"input_price": price[0], "output_price": price[1]}
+    if has_logprobs:
+        endpoint |= {"logprobs": 20, "max_tokens": 1}
+    prompt = {"template": "letters"} | ({"readout": "logprob"} if has_logprobs else {})
+    return {"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": prompt}
+
+
+def _served_model(address: str) -> str:
+    """Return the model that a server lists. Raises ConfigError unless it lists one."""
+    import httpx2
+
+    try:
+        served = httpx2.get(f"{address.rstrip('/')}/models", timeout=5.0).raise_for_status().json()["data"]
+        names = [str(one["id"]) for one in served]
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"its models cannot be listed: {error}", address, f"name one: --judge {address}#MODEL"
+        ) from None
+    if len(names) != 1:
+        there = ", ".join(names[:5]) or "none"
+        raise ConfigError(f"expected one model, got {there}", address, f"name one: --judge {address}#MODEL")
+    return names[0]
+
+
+def _settings(
+    name: str, corpus: dict[str, Any], judge: str, panel: dict[str, Any] | None, budget: float | None
+) -> dict[str, Any]:
+    measured = "qrels" in corpus or corpus["reader"] == "beir"
+    corpus = {**corpus, "max_train_queries": 1000}
+    settings: dict[str, Any] = {"name": name, "corpus": corpus}
+    if panel is None:
+        return settings | {"recipe": "infonce-mined", "mine": {"anchors": "retrieved"}}
+    candidates, degree = _SIZES[0]
+    settings |= {"retrieve": {"candidates": candidates}, "compare": {"degree": degree}}
+    settings["judge"] = panel if "preset" in panel else {"judges": [panel]}
+    if budget is not None:
+        settings["judge"]["budget"] = {"dollars": budget}
+    settings["mine"] = {"anchors": "confirmed", "negatives": 4}
+    if not measured:
+        settings["evaluate"] = {"judged": "unlabelled"}
+    return settings
+
+
+def _sized(settings: dict[str, Any], budget: float) -> list[str]:
+    """Reduce comparisons, then queries, until the plan costs at most `budget` dollars; return a line about it."""
+    from anmi_ray.api.experiments import plan
+    from anmi_ray.config.load import validate
+
+    most = settings["corpus"]["max_train_queries"]
+    sizes = [(*size, most) for size in _SIZES] + [(*_SIZES[-1], most // 2), (*_SIZES[-1], most // 4)]
+    for candidates, degree, queries in sizes:
+        settings["retrieve"]["candidates"], settings["compare"]["degree"] = candidates, degree
+        settings["corpus"]["max_train_queries"] = queries
+        dollars = sum(stage["dollars"] for stage in plan(validate(settings, PLACE), offline=True).stages)
+        if dollars <= budget:
+            break
+    said = f"about {dollars:,.2f} dollars: {candidates} candidates a query, each compared with {degree} others"
+    return [
+        f"{said}, at most {queries:,} train queries"
+        + (f"; more than {budget:g}: judging will stop there" if dollars > budget else "")
+    ]
+
+
+def _counted(settings: dict[str, Any]) -> list[str]:
+    """Return lines about the numbers of documents and queries, and what they allow."""
+    from anmi_ray.config.load import validate
+    from anmi_ray.pipeline.requirements import counts_of
+
+    experiment = validate(settings, PLACE)
+    counts = counts_of(experiment, most_s=60.0)
+    if counts is None:
+        return []
+    lines = [f"{counts.documents:,} documents; queries: {counts.in_words}", *counts.notices(experiment)]
+    if counts.queries["train"] < _FEW_TRAIN:
+        lines.append(
+            f"fewer than {_FEW_TRAIN} train queries: a training will hardly gain; add some, or let anmi queries make them"
+        )
+    return lines
