@@ -17,9 +17,9 @@ from typing import Any
 import yaml
 
 from anmi_ray.api import pages
+from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core.errors import ConfigError, DataError, from_file_error
 from anmi_ray.corpus import table
-from anmi_ray.corpus.parsing import judged_lines
 from anmi_ray.corpus.sources import File, files_of
 from anmi_ray.tables.streams import LineError, guessed_encoding
 
@@ -225,7 +225,10 @@ def _in_place(path: Path, file: File, rows: list[dict[str, Any]], chosen: dict[s
 def _labels(path: Path, copies: Path) -> dict[str, str]:
     """Write grades of at most `_MEASURING` queries to test, else those of half of the queries, by hash, to train."""
     file = _file(path, None, any_file=True)
-    grades = [row for _, row in judged_lines(file.lines(), str(path)) if not isinstance(row, LineError)]
+    reader = table.TableReader(
+        CorpusConfig(reader="table", documents=str(path), queries=str(path)), documents_alone=True
+    )
+    grades = [row for _, row in reader.grades(file) if not isinstance(row, LineError)]
     if not grades:
         raise DataError("expected rows of query, document and grade, got none", str(path), "see corpus.qrels")
     few = len({query for query, _, _ in grades}) <= _MEASURING
@@ -438,7 +441,5 @@ def _counted(settings: dict[str, Any]) -> list[str]:
         return []
     lines = [f"{counts.documents:,} documents; queries: {counts.in_words}", *counts.notices(experiment)]
     if counts.queries["train"] < _FEW_TRAIN:
-        lines.append(
-            f"fewer than {_FEW_TRAIN} train queries: a training will hardly gain; add some, or let anmi queries make them"
-        )
+        lines.append(f"fewer than {_FEW_TRAIN} train queries: a training will hardly gain; anmi queries makes more")
     return lines

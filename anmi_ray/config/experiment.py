@@ -177,5 +177,5 @@ class Experiment(Settings):
     @property
     def simulated(self) -> tuple[str, JudgeConfig] | None:
         """The stage that asks simulated judges, with its panel; None if no judge behind the ratings is simulated."""
-        panels = (("judge", self.judge), ("label", self.ensemble))
+        panels = (("judge", self.judge), ("label", self.ensemble)) if self.mine.anchors != "retrieved" else ()
         return next(((stage, panel) for stage, panel in panels if panel is not None and panel.simulated), None)

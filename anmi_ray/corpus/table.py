@@ -81,11 +81,15 @@ class TableReader(FilesReader):
 
     def _qrel_records(self, split: str) -> Iterator[tuple[str, Judged | LineError]]:
         for file in self._qrel_files[split]:
-            is_delimited = file.kind in (".csv", ".tsv")
-            if file.kind not in self.kinds or (is_delimited and holds_grades(_first_line(file))):
-                yield from judged_lines(file.lines(), file.place)
-            else:
-                yield from parsed(self._records([file], _QREL), _judged)
+            yield from self.grades(file)
+
+    def grades(self, file: File) -> Iterator[tuple[str, Judged | LineError]]:
+        """Yield the relevance grades of a table, or of lines in TREC's or BEIR's form."""
+        is_delimited = file.kind in (".csv", ".tsv")
+        if file.kind not in self.kinds or (is_delimited and holds_grades(_first_line(file))):
+            yield from judged_lines(file.lines(), file.place)
+        else:
+            yield from parsed(self._records([file], _QREL), _judged)
 
     def _records(self, files: Iterable[File], roles: tuple[str, ...], optional: Set[str] = frozenset()) -> Records:
         readers = {".parquet": _parquet, ".csv": _delimited, ".tsv": _delimited, ".txt": _text_lines}
