@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from anmi_ray.api import pages
+from anmi_ray.api.examples import examples
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core.errors import ConfigError, DataError, from_file_error
 from anmi_ray.corpus import table
@@ -210,9 +211,13 @@ def _queries(path: Path, encoding: str, copies: Path, columns: Mapping[str, str]
     if file.kind == ".txt":
         return Recognized(path, rows, {}, file.encoding)
     chosen = _columns(names, rows, _QUERY, columns, str(path))
-    if file.encoding != encoding and file.kind != ".parquet":
+    why = f"documents are in {encoding}, these are in {file.encoding}" if file.encoding != encoding else ""
+    why = "" if file.kind == ".parquet" else why
+    if "query_id" not in chosen and any(name in _NAMES["query_id"] for name in names):
+        why = "its ids repeat"  # the reader would take them for the queries'
+    if why:
         texts = ({role: row[name] for role, name in chosen.items()} for row in _all(path, given))
-        return _copied(texts, copies / "queries.jsonl", f"documents are in {encoding}, these are in {file.encoding}")
+        return _copied(texts, copies / "queries.jsonl", why)
     return _in_place(path, file, rows, chosen)
 
 
@@ -243,7 +248,8 @@ def _labels(path: Path, copies: Path) -> dict[str, str]:
 def _file(path: Path, given: str | None, any_file: bool = False) -> File:
     """Return the first file of `path`, in the encoding that it is recognized to have."""
     if not path.exists():
-        raise DataError("no such file or folder", str(path), "check its name")
+        example = f"anmi init --example {path} writes that example" if str(path) in examples() else "check its name"
+        raise DataError("no such file or folder", str(path), example)
     kinds = table.TableReader.kinds + table.TableReader.query_kinds
     file = files_of([str(path)], "documents", kinds, given or "utf-8", any_file)[0]
     if given is not None or file.kind == ".parquet":
@@ -295,11 +301,12 @@ def _columns(
     main = roles[-1]
     if main not in chosen:
         free = [name for name in names if name not in chosen.values()]
+        texts = {name: [row[name] for row in rows if isinstance(row.get(name), str)] for name in free}
         lengths = {
-            name: sum(len(row.get(name) or "") for row in rows if isinstance(row.get(name), str)) for name in free
+            name: sum(map(len, values)) for name, values in texts.items() if any(map(str.isalpha, "".join(values)))
         }
         best = max(lengths, key=lambda name: lengths[name], default=None)
-        if best is None or not lengths[best]:
+        if best is None:
             raise DataError(
                 f"no column holds the {main}; there are {', '.join(names)}", place, f"add --column {main}=NAME"
             )
