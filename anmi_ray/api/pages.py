@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from anmi_ray.core.errors import DataError, from_file_error
+from anmi_ray.corpus.table import TableReader
 from anmi_ray.tables.streams import guessed_encoding
 
 _KINDS = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".txt": "text"}
@@ -18,6 +19,14 @@ _SKIPPED = ("script", "style", "nav", "header", "footer", "template", "noscript"
 _BLOCKS = ("p", "div", "li", "tr", "br", "pre", "section", "article", "table", "ul", "ol", "blockquote", "dt", "dd")
 _FENCE = re.compile(r"^(```|~~~).*?^\1[`~]*\s*$", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
+
+
+def is_folder_of_pages(path: Path) -> bool:
+    """Return whether a folder holds more pages than tables."""
+    if not path.is_dir():
+        return False
+    suffixes = [one.suffix.lower() for one in path.rglob("*")]
+    return sum(one in _KINDS for one in suffixes) > sum(one in TableReader.kinds for one in suffixes)
 
 
 def documents(folder: Path, encoding: str | None) -> Iterator[dict[str, str]]:

@@ -41,7 +41,7 @@ _OPTIONS = {"maxiter": 2000, "maxfun": 5000, "maxcor": 30, "ftol": 1e-15, "gtol"
 # of their sd.
 _MEAN = np.array([0.0, -1.5, 0.0, 1.0] + [0.0] * 5 + [math.log(1.5), math.log(0.8), math.log(300.0)] + [0.0] * 3)
 _SD = np.array([1.0, 0.5, 0.1, 0.5] + [math.inf, 0.15, 0.1, 0.05, 0.15] + [math.inf] * 2 + [1.0] + [30.0] * 3)
-# Weights of 1, L, L², s without ratings, between those that fit the labels of five collections.
+# Weights of 1, L, L², s without ratings; fits to labels of four collections have -0.8 to -1.7 for L, -0.1 to 1.9 for s.
 _WITHOUT_RATINGS = (1.0, -0.75, 0.0, 1.5)
 _ODDS, _LOG_GAIN, _LOG_SD, _LOG_FREEDOM = 4, 9, 10, 11  # places in the parameters
 _BOUNDS = [(None, None)] * _LOG_GAIN
