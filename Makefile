@@ -45,12 +45,12 @@ STAMP := $(VENV)/.made-$(STATE)
 env: $(STAMP)
 	@:
 
-# two rerankers to compare with, trained on the collection's labels and on the retrieval's first documents, then the path
+# two rerankers to compare with, trained on the collection's labels and on pseudo-labels by rank and similarity, then the path
 QUICKSTART = $(VENV)/bin/anmi run jobs/configs/quickstart.yaml
-BESIDE = recipe=infonce-mined mine.anchors=known compare.degree=2 --until train
+BESIDE = recipe=infonce-mined --until train
 quickstart: $(STAMP)
-	$(QUICKSTART) name=true-labels 'corpus.labels=[train,dev,test]' $(BESIDE) $(ARGS)
-	$(QUICKSTART) name=pseudo-labels retrieve.pseudo_labels=true $(BESIDE) $(ARGS)
+	$(QUICKSTART) name=true-labels 'corpus.labels=[train,dev,test]' mine.anchors=known compare.degree=2 $(BESIDE) $(ARGS)
+	$(QUICKSTART) name=pseudo-labels mine.anchors=retrieved $(BESIDE) $(ARGS)
 	$(QUICKSTART) 'rerank.peers=[{name: pseudo-labels, run: pseudo-labels}, {name: true-labels, run: true-labels}]' $(ARGS)
 
 # in the order of tests/conftest.py: by their numbers of tests, the longest files would come last, and alone

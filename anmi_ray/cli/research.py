@@ -82,7 +82,7 @@ def _settings(experiment: Experiment, overrides: list[str], to: Path, queries: i
     if experiment.simulated is not None:
         settings.append('judge={"judges": [{"kind": "similarity"}]}')
         settings.append("mine.anchors=confirmed")
-    elif experiment.mine.anchors == "known":
+    elif experiment.mine.anchors == "known":  # these queries are not labelled
         settings.append(f"mine.anchors={'confirmed' if experiment.judge.direct.judges else 'rated'}")
     given = experiment.corpus
     held_out = given.held_out("dev", queries) + given.held_out("test", queries)

@@ -60,24 +60,82 @@ document of the query, by which hard negatives are chosen. Next:
 
 
 def init(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="name of the example (default: list all)")
+    documents: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DOCUMENTS]", help="CSV, tsv, JSON lines, Parquet, a folder of pages, or BEIR"),
     ] = None,
-    example: Annotated[bool, typer.Option("--example", help="write an example")] = False,
-    out: Annotated[Path | None, typer.Option(help="file to write (default: NAME.yaml)")] = None,
+    queries: Annotated[
+        Path | None, typer.Argument(metavar="[QUERIES]", help="a table of queries, or one query a line")
+    ] = None,
+    labels: Annotated[Path | None, typer.Option(help="relevance grades: query, document, grade")] = None,
+    judge: Annotated[
+        str, typer.Option(help="openai:MODEL, anthropic:MODEL, an address, reranker:MODEL, simulated or none")
+    ] = "none",
+    price: Annotated[
+        str | None, typer.Option(metavar="IN,OUT", help="dollars per million prompt and answer tokens")
+    ] = None,
+    budget: Annotated[float | None, typer.Option(min=0.0, help="dollars that judging may cost")] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="ROLE=NAME", help="a column: doc_id, title, text, query_id or query")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(help="of text files (default: recognized)")] = None,
+    example: Annotated[str | None, typer.Option(metavar="NAME", help="write an example instead")] = None,
+    out: Annotated[Path | None, typer.Option(help="file to write (default: search.yaml, or NAME.yaml)")] = None,
 ) -> None:
-    """Write an example configuration with comments, or list the examples."""
-    from anmi_ray.api.examples import examples, write_example
+    """Write settings for your documents and queries; without arguments, list the examples.
+
+    Columns, separator and encoding are recognized, and five rows are shown as they were understood.
+    """
+    from anmi_ray.api import examples, starting
     from anmi_ray.cli import console
 
-    if name is None:
-        rows = ({"example": example, "description": text} for example, text in examples().items())
-        console.stdout().print(console.table(rows))
+    if example is not None:
+        for file in examples.write_example(example, out):
+            print(f"wrote {file}")
         return
-    if not example:
-        raise ConfigError(f"{name}: expected --example before a name", COMMAND_LINE, f"anmi init --example {name}")
-    for file in write_example(name, out):
-        print(f"wrote {file}")
+    if documents is None:
+        rows = ({"example": name, "description": text} for name, text in examples.examples().items())
+        console.stdout().print(console.table(rows))
+        print("anmi init DOCUMENTS QUERIES writes settings for your files, anmi init --example NAME one of these.")
+        return
+    out = out or Path("search.yaml")
+    with console.working("reading the files"):
+        started = starting.start(
+            documents, queries, labels, judge, _prices(price), budget, out, _pairs(column or []), encoding
+        )
+    for name, table in started.tables.items():
+        print(table.described(name))
+        console.stdout().print(console.table(table.shown))
+    for line in started.lines:
+        print(line)
+    print(_NEXT[started.next].format(file=shlex.quote(str(out)), stem=shlex.quote(out.stem)))
+
+
+_NEXT = {
+    "queries": "wrote {file}; next:\n  anmi queries {file} --to {stem}-queries    make queries of the documents",
+    "plan": """wrote {file}; next:
+  anmi plan {file}                 what will be asked, what it costs, what is sent where
+  anmi judge {file} --pilot=300    is the judge consistent enough?
+  anmi run {file}                  to the report; running it again continues""",
+    "run": "wrote {file}; next:\n  anmi run {file}    to the report; running it again continues",
+}
+
+
+def _prices(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        prompt, answer = map(float, text.split(","))
+    except ValueError:
+        raise ConfigError(f"expected two numbers, got {text}", "--price", "--price 0.15,0.60") from None
+    return prompt, answer
+
+
+def _pairs(words: list[str]) -> dict[str, str]:
+    pairs = dict(word.split("=", 1) for word in words if "=" in word)
+    if len(pairs) < len(words):
+        raise ConfigError(f"expected ROLE=NAME, got {' '.join(words)}", "--column", "--column text=NAME")
+    return pairs
 
 
 def config(

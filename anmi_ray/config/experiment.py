@@ -81,6 +81,8 @@ class Experiment(Settings):
                 "judge.orders: one leaves each judge's preference for a place in its answers: set rate.judge_offsets: "
                 "true, which fits it from all answers"
             )
+        if self.mine.anchors == "retrieved" and (self.mine.validation is not None or self.refines is not None):
+            yield "mine.anchors: retrieved asks no judge: remove validate from mine.allow, and refines"
         direct = "kind api, vllm, encoder (form: pointwise) or simulated"
         if self.mine.anchors == "confirmed" and not judge.direct.judges:
             yield (
@@ -165,7 +167,7 @@ class Experiment(Settings):
         """True if judges compare documents of unlabelled dev queries, to choose on them."""
         size = self.corpus.unlabelled_dev
         held_out = self.evaluate.judged == "unlabelled" if size is None else bool(size)
-        return held_out and self.mine.anchors != "known"
+        return held_out and self.mine.anchors in ("confirmed", "rated")
 
     @property
     def assessors(self) -> JudgeConfig | None:
@@ -175,5 +177,5 @@ class Experiment(Settings):
     @property
     def simulated(self) -> tuple[str, JudgeConfig] | None:
         """The stage that asks simulated judges, with its panel; None if no judge behind the ratings is simulated."""
-        panels = (("judge", self.judge), ("label", self.ensemble))
+        panels = (("judge", self.judge), ("label", self.ensemble)) if self.mine.anchors != "retrieved" else ()
         return next(((stage, panel) for stage, panel in panels if panel is not None and panel.simulated), None)

@@ -70,10 +70,11 @@ class MineConfig(Settings):
     """Random corpus negatives added to each example."""
     rated_extra: int = Field(default=4, ge=0, le=1000)
     """Further rated documents of weight 0, for the regression loss only."""
-    anchors: Literal["known", "confirmed", "rated"] = "known"
+    anchors: Literal["known", "confirmed", "rated", "retrieved"] = "known"
     """What anchors a query. known: its known positives; queries without one are refused. confirmed: also, without one,
     those of its four likeliest documents with P(relevant) > .5, or else the likeliest, given rank, similarity, rating,
-    and answers of judges who are asked about them directly. rated: without asking, if judges can only compare."""
+    and answers of judges who are asked about them directly. rated: without asking, if judges can only compare.
+    retrieved: no judge at all, rank and similarity alone (pseudo-labels)."""
 
     @model_validator(mode="before")
     @classmethod

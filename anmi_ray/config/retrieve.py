@@ -125,9 +125,6 @@ class RetrieveConfig(Settings):
     """Documents from the top of the hybrid run that are compared."""
     random_negatives: int = Field(default=8, ge=0)
     """Random documents per train query, trained on, never compared."""
-    pseudo_labels: bool = False
-    """Take the hybrid's first document for relevant in train queries without a label: what training without labels and
-    without judges would do, to compare with."""
 
     @field_validator("retrievers")
     @classmethod

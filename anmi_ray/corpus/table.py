@@ -81,11 +81,15 @@ class TableReader(FilesReader):
 
     def _qrel_records(self, split: str) -> Iterator[tuple[str, Judged | LineError]]:
         for file in self._qrel_files[split]:
-            is_delimited = file.kind in (".csv", ".tsv")
-            if file.kind not in self.kinds or (is_delimited and holds_grades(_first_line(file))):
-                yield from judged_lines(file.lines(), file.place)
-            else:
-                yield from parsed(self._records([file], _QREL), _judged)
+            yield from self.grades(file)
+
+    def grades(self, file: File) -> Iterator[tuple[str, Judged | LineError]]:
+        """Yield the relevance grades of a table, or of lines in TREC's or BEIR's form."""
+        is_delimited = file.kind in (".csv", ".tsv")
+        if file.kind not in self.kinds or (is_delimited and holds_grades(_first_line(file))):
+            yield from judged_lines(file.lines(), file.place)
+        else:
+            yield from parsed(self._records([file], _QREL), _judged)
 
     def _records(self, files: Iterable[File], roles: tuple[str, ...], optional: Set[str] = frozenset()) -> Records:
         readers = {".parquet": _parquet, ".csv": _delimited, ".tsv": _delimited, ".txt": _text_lines}
@@ -117,6 +121,20 @@ class TableReader(FilesReader):
         return choose
 
 
+def all_columns(file: File) -> tuple[tuple[str, ...], Records]:
+    """Return a file's columns, and its records by column. Raises DataError."""
+    names: list[str] = []
+
+    def choose(found: tuple[str, ...]) -> dict[str, str]:
+        names.extend(found)
+        return {name: name for name in found}
+
+    readers = {".parquet": _parquet, ".csv": _delimited, ".tsv": _delimited, ".txt": _text_lines}
+    records = parsed(readers.get(file.kind, _json)(file, choose), _decoded)
+    first = list(islice(records, 1))
+    return tuple(names), chain(first, records)
+
+
 def _text_lines(file: File, _: Choose) -> Records:
     """Yield every line as a query."""
     for place, line in file.lines():
@@ -138,7 +156,8 @@ def _parquet(file: File, choose: Choose) -> Records:
             with parquet_rows.opened(stream, file.place) as table:
                 chosen = choose(tuple(table.schema_arrow.names))
                 for role, name in chosen.items():
-                    _check_type(table.schema_arrow.field(name), role, file.place)
+                    if role in _USUAL:
+                        _check_type(table.schema_arrow.field(name), role, file.place)
                 for batch in parquet_rows.batches(table, list(dict.fromkeys(chosen.values())), _ROWS):
                     columns = {role: _values(batch.column(name)) for role, name in chosen.items()}
                     for i in range(batch.num_rows):

@@ -41,6 +41,8 @@ _OPTIONS = {"maxiter": 2000, "maxfun": 5000, "maxcor": 30, "ftol": 1e-15, "gtol"
 # of their sd.
 _MEAN = np.array([0.0, -1.5, 0.0, 1.0] + [0.0] * 5 + [math.log(1.5), math.log(0.8), math.log(300.0)] + [0.0] * 3)
 _SD = np.array([1.0, 0.5, 0.1, 0.5] + [math.inf, 0.15, 0.1, 0.05, 0.15] + [math.inf] * 2 + [1.0] + [30.0] * 3)
+# Weights of 1, L, L², s without ratings; fits to labels of four collections have -0.8 to -1.7 for L, -0.1 to 1.9 for s.
+_WITHOUT_RATINGS = (1.0, -0.75, 0.0, 1.5)
 _ODDS, _LOG_GAIN, _LOG_SD, _LOG_FREEDOM = 4, 9, 10, 11  # places in the parameters
 _BOUNDS = [(None, None)] * _LOG_GAIN
 _BOUNDS += [(math.log(least), math.log(most)) for least, most in ((0.01, 20.0), (0.05, 20.0), (2.0, 1000.0))]
@@ -193,6 +195,30 @@ def evidence(
     return pa.table(keys), data
 
 
+def first_stage(candidates: pa.Table) -> Evidence:
+    """Return the evidence of rank and similarity, float64[N], about candidates sorted by query; ratings are 0."""
+    query = pc.dictionary_encode(candidates["query_id"].combine_chunks()).indices.to_numpy().astype(np.int64)
+    rank = pc.fill_null(pc.cast(candidates["rank"], pa.float64()), np.nan).to_numpy()
+    last = np.zeros(int(query.max(initial=-1)) + 1)
+    np.maximum.at(last, query, np.nan_to_num(rank))
+    zeros = np.zeros(len(query))
+    rank = np.where(np.isnan(rank), last[query] + 1.0, rank)
+    return Evidence(query, zeros, zeros + 1.0, rank, candidates["similarity"].to_numpy(), zeros + np.nan)
+
+
+def unit_of(evidence: Evidence) -> float:
+    """Return the sd of similarities within queries; 0 if they do not vary."""
+    unit = float(_centred(evidence).std())
+    return unit if unit > 1e-6 * np.abs(np.nan_to_num(evidence.similarity)).max(initial=0.0) else 0.0
+
+
+def by_retrieval(evidence: Evidence, unit: float) -> tuple[Reals, Reals]:
+    """Return log odds and P(relevant | rank, similarity) without ratings, float64[N], at most one relevant a query."""
+    data = _data(evidence, 1.0, unit, exclusive=True)
+    log_odds = data.odds_NF @ np.array(_WITHOUT_RATINGS)
+    return log_odds, data.shares(log_odds)
+
+
 def by_answers(rating: Reals, error: Reals, prior_elo: float) -> tuple[Reals, Reals]:
     """Return ratings and errors, float64[N] points, without the prior N(0, prior_elo²).
 
@@ -210,10 +236,9 @@ def fit(evidence: Evidence) -> RelevanceModel | None:
     spread = float(evidence.rating.std()) if len(evidence.rating) else 0.0
     if len(evidence.rating) < FEWEST or spread < 1e-6:
         return None
-    unit = float(_centred(evidence).std())
-    varies = unit > 1e-6 * np.abs(np.nan_to_num(evidence.similarity)).max()
-    model = _likelier(evidence, spread, unit if varies else 0.0)
-    return model if model.is_reliable or not varies else _likelier(evidence, spread, 0.0)
+    unit = unit_of(evidence)
+    model = _likelier(evidence, spread, unit)
+    return model if model.is_reliable or not unit else _likelier(evidence, spread, 0.0)
 
 
 def _likelier(evidence: Evidence, spread: float, unit: float) -> RelevanceModel:

@@ -124,7 +124,7 @@ def of_collection(experiment: Experiment, stages: Sequence[Stage], counts: Colle
             yield counts.missing(stage.name, stage.split.name, stage.split.remedy, experiment.corpus)
     split = ingest.TRAIN_QUERIES.name
     trains = counts.queries.get(split) and any(stage.name == TRAIN for stage in stages)
-    if trains and experiment.mine.anchors == "known" and not experiment.retrieve.pseudo_labels:
+    if trains and experiment.mine.anchors == "known":
         remedy = "set mine.anchors: confirmed (judges are asked) or rated, or give labels of train queries (qrels)"
         yield from unlabelled(counts, split, "mine.anchors: known, which trains on them alone", remedy)
 

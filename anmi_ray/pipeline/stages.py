@@ -24,6 +24,7 @@ from anmi_ray.stages import (
     judge,
     mine,
     pool,
+    pseudo,
     rate,
     refine,
     report,
@@ -62,7 +63,9 @@ def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
         return tuple(stage.of(stage, experiment) for stage in path)
     path = [ingest.STAGE, retrieve.STAGE]
     distilled, anchors = bool(experiment.judge.distilled), experiment.mine.anchors
-    if experiment.refines is not None:
+    if anchors == "retrieved":
+        path += [pseudo.STAGE]
+    elif experiment.refines is not None:
         path += [refine.SCORE, refine.COMPARE]
         path += [refine.SAMPLE, refine.LABEL, distill.STAGE] if distilled else []
         path += [refine.JUDGE, rate.STAGE]
@@ -72,7 +75,7 @@ def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
         path += compare.rounds(experiment.compare) if experiment.in_rounds else in_one
     # anchors of queries without a known positive: documents to ask about, answers, and what follows from all evidence
     path += [anchor.SHORTLIST, _later(judge.CONFIRM, experiment)] if anchors == "confirmed" else []
-    path += [anchor.STAGE] if anchors != "known" else []
+    path += [anchor.STAGE] if anchors in ("confirmed", "rated") else []
     # validation of borderline documents: documents to ask about, answers, and a fit to the answers of both rounds
     path += [mine.BORDERLINE, _later(judge.VALIDATE, experiment), rate.REFIT] if experiment.mine.validation else []
     path += [mine.STAGE, train.STAGE, rerank.STAGE]
@@ -85,6 +88,8 @@ def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
 
 def _later(stage: Stage, experiment: Experiment) -> Stage:
     """A stage whose questions share the budget of the first round's questions."""
+    if experiment.mine.anchors == "retrieved":  # there is no first round
+        return replace(stage, inputs=tuple(role for role in stage.inputs if role != "first"))
     if experiment.refines is not None:
         return refine.of_campaign(stage, "first")
     return replace(stage, played_by={**stage.played_by, "first": compare.first(COMPARE, experiment)})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -199,13 +199,9 @@ def candidates(ranked: MergedHits, compared_Q: NDArray[np.bool_], config: Retrie
     """Return the Candidate table of `compared_Q`, sorted by query_id, source (retrieved, added, random), rank, doc_id.
 
     A document is `retrieved` in the top `config.candidates` of the hybrid run, `added` if it is a known positive
-    (grade 1 or more) below that, `random` if it was drawn; each occurs once. With `config.pseudo_labels` the first
-    document of a query without a known positive counts as one. A query without a retrieved document has no candidates.
+    (grade 1 or more) below that, `random` if it was drawn; each occurs once. Without a retrieved document, a query
+    has no candidates.
     """
-    if config.pseudo_labels:
-        labelled_Q = np.bincount(ranked.query[ranked.is_positive], minlength=len(compared_Q)) > 0
-        first = (ranked.hybrid == 1) & ~labelled_Q[ranked.query]
-        ranked = replace(ranked, is_positive=ranked.is_positive | first)
     retrieved = (ranked.hybrid > 0) & (ranked.hybrid <= config.candidates)
     usable_Q = compared_Q & (np.bincount(ranked.query[retrieved], minlength=len(compared_Q)) > 0)
     usable = usable_Q[ranked.query]

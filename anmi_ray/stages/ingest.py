@@ -154,8 +154,8 @@ def stacked(of_buckets: Iterable[Sequence[pa.Table]]) -> list[pa.Table]:
 
 def config_of(experiment: Experiment) -> IngestConfig:
     """Return the settings for reading the collection."""
-    assessed = experiment.assessors is not None and bool(experiment.assessors.simulated)
-    simulated = experiment.simulated is not None or assessed
+    panels = (experiment.judge, experiment.ensemble, experiment.assessors)
+    simulated = any(panel is not None and panel.simulated for panel in panels)
     return IngestConfig.of(experiment.corpus, simulated, experiment.evaluate.judged == "unlabelled")
 
 

@@ -28,7 +28,6 @@ from anmi_ray.core.records import (
     CANDIDATE,
     COMPARISON,
     EXAMPLE,
-    FIT,
     GAP,
     QUERY,
     RATING,
@@ -51,7 +50,12 @@ if TYPE_CHECKING:
     from anmi_ray.models.reranker import Reranker
 
 # By mine.anchors, the stages that decide which documents may be anchors in addition to known positives.
-CONFIRMING: dict[str, tuple[str, ...]] = {"known": (), "confirmed": ("anchor",), "rated": ("anchor",)}
+CONFIRMING: dict[str, tuple[str, ...]] = {
+    "known": (),
+    "confirmed": ("anchor",),
+    "rated": ("anchor",),
+    "retrieved": ("anchor",),
+}
 _SUMMARY_QUERIES = 5000
 _MIXTURE_QUERIES = 5000
 _SYSTEM = "relevance"
@@ -83,7 +87,6 @@ class Tables(NamedTuple):
     ratings: pa.Table
     gaps: pa.Table
     candidates: pa.Table
-    fits: pa.Table
     direct: pa.Table | None
     confirmed: pa.Table | None
 
@@ -104,7 +107,6 @@ def read(inputs: Inputs, bucket: int, config: MineConfig) -> Tables:
         rate.read_part("ratings", bucket, RATING),
         rate.read_part("gaps", bucket, GAP),
         _with_text_keys(inputs["retrieve"], bucket),
-        rate.read_part("fits", bucket, FIT),
         _direct(inputs, bucket) if config.validation else None,
         confirmed(inputs, bucket),
     )
@@ -153,8 +155,8 @@ def _bucket(
     fitted = Mixture.from_dict(mixture) if mixture else None
     beside = mining.RuleInputs(tables.direct, relevance, fitted, tables.confirmed)
     examples, rejects = mining.mine(tables.ratings, tables.gaps, tables.candidates, config, seed, beside)
-    out = len(set(examples["query_id"].to_pylist()))
-    flows = [Flow("train queries", tables.fits.num_rows, out, tables.fits.num_rows - out)]
+    rated, out = (pc.count_distinct(table["query_id"]).as_py() for table in (tables.ratings, examples))
+    flows = [Flow("train queries", rated, out, rated - out)]
     parts = {"examples": (EXAMPLE, examples)} | ({} if scores is None else {"relevance": (RUN, scores)})
     artifact.commit_bucket(bucket, parts, flows, rejects)
     return flows
@@ -269,7 +271,9 @@ def _of(stage: Stage, experiment: Experiment) -> Stage:
     judged = ("judge", "compare", "validate", "borderline") if config.validation else ()
     questions = ("ingest",) if config.pointwise or experiment.rates_dev else ()
     inputs = (*stage.inputs, *judged, *questions, *CONFIRMING[config.anchors])
-    return replace(stage, inputs=inputs, played_by={"rate": "refit"} if config.validation else {})
+    played_by = {"rate": "refit"} if config.validation else {}
+    played_by = {"rate": "pseudo", "anchor": "pseudo"} if config.anchors == "retrieved" else played_by
+    return replace(stage, inputs=inputs, played_by=played_by)
 
 
 def _also(config: MineConfig, *_: Any) -> dict[str, str]:

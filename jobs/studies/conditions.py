@@ -73,7 +73,7 @@ class LabelFree:
         if of.positives in ("judges", "first"):
             own["corpus"]["labels"] = ["dev", "test"]
         if of.positives == "first":
-            own["retrieve"] = {"pseudo_labels": True}
+            own["mine"] = {"anchors": "retrieved"}
         if of.positives == "one":
             own["corpus"]["path"] = str(self.one_label(part))
         content = harness.merged(

@@ -149,7 +149,7 @@ def prepare(name: str, folder: Path, given: Any) -> Source:
         return validate(harness.merged([own, shared]), f"the study, {condition}")
 
     experiments = {LABELS: experiment(LABELS, _MINED)}
-    experiments[PSEUDO] = experiment(PSEUDO, harness.merged([_MINED, {"retrieve": {"pseudo_labels": True}}]))
+    experiments[PSEUDO] = experiment(PSEUDO, harness.merged([_MINED, {"mine": {"anchors": "retrieved"}}]))
     judges = sorted({judge for *_, judge in answers})
     for condition, path in files.items():
         panel = [

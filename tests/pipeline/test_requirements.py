@@ -162,7 +162,7 @@ def test_free_disk(small_collection: Path, tmp_path: Path, monkeypatch: pytest.M
         ([], []),
         (["corpus.labels=[test]"], ["mine.anchors: known, which trains on them alone"]),
         (["corpus.labels=[test]", "mine.anchors=rated"], []),
-        (["corpus.labels=[test]", "retrieve.pseudo_labels=true"], []),
+        (["corpus.labels=[test]", "mine.anchors=retrieved"], []),
         (["corpus.labels=[test]", "corpus.unlabelled=leave-out"], ["stage compare"]),
     ],
 )

@@ -232,21 +232,6 @@ def test_candidates_by_definition(merged: Merged) -> None:
     assert any(row["source"] == "added" for row in rows)
 
 
-def test_the_hybrids_first_is_taken_for_relevant_where_nothing_is_known() -> None:
-    config = CONFIG.model_copy(update={"pseudo_labels": True})
-    some = qrels().filter(pc.greater_equal(qrels()["grade"], 1))
-    labelled = some["query_id"][0]
-    known = some.filter(pc.equal(some["query_id"], labelled))
-    hits = search_shard(documents(), queries(), known, config, WordEncoder(), 5)
-    merged = merge_bucket([hits], queries(), known, config, 5)
-    rows = [row for row in merged.candidates.to_pylist() if row["is_positive"]]
-    of_known = {row["doc_id"] for row in rows if row["query_id"] == labelled.as_py()}
-    assert of_known == set(known["doc_id"].to_pylist())
-    others = [row for row in rows if row["query_id"] != labelled.as_py()]
-    assert [row["rank"] for row in others] == [1] * len(others)
-    assert len({row["query_id"] for row in others}) == len(others) == 5  # of six train queries one is labelled
-
-
 def test_random_negatives_were_found_by_no_retriever(merged: Merged) -> None:
     config = CONFIG.model_copy(update={"candidates": CONFIG.depth})
     everything = merge_bucket(

@@ -1,0 +1,262 @@
+"""Recognize a user's documents, queries and labels: format, encoding, columns.
+
+Files stay where they are. Only what the table reader cannot take is copied: pages of a folder, rows without an id,
+queries without a header, and files in two encodings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from anmi_ray.api import pages
+from anmi_ray.api.examples import examples
+from anmi_ray.config.corpus import CorpusConfig
+from anmi_ray.core.errors import DataError, from_file_error
+from anmi_ray.corpus import table
+from anmi_ray.corpus.sources import File, files_of
+from anmi_ray.tables.streams import LineError, guessed_encoding
+
+# By role, a setting of corpus.columns, names of columns in lower case, the first one that exists.
+NAMES = {
+    "doc_id": (
+        "_id", "id", "doc_id", "docid", "docno", "document_id", "uuid", "guid", "key", "sku", "product_id", "url",
+    ),
+    "title": ("title", "name", "headline", "subject", "heading", "product_title", "product_name"),
+    "text": (
+        "text", "body", "content", "contents", "passage", "description", "abstract", "document", "article", "answer",
+    ),
+    "query_id": ("query_id", "qid", "_id", "id"),
+    "query": (
+        "query", "text", "question", "search", "search_term", "search_query", "search_terms", "term", "keyword",
+        "keywords", "q", "phrase",
+    ),
+}  # fmt: skip
+_DOCUMENT = ("doc_id", "title", "text")
+_QUERY = ("query_id", "query")
+_SAMPLE = 1000  # rows that columns are recognized by
+_HEAD = 1 << 20  # bytes that an encoding is recognized by
+_SHOWN = 5  # rows
+_WIDTH = 60  # characters of a cell
+_MEASURING = 300  # labelled queries that are all kept to measure
+
+
+@dataclass(frozen=True)
+class Recognized:
+    """A table as it was understood.
+
+    path: of the file or folder to read, perhaps a copy.
+    rows: the first ones, by role.
+    columns: of the file, by role.
+    copied: why it was copied, "" if it was not.
+    """
+
+    path: Path
+    rows: list[dict[str, Any]]
+    columns: dict[str, str] = field(default_factory=dict[str, str])
+    encoding: str = "utf-8"
+    copied: str = ""
+
+    def described(self, name: str) -> str:
+        """Return a line about it."""
+        columns = ", ".join(f"{role} = {column}" for role, column in self.columns.items() if role != column)
+        why = f"copied to {self.path}, since {self.copied}" if self.copied else str(self.path)
+        return "; ".join(
+            [f"{name}: {why}", *filter(None, (columns, self.encoding if self.encoding != "utf-8" else ""))]
+        )
+
+    @property
+    def shown(self) -> list[dict[str, str]]:
+        """The first rows, each cell short."""
+        rows = self.rows[:_SHOWN]
+        return [{name: " ".join(str(value or "").split())[:_WIDTH] for name, value in row.items()} for row in rows]
+
+
+def beir(folder: Path) -> dict[str, Recognized]:
+    """Return the first documents and queries of a folder in BEIR layout."""
+    found: dict[str, Recognized] = {}
+    for name, file in (("documents", "corpus.jsonl"), ("queries", "queries.jsonl")):
+        if (folder / file).is_file():
+            _, rows = _sampled(_file(folder / file, "utf-8"))
+            rows = [{key: row[key] for key in ("_id", "title", "text") if key in row} for row in rows[:_SHOWN]]
+            found[name] = Recognized(folder / file, rows)
+    return found
+
+
+def documents(path: Path, copies: Path, columns: Mapping[str, str], given: str | None) -> Recognized:
+    """Recognize a table of documents or a folder of pages.
+
+    copies: folder for what has to be copied.
+    columns: the user's, by role.
+    given: the user's encoding.
+    Raises DataError.
+    """
+    if pages.is_folder_of_pages(path):
+        rows = pages.documents(path, given)
+        return _copied(rows, copies / "documents.jsonl", "its pages were split at headings")
+    file = _file(path, given)
+    names, rows = _sampled(file)
+    chosen = _columns(names, rows, _DOCUMENT, columns, str(path))
+    if "doc_id" in chosen:
+        return _in_place(path, file, rows, chosen)
+    return _copied(_with_ids(_all(path, given), chosen), copies / "documents.jsonl", "its rows had no id")
+
+
+def queries(path: Path, encoding: str, copies: Path, columns: Mapping[str, str], given: str | None) -> Recognized:
+    """Recognize a table of queries or one query a line, next to documents in `encoding`; else as `documents`."""
+    file = _file(path, given)
+    names, rows = _sampled(file)
+    if len(names) == 1 and file.kind in (".csv", ".tsv") and not _is_header(names[0]):
+        texts = [{"query": names[0]}, *({"query": row[names[0]]} for row in _all(path, given))]
+        return _copied(iter(texts), copies / "queries.jsonl", "it had no header")
+    if file.kind == ".txt":
+        return Recognized(path, rows, {}, file.encoding)
+    chosen = _columns(names, rows, _QUERY, columns, str(path))
+    why = f"documents are in {encoding}, these are in {file.encoding}" if file.encoding != encoding else ""
+    why = "" if file.kind == ".parquet" else why
+    if "query_id" not in chosen and any(name in NAMES["query_id"] for name in names):
+        why = "its ids repeat"  # the reader would take them for the queries'
+    if why:
+        texts = ({role: row[name] for role, name in chosen.items()} for row in _all(path, given))
+        return _copied(texts, copies / "queries.jsonl", why)
+    return _in_place(path, file, rows, chosen)
+
+
+def _in_place(path: Path, file: File, rows: list[dict[str, Any]], chosen: dict[str, str]) -> Recognized:
+    shown = [{role: row[name] for role, name in chosen.items()} for row in rows[:_SHOWN]]
+    encoding = "utf-8" if file.kind == ".parquet" else file.encoding
+    return Recognized(path, shown, chosen, encoding)
+
+
+def labels(path: Path, copies: Path) -> dict[str, str]:
+    """Write grades of at most `_MEASURING` queries to test, else those of half of the queries, by hash, to train."""
+    file = _file(path, None, any_file=True)
+    reader = table.TableReader(
+        CorpusConfig(reader="table", documents=(str(path),), queries=(str(path),)), documents_alone=True
+    )
+    grades = [row for _, row in reader.grades(file) if not isinstance(row, LineError)]
+    if not grades:
+        raise DataError("expected rows of query, document and grade, got none", str(path), "see corpus.qrels")
+    few = len({query for query, _, _ in grades}) <= _MEASURING
+    splits = {query: "test" if few or _hash(query)[0] in "01234567" else "train" for query, _, _ in grades}
+    written: dict[str, str] = {}
+    for split in sorted(set(splits.values())):
+        rows = [f"{query}\t{document}\t{grade}" for query, document, grade in grades if splits[query] == split]
+        written[split] = str(_write(copies / f"{split}.tsv", ["query-id\tcorpus-id\tscore", *rows]))
+    return written
+
+
+def _file(path: Path, given: str | None, any_file: bool = False) -> File:
+    """Return the first file of `path`, in the encoding that it is recognized to have."""
+    if not path.exists():
+        example = f"anmi init --example {path} writes that example" if str(path) in examples() else "check its name"
+        raise DataError("no such file or folder", str(path), example)
+    kinds = table.TableReader.kinds + table.TableReader.query_kinds
+    file = files_of([str(path)], "documents", kinds, given or "utf-8", any_file)[0]
+    if given is not None or file.kind == ".parquet":
+        return file
+    with file.open() as stream:
+        head = stream.read(_HEAD)
+    try:
+        head[: head.rfind(b"\n") + 1].decode("utf-8")
+        return file
+    except UnicodeDecodeError:
+        guess = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else guessed_encoding(head)
+    if not guess:
+        raise DataError("its encoding is not recognized", str(path), "add --encoding NAME")
+    return files_of([str(path)], "documents", kinds, guess, any_file)[0]
+
+
+def _sampled(file: File) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    """Return the columns and the first rows. Raises DataError if there is no row, or a column occurs twice."""
+    names, records = table.all_columns(file)
+    rows = [row for _, row in islice(records, _SAMPLE) if not isinstance(row, LineError)]
+    if not rows:
+        raise DataError("expected rows, got none that can be read", file.place, "check the file and --encoding")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"column {twice[0]!r} occurs {names.count(twice[0])} times", file.place, "rename one of them")
+    return names, rows
+
+
+def _all(path: Path, given: str | None) -> Iterator[dict[str, Any]]:
+    """Yield all rows of all files of `path` that can be read."""
+    encoding = _file(path, given).encoding
+    for file in files_of([str(path)], "documents", table.TableReader.kinds, encoding):
+        yield from (row for _, row in table.all_columns(file)[1] if not isinstance(row, LineError))
+
+
+def _columns(
+    names: Sequence[str], rows: list[dict[str, Any]], roles: Sequence[str], given: Mapping[str, str], place: str
+) -> dict[str, str]:
+    """Return columns by role: those that are given, else by name, else the longest text. DataError without a text."""
+    chosen = {role: given[role] for role in roles if role in given}
+    if missing := [name for name in chosen.values() if name not in names]:
+        raise DataError(f"no column {missing[0]!r}; there are {', '.join(names)}", place, "correct --column")
+    lower = {name.lower().strip(): name for name in names}
+    for role in roles:
+        usual = [lower[name] for name in NAMES[role] if name in lower and lower[name] not in chosen.values()]
+        if role.endswith("_id"):  # of a query log it may be the user's
+            usual = [name for name in usual if _is_id([row.get(name) for row in rows])]
+        if role not in chosen and usual:
+            chosen[role] = usual[0]
+    main = roles[-1]
+    if main not in chosen:
+        free = [name for name in names if name not in chosen.values()]
+        texts = {name: [row[name] for row in rows if isinstance(row.get(name), str)] for name in free}
+        lengths = {
+            name: sum(map(len, values)) for name, values in texts.items() if any(map(str.isalpha, "".join(values)))
+        }
+        best = max(lengths, key=lambda name: lengths[name], default=None)
+        if best is None:
+            raise DataError(
+                f"no column holds the {main}; there are {', '.join(names)}", place, f"add --column {main}=NAME"
+            )
+        chosen[main] = best
+    return chosen
+
+
+def _is_id(values: list[Any]) -> bool:
+    texts = [str(value) for value in values if value is not None]
+    return len(texts) == len(values) == len(set(texts)) and not any(" " in text.strip() for text in texts)
+
+
+def _is_header(name: str) -> bool:
+    return name.lower().strip() in (*NAMES["query"], "queries", "searches")
+
+
+def _with_ids(rows: Iterable[dict[str, Any]], chosen: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield documents with a hash of their text as id, each text once."""
+    seen: set[str] = set()
+    for row in rows:
+        document = {role: str(row.get(name) or "") for role, name in chosen.items()}
+        key = _hash("\0".join(document.values()))
+        if key not in seen:
+            seen.add(key)
+            yield {"id": key, **document}
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _copied(rows: Iterator[dict[str, Any]], to: Path, why: str) -> Recognized:
+    first = list(islice(rows, _SHOWN))
+    if not first:
+        raise DataError("expected documents, got none", str(to), "name a file or folder that holds text")
+    lines = (json.dumps(row, ensure_ascii=False) for part in (first, rows) for row in part)
+    return Recognized(_write(to, lines), first, {}, "utf-8", why)
+
+
+def _write(to: Path, lines: Iterable[str]) -> Path:
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with to.open("w", encoding="utf-8", errors="replace") as file:
+            file.writelines(f"{line}\n" for line in lines)
+    except OSError as error:
+        raise from_file_error(error, str(to)) from None
+    return to
