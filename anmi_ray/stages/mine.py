@@ -125,7 +125,7 @@ def _with_text_keys(retrieve: Artifact, bucket: int) -> pa.Table:
 
 def confirmed(inputs: Inputs, bucket: int) -> pa.Table | None:
     """Return P(relevant) of documents of queries without a known positive; None if judges were not asked."""
-    anchor = inputs.get("anchor")
+    anchor = inputs.get("anchor", inputs.get("pseudo"))
     return None if anchor is None else anchor.read_part("relevance", bucket, RELEVANCE)
 
 

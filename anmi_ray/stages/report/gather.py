@@ -65,7 +65,8 @@ class _Run:
     def __init__(self, artifacts: Inputs) -> None:
         self.artifacts = artifacts
         self.store = artifacts["ingest"].store
-        self.fit = "refit" if "refit" in artifacts else "rate"  # the stage that ratings and gaps are of
+        self.fit = next(name for name in ("refit", "rate", "pseudo") if name in artifacts)  # ratings and gaps
+        self.has_fits = self.fit != "pseudo"
         self.compared = [name for name in ("compare", "borderline") if name in artifacts]  # the rounds' comparisons
         self.buckets = int(self.manifest("ingest")["buckets"])
 
@@ -108,9 +109,9 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
     metrics = evaluate.read_part("metrics", 0, METRIC)
     comparisons = tuple(SystemComparison(**row) for row in evaluate.read_json("comparisons.json"))
     sweep = evaluate.read_json("fusion.json")
-    fitted = sample_queries(run.artifacts[run.fit], "fits", run.buckets, _FITS, "report")["query_id"].combine_chunks()
+    fitted = sample_queries(run.artifacts[run.fit], "ratings", run.buckets, _FITS, "report")["query_id"].combine_chunks()
     sample = fitted[:_SAMPLE]  # in the order of their hash
-    audit = run.artifacts["judge"].read_json("audit.json") or {}
+    audit = (run.artifacts["judge"].read_json("audit.json") or {}) if "judge" in run.artifacts else {}
     summary = run.artifacts["mine"].read_json("summary.json")
     judged = by_judges.measurements(evaluate)
     judged_metrics = evaluate.read_part(by_judges.NAME, 0, METRIC) if judged is not None else None
@@ -133,7 +134,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         spent=_spent(run),
         distilled=_distilled(run, experiment),
         rounds=design_rounds(run.artifacts, experiment, range(run.buckets)),
-        fits=audits.fit_facts(run.tables(run.fit, "fits", FIT), fitted, _prior(run)),
+        fits=audits.fit_facts(run.tables(run.fit, "fits", FIT), fitted, _prior(run)) if run.has_fits else None,
         mining=audits.mining_facts(summary) if summary else None,
         truth=_truth(run, sample, experiment.simulated[0]) if experiment.simulated else None,
         example=_example(run, sample, experiment.simulated[0] if experiment.simulated else None),
@@ -199,11 +200,11 @@ def _gaps(run: _Run, sample: pa.Array, experiment: Experiment) -> report.Json | 
         number = np.searchsorted(np.array(experiment.mine.edges), gap_elo, side="right")
         return {band["name"]: gap_elo[number == i] for i, band in enumerate(bands)}
 
-    spread = run.part(run.fit, "fits", FIT, sample)["spread_elo"].to_numpy()
+    spread = run.part(run.fit, "fits", FIT, sample)["spread_elo"].to_numpy() if run.has_fits else None
     return {
         "gaps": by_category(values),
         "bands": bands,
-        "spread_elo": float(np.mean(spread)),
+        "spread_elo": None if spread is None else float(np.mean(spread)),
         "chosen": by_category(chosen[rated]),
     }
 
