@@ -1,8 +1,7 @@
-"""`anmi serve RUN` as a user starts it, and its page in a real browser: with a key, dark and narrow."""
+"""`anmi serve RUN` as a user starts it, and its page in a real browser: by keys alone, with a key, dark and narrow."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,52 +27,50 @@ def address(searched: Run, tmp_path: Path) -> Iterator[str]:
         assert served.errors.read_text() == ""
 
 
+def keys(tab: browser.Tab, *pressed: str) -> None:
+    for key in pressed:
+        tab.press(key)
+
+
+SHOWN = "shown.length === {} && of('columns').getAttribute('aria-busy') === 'false' && asked === of('query').value"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(browser.PROGRAM is None, reason="needs Chromium: none was found")
-def test_the_page_compares_systems(searched: Run, address: str, tmp_path: Path) -> None:
+def test_the_page_compares_systems_by_keys_alone(searched: Run, address: str, tmp_path: Path) -> None:
     text, systems = next(wanted(searched))
     with browser.tabs(tmp_path / "profile", 1) as (tab,):
-
-        def write(words: str) -> None:
-            for key in (*words, "Enter"):
-                tab.press(key)
-
-        def search(query: str) -> None:
-            tab.value("of('query').focus(), of('query').value = ''")
-            write(query)
-            title = json.dumps(f"{query} · searched")
-            tab.wait(f"document.title === {title} && of('columns').ariaBusy === 'false'")
-
         tab.open(address)
         tab.wait("document.activeElement?.id === 'key' && !of('unlock').hidden")
-        write("wrong")
+        keys(tab, *"wrong", "Enter")
         assert "key is missing or wrong" in tab.wait("of('fault').hidden ? '' : of('fault').textContent")
-        write(KEY)
+        keys(tab, *KEY, "Enter")
         tab.wait("document.activeElement?.id === 'query' && of('unlock').hidden")
         assert tab.value("of('first').value + ' ' + of('second').value") == "hybrid reranked+hybrid"
-        search(text)
+        keys(tab, *text, "Enter")
+        tab.wait(SHOWN.format(2))
         ids = "[...one.querySelectorAll('li')].map((row) => row.dataset.id)"
-        hybrid, fused = tab.value(f"[...of('columns').children].map((one) => {ids})")
+        hybrid, fused = tab.value(f"[...document.querySelectorAll('.column')].map((one) => {ids})")
         assert hybrid == [doc for doc, _ in systems["hybrid"][:10]]
         assert fused == [doc for doc, _ in systems["reranked+hybrid"][:10]]
-        moves = tab.value("[...document.querySelectorAll('section:last-child summary')].map((one) => one.innerText)")
-        before = {doc: rank for rank, (doc, _) in enumerate(systems["hybrid"], 1)}
-        for rank, (doc, shown) in enumerate(zip(fused, moves, strict=True), 1):
-            moved = before[doc] - rank
-            assert shown.endswith("=" if not moved else f"{'▲' if moved > 0 else '▼'} {abs(moved)} from {before[doc]}")
-        tab.value("document.querySelector('summary').focus()")
-        tab.press("Enter")
-        stages = tab.value("[...document.querySelectorAll('details[open] tbody th')].map((one) => one.textContent)")
-        assert stages == [*RETRIEVERS, "hybrid", "student", "reranked", "reranked+hybrid"]
-        tab.picture(tmp_path / "wide.png")
-        search("word7 onerror")
+        keys(tab, "ArrowDown")  # from the query to the first document, and to the same on the other side
+        assert tab.value("document.activeElement.closest('li').dataset.id") == hybrid[0]
+        keys(tab, "ArrowRight", "Enter")
+        there = hybrid[0] if hybrid[0] in fused else fused[0]
+        assert tab.value("document.activeElement.closest('li').dataset.id") == there
+        stages = tab.value("[...document.querySelectorAll('.why tbody th')].map((one) => one.textContent)")
+        assert stages == [*RETRIEVERS, "hybrid", "reranked", "reranked+hybrid"]
+        keys(tab, "Escape")
+        assert tab.value("document.querySelectorAll('li.open, .why').length") == 0
+        keys(tab, "/", *"word7 onerror", "Enter")
+        tab.wait(SHOWN.format(2))
+        tab.value("document.querySelectorAll('.head').forEach((one) => one.click())")
         assert "onerror" in tab.value("of('columns').innerText")
         assert tab.value("document.querySelectorAll('#columns img, #columns script').length") == 0
+        assert tab.value("document.title") == "word7 onerror · searched"
         assert KEY not in tab.value("location.href + document.documentElement.outerHTML + JSON.stringify(localStorage)")
         for dark in (False, True):
-            tab.picture(tmp_path / f"narrow{dark}.png", width=360, dark=dark)
+            tab.picture(tmp_path / "narrow.png", width=360, dark=dark)
             assert tab.value("document.documentElement.scrollWidth") <= 360
             ground = tab.value("getComputedStyle(document.body).backgroundColor")
             assert (sum(map(int, re.findall(r"\d+", ground))) < 200) == dark
-        tab.value("history.back()")
-        tab.wait(f"of('query').value === {json.dumps(text)} && document.title.startsWith({json.dumps(text)})")
