@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anmi_ray.evaluation.significance import SystemComparison
+from anmi_ray.evaluation.significance import LEVEL, SystemComparison
 
 BY_DEV = "dev"
 BY_SETTINGS = "settings"
@@ -62,6 +62,21 @@ class Headline:
     def _dev_queries(self) -> str:
         judged = " that judges judged" if self.by_judges else ""
         return f"{self.queries:,} dev {'query' if self.queries == 1 else 'queries'}{judged}"
+
+
+def verdict(difference: float | None, p: float | None, doubt: str = "") -> str:
+    """Whether to deploy the reranked system, by its difference from the baseline on test queries and the test's p.
+
+    doubt: what `no_better` says. "" without a comparison.
+
+    >>> verdict(0.03, 0.001), verdict(0.03, 0.2), verdict(-0.01, 0.4), verdict(0.03, 0.001, "no better on dev")
+    ('Deploy', 'Undecided', 'Do not deploy', 'Do not deploy')
+    """
+    if difference is None or p is None:
+        return ""
+    if doubt or difference <= 0:
+        return "Do not deploy"
+    return "Deploy" if p < 1 - LEVEL else "Undecided"
 
 
 def best(dev: Mapping[str, float], untrained: Sequence[str]) -> str:

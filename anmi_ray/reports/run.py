@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.evaluate import START
 from anmi_ray.evaluation.fusion import WeightSweep
-from anmi_ray.evaluation.headline import Headline
+from anmi_ray.evaluation.headline import Headline, verdict
 from anmi_ray.evaluation.judged import ByJudges
 from anmi_ray.evaluation.measures import depth_of
 from anmi_ray.evaluation.relevance import Relevance
@@ -233,10 +233,17 @@ def to_html(data: ReportData) -> str:
 
 
 def finding(data: ReportData) -> str:
-    """The result: better, worse, or not distinguishable at the level of the intervals."""
-    if judges_alone(data):
-        return f"By judges, not labels: {_found(shown(data))}"
-    return _references(data) or _found(data)
+    """Whether to deploy the system, and why: better, worse, or not distinguishable at the level of the intervals."""
+    by_judges = judges_alone(data)
+    found = shown(data) if by_judges else data
+    text = f"{_found(found)} (by judges, not labels)" if by_judges else _references(data) or _found(data)
+    return ": ".join(filter(None, (_verdict(found), text)))
+
+
+def _verdict(data: ReportData) -> str:
+    row = headline_row(data)
+    doubt = data.first.no_better() if data.first is not None else ""
+    return verdict(row.difference, row.p, doubt) if row is not None else ""
 
 
 def _references(data: ReportData) -> str:
@@ -245,7 +252,7 @@ def _references(data: ReportData) -> str:
     others = [name for name in data.references if name in mean]
     if not others or "reranked" not in mean:
         return ""
-    who = "Reranked" if data.collection["labelled"].get("train", 1) else "Judgments alone"
+    who = "reranked" if data.collection["labelled"].get("train", 1) else "judgments alone"
     untrained = next((name for name in (START, data.baseline) if name in mean), "")
     named = {f"nothing trained ({untrained})": untrained} | {name: name for name in others}
     means = ", ".join(f"{name} {decimal(mean[system])}" for name, system in named.items() if system)
@@ -264,10 +271,10 @@ def _found(data: ReportData) -> str:
     doubt = data.first.no_better() if data.first is not None else ""
     if doubt:
         found = f"it {verb} it by" if significant else "no significant difference:"
-        return f"{capital(doubt)}. On test {found} {change}"
+        return f"{doubt}; on test {found} {change}"
     if significant:
-        return f"{capital(row.system)} {verb} {data.baseline} by {change}"
-    return f"No significant difference between {row.system} and {data.baseline}: {change}"
+        return f"{row.system} {verb} {data.baseline} by {change}"
+    return f"no significant difference between {row.system} and {data.baseline}: {change}"
 
 
 def undecided(data: ReportData) -> str:
@@ -302,7 +309,7 @@ def evidence(data: ReportData) -> str:
     interval = f"{percent(data.level, 0)} CI {signed(row.difference_low)} to {signed(row.difference_high)}"
     queries = "query" if row.queries == 1 else "queries"
     details = f"({interval}, {p_value(row.p)}) on {count(row.queries)} held-out {queries}"
-    return f"{_found(data)} {details}" if _references(data) else details
+    return f"{capital(_found(data))} {details}" if _references(data) else details
 
 
 def _figures(data: ReportData, rows: Mapping[str, Sequence[SystemComparison]]) -> dict[str, Any]:
