@@ -106,14 +106,9 @@ class ClassifierScorer(Scorer):
 
 def load_classifier(source: ModelSource, **settings: Any) -> tuple[transformers.PreTrainedModel, dict[str, Any]]:
     """Load a sequence classification model, and what transformers says of missing and mismatched weights."""
-    return transformers.AutoModelForSequenceClassification.from_pretrained(
-        source.path_or_id,
-        output_loading_info=True,
-        use_safetensors=True,
-        dtype=torch.float32,
-        **settings,
-        **source.options,
-    )
+    settings |= source.options | {"output_loading_info": True, "use_safetensors": True, "dtype": torch.float32}
+    loaded: Any = transformers.AutoModelForSequenceClassification.from_pretrained(source.path_or_id, **settings)
+    return loaded
 
 
 def output_layer(network: Scorer) -> nn.Linear:
