@@ -167,9 +167,8 @@ def _settings(name: str, corpus: dict[str, Any], panel: dict[str, Any] | None, b
         return settings | {"recipe": "infonce-mined", "mine": {"anchors": "retrieved"}}
     candidates, degree = _SIZES[0]
     settings |= {"retrieve": {"candidates": candidates}, "compare": {"degree": degree}}
-    settings["judge"] = panel if "preset" in panel else {"judges": [panel]}
-    if budget is not None:
-        settings["judge"]["budget"] = {"dollars": budget}
+    asked: dict[str, Any] = panel if "preset" in panel else {"judges": [panel]}
+    settings["judge"] = asked | ({} if budget is None else {"budget": {"dollars": budget}})
     settings["mine"] = {"anchors": "confirmed", "negatives": 4}
     if not measured:
         settings["evaluate"] = {"judged": "unlabelled"}

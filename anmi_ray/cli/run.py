@@ -30,11 +30,15 @@ def run(
     Requirements (packages, keys, servers, disk space, queries) are checked first: exit code 2 lists all that are
     missing. --until judge only asks the judges; --until distill only trains the distilled judge of the panel.
     """
+    carry_out(load(config, overrides, root), first, last, wait, offline)
+
+
+def carry_out(experiment: Experiment, first: str, last: str, wait: bool = False, offline: bool = False) -> None:
+    """Run the stages from `first` to `last` of an experiment, and print progress and results."""
     from anmi_ray.api import experiments
     from anmi_ray.cli import console
     from anmi_ray.pipeline.stages import DISTILL, names_of
 
-    experiment = load(config, overrides, root)
     first, last = experiments.part(experiment, first, last)
     with console.output_of(experiment.execution) as output:
         output.heading("run", experiment.name, experiment.execution.root)

@@ -156,7 +156,8 @@ class Classifier(WithTokenizer):
         check_fast(self.tokenizer, source.name)
         check_vocabulary(self.tokenizer, embedding_rows(model), source.name)
         model.config.pad_token_id = self.tokenizer.pad_token_id  # decoders look it up to find the last token
-        self.labels = tuple(str(model.config.id2label[i]) for i in sorted(model.config.id2label))
+        labels: dict[int, str] = model.config.id2label or {}  # pyright: ignore[reportAssignmentType]
+        self.labels = tuple(str(labels[i]) for i in sorted(labels))
         self.max_tokens = token_limit(model, int(self.tokenizer.model_max_length), max_tokens)
         self.network = ClassifierScorer(model).to(self.use.device).eval().requires_grad_(False)
         self.network.cast(dtype)

@@ -203,7 +203,8 @@ def add_adapters(network: Scorer, config: LoraConfig) -> None:
     except ImportError as error:
         remedy = f"{environment.install('lora')}, or leave lora out"
         raise ConfigError(f"peft cannot be imported: {error}", "train.lora", remedy) from error
-    settings: Any = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=names, bias="none")
+    alpha: Any = config.alpha  # peft declares int and takes any number
+    settings = peft.LoraConfig(r=config.rank, lora_alpha=alpha, target_modules=names, bias="none")
     peft.inject_adapter_in_model(settings, network.encoder)
     for layer in network.head():
         layer.requires_grad_(True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def small(tmp_path: Path) -> Settings:
     return write_beir(tmp_path, SMALL)
 
 
-def add(path: Path, *rows: dict[str, object]) -> None:
+def add(path: Path, *rows: Mapping[str, object]) -> None:
     """Append JSON lines to a file."""
     with path.open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)

@@ -104,7 +104,8 @@ def training(steps: int = 900) -> tuple[dict[str, float | None], ...]:
     for step in range(5, steps + 1, 5):
         noise = random.normal(size=len(names))
         means = (1.1 + 1.5 * np.exp(-step / 180), 0.42 + 0.6 * np.exp(-step / 260), 0.5 + step / 3000, 0.6, 0.2, 0.1)
-        row = dict(zip(names, (np.array(means) + (0.12, 0.05, 0.0, 0.1, 0.3, 0.01) * noise).tolist(), strict=True))
+        noisy = (np.array(means) + (0.12, 0.05, 0.0, 0.1, 0.3, 0.01) * noise).tolist()
+        row: dict[str, float] = dict(zip(names, noisy, strict=True))
         row["loss"] = row["alpha"] * row["ranking"] + (1 - row["alpha"]) * row["regression"]
         row["learning_rate"] = 2e-5 * min(step / 90, (steps - step) / (steps - 90))
         row |= {f"band_{i + 1}": 0.25 + (i - 1.5) * (0.1 - 0.2 * step / steps) for i in range(4)}
