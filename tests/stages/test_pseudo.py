@@ -20,13 +20,13 @@ from tests.small import start_from
 from tests.stages.runs import Done, World
 
 
-def candidates(rank: list[int | None], similarity: list[float]) -> dict[str, list[object]]:
+def candidates(rank: list[int | None], similarity: list[float]) -> pa.Table:
     ids = [bytes([i]) * 16 for i in range(len(rank))]
-    return {"query_id": [b"q" * 16] * len(rank), "doc_id": ids, "rank": rank, "similarity": similarity}
+    return pa.table({"query_id": [b"q" * 16] * len(rank), "doc_id": ids, "rank": rank, "similarity": similarity})
 
 
 def test_probabilities_are_the_softmax_over_candidates_and_none() -> None:
-    evidence = first_stage(pa.table(candidates([1, 2, None], [0.4, 0.6, 0.5])))
+    evidence = first_stage(candidates([1, 2, None], [0.4, 0.6, 0.5]))
     assert evidence.rank.tolist() == [1.0, 2.0, 3.0]  # not retrieved: after the last
     unit = unit_of(evidence)
     log_odds, probability = by_retrieval(evidence, unit)
@@ -34,7 +34,7 @@ def test_probabilities_are_the_softmax_over_candidates_and_none() -> None:
     expected = 1.0 - 0.75 * np.log([1.0, 2.0, 3.0]) + 1.5 * (spread - spread.max())
     assert log_odds == pytest.approx(expected)
     assert probability == pytest.approx(np.exp(expected) / (1.0 + np.exp(expected).sum()))
-    alone = first_stage(pa.table(candidates([1, 2, 3], [0.5, 0.5, 0.5])))
+    alone = first_stage(candidates([1, 2, 3], [0.5, 0.5, 0.5]))
     assert unit_of(alone) == 0.0
     assert by_retrieval(alone, 0.0)[0] == pytest.approx(1.0 - 0.75 * np.log([1.0, 2.0, 3.0]))
 
