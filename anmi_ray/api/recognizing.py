@@ -1,7 +1,7 @@
 """Recognize a user's documents, queries and labels: format, encoding, columns.
 
 Files stay where they are. Only what the table reader cannot take is copied: pages of a folder, rows without an id,
-queries without a header, and files in two encodings.
+queries without a header, and text that is not UTF-8.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from anmi_ray.api import pages
@@ -20,7 +20,7 @@ from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core.errors import DataError, from_file_error
 from anmi_ray.corpus import table
 from anmi_ray.corpus.sources import File, files_of
-from anmi_ray.tables.streams import LineError, guessed_encoding
+from anmi_ray.tables.streams import COMPRESSIONS, LineError, guessed_encoding
 
 # By role, a setting of corpus.columns, names of columns in lower case, the first one that exists.
 NAMES = {
@@ -37,6 +37,7 @@ NAMES = {
         "keywords", "q", "phrase",
     ),
 }  # fmt: skip
+_KINDS = table.TableReader.kinds + table.TableReader.query_kinds
 _DOCUMENT = ("doc_id", "title", "text")
 _QUERY = ("query_id", "query")
 _SAMPLE = 1000  # rows that columns are recognized by
@@ -59,16 +60,13 @@ class Recognized:
     path: Path
     rows: list[dict[str, Any]]
     columns: dict[str, str] = field(default_factory=dict[str, str])
-    encoding: str = "utf-8"
     copied: str = ""
 
     def described(self, name: str) -> str:
         """Return a line about it."""
         columns = ", ".join(f"{role} = {column}" for role, column in self.columns.items() if role != column)
         why = f"copied to {self.path}, since {self.copied}" if self.copied else str(self.path)
-        return "; ".join(
-            [f"{name}: {why}", *filter(None, (columns, self.encoding if self.encoding != "utf-8" else ""))]
-        )
+        return "; ".join(filter(None, (f"{name}: {why}", columns)))
 
     @property
     def shown(self) -> list[dict[str, str]]:
@@ -102,35 +100,40 @@ def documents(path: Path, copies: Path, columns: Mapping[str, str], given: str |
     file = _file(path, given)
     names, rows = _sampled(file)
     chosen = _columns(names, rows, _DOCUMENT, columns, str(path))
-    if "doc_id" in chosen:
-        return _in_place(path, file, rows, chosen)
-    return _copied(_with_ids(_all(path, given), chosen), copies / "documents.jsonl", "its rows had no id")
+    why = _unreadable(file) or ("" if "doc_id" in chosen else "its rows had no id")
+    return (
+        _copied(_with_ids(_all(path, given), chosen), copies / "documents.jsonl", why)
+        if why
+        else _kept(path, rows, chosen)
+    )
 
 
-def queries(path: Path, encoding: str, copies: Path, columns: Mapping[str, str], given: str | None) -> Recognized:
-    """Recognize a table of queries or one query a line, next to documents in `encoding`; else as `documents`."""
+def queries(path: Path, copies: Path, columns: Mapping[str, str], given: str | None) -> Recognized:
+    """Recognize a table of queries or one query a line, as `documents` does."""
     file = _file(path, given)
     names, rows = _sampled(file)
+    to = copies / "queries.jsonl"
     if len(names) == 1 and file.kind in (".csv", ".tsv") and not _is_header(names[0]):
         texts = [{"query": names[0]}, *({"query": row[names[0]]} for row in _all(path, given))]
-        return _copied(iter(texts), copies / "queries.jsonl", "it had no header")
-    if file.kind == ".txt":
-        return Recognized(path, rows, {}, file.encoding)
-    chosen = _columns(names, rows, _QUERY, columns, str(path))
-    why = f"documents are in {encoding}, these are in {file.encoding}" if file.encoding != encoding else ""
-    why = "" if file.kind == ".parquet" else why
+        return _copied(iter(texts), to, "it had no header")
+    is_text = file.kind == ".txt"
+    chosen = {"query": "query"} if is_text else _columns(names, rows, _QUERY, columns, str(path))
+    why = _unreadable(file)
     if "query_id" not in chosen and any(name in NAMES["query_id"] for name in names):
-        why = "its ids repeat"  # the reader would take them for the queries'
+        why = why or "its ids repeat"  # the reader would take them for the queries'
     if why:
-        texts = ({role: row[name] for role, name in chosen.items()} for row in _all(path, given))
-        return _copied(texts, copies / "queries.jsonl", why)
-    return _in_place(path, file, rows, chosen)
+        return _copied(({role: row[name] for role, name in chosen.items()} for row in _all(path, given)), to, why)
+    return _kept(path, rows, {} if is_text else chosen)
 
 
-def _in_place(path: Path, file: File, rows: list[dict[str, Any]], chosen: dict[str, str]) -> Recognized:
-    shown = [{role: row[name] for role, name in chosen.items()} for row in rows[:_SHOWN]]
-    encoding = "utf-8" if file.kind == ".parquet" else file.encoding
-    return Recognized(path, shown, chosen, encoding)
+def _unreadable(file: File) -> str:
+    """Return why a file must be copied to be read as UTF-8; "" if it need not."""
+    return "" if file.kind == ".parquet" or file.encoding == "utf-8" else f"it was in {file.encoding}"
+
+
+def _kept(path: Path, rows: list[dict[str, Any]], chosen: dict[str, str]) -> Recognized:
+    shown = [{role: row[name] for role, name in chosen.items()} if chosen else row for row in rows[:_SHOWN]]
+    return Recognized(path, shown, chosen)
 
 
 def labels(path: Path, copies: Path) -> dict[str, str]:
@@ -156,20 +159,19 @@ def _file(path: Path, given: str | None, any_file: bool = False) -> File:
     if not path.exists():
         example = f"anmi init --example {path} writes that example" if str(path) in examples() else "check its name"
         raise DataError("no such file or folder", str(path), example)
-    kinds = table.TableReader.kinds + table.TableReader.query_kinds
-    file = files_of([str(path)], "documents", kinds, given or "utf-8", any_file)[0]
+    file = files_of([str(path)], "documents", _KINDS, given or "utf-8", any_file)[0]
     if given is not None or file.kind == ".parquet":
         return file
-    with file.open() as stream:
+    with file.open(COMPRESSIONS.get(PurePosixPath(file.path).suffix.lower())) as stream:
         head = stream.read(_HEAD)
     try:
-        head[: head.rfind(b"\n") + 1].decode("utf-8")
+        (head if len(head) < _HEAD else head[: head.rfind(b"\n") + 1]).decode("utf-8")
         return file
     except UnicodeDecodeError:
         guess = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else guessed_encoding(head)
     if not guess:
         raise DataError("its encoding is not recognized", str(path), "add --encoding NAME")
-    return files_of([str(path)], "documents", kinds, guess, any_file)[0]
+    return files_of([str(path)], "documents", _KINDS, guess, any_file)[0]
 
 
 def _sampled(file: File) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
@@ -186,7 +188,7 @@ def _sampled(file: File) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
 def _all(path: Path, given: str | None) -> Iterator[dict[str, Any]]:
     """Yield all rows of all files of `path` that can be read."""
     encoding = _file(path, given).encoding
-    for file in files_of([str(path)], "documents", table.TableReader.kinds, encoding):
+    for file in files_of([str(path)], "documents", _KINDS, encoding):
         yield from (row for _, row in table.all_columns(file)[1] if not isinstance(row, LineError))
 
 
@@ -230,10 +232,13 @@ def _is_header(name: str) -> bool:
 
 
 def _with_ids(rows: Iterable[dict[str, Any]], chosen: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield documents with a hash of their text as id, each text once."""
+    """Yield documents with their id, or a hash of their text, and then each text once."""
     seen: set[str] = set()
     for row in rows:
         document = {role: str(row.get(name) or "") for role, name in chosen.items()}
+        if key := document.pop("doc_id", ""):
+            yield {"id": key, **document}
+            continue
         key = _hash("\0".join(document.values()))
         if key not in seen:
             seen.add(key)
@@ -249,7 +254,7 @@ def _copied(rows: Iterator[dict[str, Any]], to: Path, why: str) -> Recognized:
     if not first:
         raise DataError("expected documents, got none", str(to), "name a file or folder that holds text")
     lines = (json.dumps(row, ensure_ascii=False) for part in (first, rows) for row in part)
-    return Recognized(_write(to, lines), first, {}, "utf-8", why)
+    return Recognized(_write(to, lines), first, copied=why)
 
 
 def _write(to: Path, lines: Iterable[str]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,10 @@ def start(
     if unknown := set(columns) - set(recognizing.NAMES):
         expected = ", ".join(recognizing.NAMES)
         raise ConfigError(f"expected one of {expected}, got {min(unknown)}", "--column", "--column text=NAME")
+    try:
+        codecs.lookup(encoding or "utf-8")
+    except LookupError:
+        raise ConfigError(f"Python knows no encoding {encoding}", "--encoding", "--encoding cp1252") from None
     panel = _judge(judge, price)
     if judge == "simulated" and labels is None and not (documents / "qrels").is_dir():
         raise ConfigError("simulated judges know the labels, and there are none", "--judge", "add --labels FILE")
@@ -105,15 +110,13 @@ def _corpus(
     tables = {"documents": recognizing.documents(documents, copies, columns, given)}
     corpus: dict[str, Any] = {"reader": "table", "documents": str(tables["documents"].path)}
     if queries is not None:
-        tables["queries"] = recognizing.queries(queries, tables["documents"].encoding, copies, columns, given)
+        tables["queries"] = recognizing.queries(queries, copies, columns, given)
         corpus["queries"] = str(tables["queries"].path)
     if labels is not None:
         corpus["qrels"] = recognizing.labels(labels, copies)
     named = {role: name for one in tables.values() for role, name in one.columns.items()}
     if named:
         corpus["columns"] = named
-    if (encoding := tables["documents"].encoding) != "utf-8":
-        corpus["encoding"] = encoding
     return corpus, tables
 
 

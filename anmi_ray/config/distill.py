@@ -68,6 +68,11 @@ class DistillConfig(LearnConfig):
     dev_points: Shares = Field(default=(0.0, 0.5, 1.0), min_length=1)
     """Shares of the run at which dev is evaluated, the start among them; the best point is exported."""
 
+    @property
+    def per_step(self) -> int:
+        """Pairs of an optimiser step."""
+        return self.pairs_per_step
+
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
         if self.form != "pairwise":

@@ -85,7 +85,7 @@ class LearnConfig(StartModel):
     @property
     def per_step(self) -> int:
         """Items of the data (lists, or pairs of documents) of an optimiser step."""
-        return getattr(self, f"{self.items}_per_step")
+        raise NotImplementedError
 
     def check_workers(self, workers: int) -> None:
         """Raise ConfigError if this number of workers cannot share a step evenly."""

@@ -123,6 +123,11 @@ class TrainConfig(LearnConfig):
     the better of both."""
 
     @property
+    def per_step(self) -> int:
+        """Lists of an optimiser step."""
+        return self.lists_per_step
+
+    @property
     def lists_per_group(self) -> int:
         """Lists that share their documents, and so a worker and a micro-batch."""
         return (self.loss.in_batch_lists or self.lists_per_step) if self.loss.in_batch else 1

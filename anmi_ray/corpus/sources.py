@@ -108,6 +108,8 @@ class File:
                         yield f"{self.name}:{number}", line.rstrip(b"\r\n")
             except OSError as error:
                 raise DataError(f"cannot be read to its end: {error}", self.place, "fetch the file again") from error
+            except UnicodeError as error:  # such as UTF-16 without a byte-order mark
+                raise DataError(f"not {self.encoding}: {error}", self.place, f"set {ENCODING}") from error
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the file's bytes as stored. Raises StoreError."""

@@ -204,6 +204,7 @@ def to_html(data: ReportData) -> str:
     """report.html as one self-contained text."""
     top = {"finding": finding(data), "evidence": evidence(data)}
     alone = judges_alone(data)
+    asked = bool(data.judges or data.fits)  # else nothing but pseudo-labels trained the model
     data = shown(data)
     measures = list(dict.fromkeys(row.measure for row in data.comparisons))
     # best first under the headline measure, and in that order everywhere
@@ -214,12 +215,13 @@ def to_html(data: ReportData) -> str:
     return page.render(
         "run",
         data,
-        {name: capital(name) for name in _SECTIONS},
+        {name: capital(name) for name in _SECTIONS if name != "judges" or asked},
         script=asset("sort.js.txt"),
         **top,
         json="report.json",
         simulated=data.simulated,
         by_judges=alone,
+        asked=asked,
         depth=depth_of(data.measure),
         row=headline_row(data),
         undecided=undecided(data),

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from anmi_ray import corpus
 from anmi_ray.api.starting import Started, start
 from anmi_ray.config.load import load
 from anmi_ray.core.errors import AnmiError, ConfigError, DataError
@@ -32,6 +33,11 @@ def semicolons(folder: Path) -> Path:
 
 def cp1252(folder: Path) -> Path:
     table(folder / "d.csv", "id,headline,body", ROWS, ",", "cp1252")
+    return folder / "d.csv"
+
+
+def utf16(folder: Path) -> Path:
+    table(folder / "d.csv", "id,headline,body", ROWS, ",", "utf-16")
     return folder / "d.csv"
 
 
@@ -65,7 +71,8 @@ def started(
     ("write", "columns", "documents"),
     [
         (semicolons, {"doc_id": "SKU", "title": "Name", "text": "Description"}, 40),
-        (cp1252, {"doc_id": "id", "title": "headline", "text": "body"}, 40),
+        (cp1252, {}, 40),
+        (utf16, {}, 40),
         (without_ids, {}, 40),
         (parquet, {"doc_id": "key", "text": "content"}, 40),
     ],
@@ -79,6 +86,9 @@ def test_tables_are_recognized_and_can_be_read(
     assert made.tables["documents"].columns == columns
     assert made.tables["documents"].rows[1]["text"].startswith("Ein Büro braucht 1 Stühle")
     experiment = load(made.path)
+    reader = corpus.read(experiment.corpus)
+    assert sum(rows.num_rows for rows in reader.documents()) == documents
+    assert sorted(reader.queries()["text"].to_pylist()) == sorted(set(LOG))
     counts = counts_of(experiment, most_s=60)
     assert counts is not None
     assert (counts.documents, counts.queries["train"]) == (documents, 30)

@@ -231,17 +231,16 @@ class _Meters:
     """Prometheus metrics of a judge."""
 
     def __init__(self, judge: str, missing: int) -> None:
-        counted = {
-            "answers": "questions answered by a judge",
-            "failures": "questions that a judge failed to answer",
-            "requests": "requests sent to a judge, retries included",
-            "prompt_tokens": "prompt tokens that a judge read",
-            "cached_tokens": "prompt tokens that came from a judge's cache",
-            "answer_tokens": "tokens that a judge wrote",
-            "dollars": "dollars spent on a judge, by its prices",
-        }
         tags, self._tags = ("judge",), {"judge": judge}
-        self._counters = {name: Counter(f"anmi_judge_{name}", does, tags) for name, does in counted.items()}
+        self._counters = {
+            "answers": Counter("anmi_judge_answers", "questions answered by a judge", tags),
+            "failures": Counter("anmi_judge_failures", "questions that a judge failed to answer", tags),
+            "requests": Counter("anmi_judge_requests", "requests sent to a judge, retries included", tags),
+            "prompt_tokens": Counter("anmi_judge_prompt_tokens", "prompt tokens that a judge read", tags),
+            "cached_tokens": Counter("anmi_judge_cached_tokens", "prompt tokens that came from a judge's cache", tags),
+            "answer_tokens": Counter("anmi_judge_answer_tokens", "tokens that a judge wrote", tags),
+            "dollars": Counter("anmi_judge_dollars", "dollars spent on a judge, by its prices", tags),
+        }
         self._queue = Gauge("anmi_judge_queue", "questions that are not answered yet", tags)
         self._missing = missing
         self._queue.set(missing, tags=self._tags)
