@@ -6,11 +6,10 @@ queries without a header, and text that is not UTF-8.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,6 +17,7 @@ from anmi_ray.api import pages
 from anmi_ray.api.examples import examples
 from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core.errors import DataError, from_file_error
+from anmi_ray.core.identity import digest
 from anmi_ray.corpus import table
 from anmi_ray.corpus.sources import File, files_of
 from anmi_ray.tables.streams import COMPRESSIONS, LineError, guessed_encoding
@@ -71,8 +71,7 @@ class Recognized:
     @property
     def shown(self) -> list[dict[str, str]]:
         """The first rows, each cell short."""
-        rows = self.rows[:_SHOWN]
-        return [{name: " ".join(str(value or "").split())[:_WIDTH] for name, value in row.items()} for row in rows]
+        return [{name: " ".join(str(value or "").split())[:_WIDTH] for name, value in row.items()} for row in self.rows]
 
 
 def beir(folder: Path) -> dict[str, Recognized]:
@@ -101,11 +100,9 @@ def documents(path: Path, copies: Path, columns: Mapping[str, str], given: str |
     names, rows = _sampled(file)
     chosen = _columns(names, rows, _DOCUMENT, columns, str(path))
     why = _unreadable(file) or ("" if "doc_id" in chosen else "its rows had no id")
-    return (
-        _copied(_with_ids(_all(path, given), chosen), copies / "documents.jsonl", why)
-        if why
-        else _kept(path, rows, chosen)
-    )
+    if not why:
+        return _kept(path, rows, chosen)
+    return _copied(_with_ids(_all(path, file.encoding), chosen), copies / "documents.jsonl", why)
 
 
 def queries(path: Path, copies: Path, columns: Mapping[str, str], given: str | None) -> Recognized:
@@ -114,16 +111,17 @@ def queries(path: Path, copies: Path, columns: Mapping[str, str], given: str | N
     names, rows = _sampled(file)
     to = copies / "queries.jsonl"
     if len(names) == 1 and file.kind in (".csv", ".tsv") and not _is_header(names[0]):
-        texts = [{"query": names[0]}, *({"query": row[names[0]]} for row in _all(path, given))]
-        return _copied(iter(texts), to, "it had no header")
+        texts = ({"query": row[names[0]]} for row in _all(path, file.encoding))
+        return _copied(chain([{"query": names[0]}], texts), to, "it had no header")
     is_text = file.kind == ".txt"
     chosen = {"query": "query"} if is_text else _columns(names, rows, _QUERY, columns, str(path))
     why = _unreadable(file)
     if "query_id" not in chosen and any(name in NAMES["query_id"] for name in names):
         why = why or "its ids repeat"  # the reader would take them for the queries'
-    if why:
-        return _copied(({role: row[name] for role, name in chosen.items()} for row in _all(path, given)), to, why)
-    return _kept(path, rows, {} if is_text else chosen)
+    if not why:
+        return _kept(path, rows, {} if is_text else chosen)
+    texts = ({role: row[name] for role, name in chosen.items()} for row in _all(path, file.encoding))
+    return _copied(texts, to, why)
 
 
 def _unreadable(file: File) -> str:
@@ -146,7 +144,7 @@ def labels(path: Path, copies: Path) -> dict[str, str]:
     if not grades:
         raise DataError("expected rows of query, document and grade, got none", str(path), "see corpus.qrels")
     few = len({query for query, _, _ in grades}) <= _MEASURING
-    splits = {query: "test" if few or _hash(query)[0] in "01234567" else "train" for query, _, _ in grades}
+    splits = {query: "test" if few or digest("query", query)[0] < 128 else "train" for query, _, _ in grades}
     written: dict[str, str] = {}
     for split in sorted(set(splits.values())):
         rows = [f"{query}\t{document}\t{grade}" for query, document, grade in grades if splits[query] == split]
@@ -185,9 +183,8 @@ def _sampled(file: File) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
     return names, rows
 
 
-def _all(path: Path, given: str | None) -> Iterator[dict[str, Any]]:
+def _all(path: Path, encoding: str) -> Iterator[dict[str, Any]]:
     """Yield all rows of all files of `path` that can be read."""
-    encoding = _file(path, given).encoding
     for file in files_of([str(path)], "documents", _KINDS, encoding):
         yield from (row for _, row in table.all_columns(file)[1] if not isinstance(row, LineError))
 
@@ -239,14 +236,10 @@ def _with_ids(rows: Iterable[dict[str, Any]], chosen: Mapping[str, str]) -> Iter
         if key := document.pop("doc_id", ""):
             yield {"id": key, **document}
             continue
-        key = _hash("\0".join(document.values()))
+        key = digest("text", *(text.encode("utf-8", "surrogatepass") for text in document.values())).hex()[:16]
         if key not in seen:
             seen.add(key)
             yield {"id": key, **document}
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _copied(rows: Iterator[dict[str, Any]], to: Path, why: str) -> Recognized:

@@ -61,7 +61,8 @@ def _results(finished: Run, experiment: Experiment, output: Any) -> Iterator[str
 
     found = finished.headline()
     measures = experiment.evaluate.measures
-    labelled = [row for row in finished.systems() if row["by"] == "labels"]
+    systems = finished.systems()
+    labelled = [row for row in systems if row["by"] == "labels"]
     measured: str | Table = "no test query is labelled: nothing was measured"
     if labelled:
         measured = console.systems_table(labelled, measures, found.baseline, depth_of(measures[0]))
@@ -82,9 +83,8 @@ def _results(finished: Run, experiment: Experiment, output: Any) -> Iterator[str
         yield from console.judged_lines(judged, found.baseline)
     if labelled or by_judges:
         yield f"baseline: {found.baseline}, {found.how()}"
-    shown = labelled or [row for row in finished.systems() if by_judges]
     measure = found.measure if labelled or judged is None else judged.measure
-    row = next((row for row in shown if (row["system"], row["measure"]) == (found.system, measure)), None)
+    row = next((row for row in systems if (row["system"], row["measure"]) == (found.system, measure)), None)
     if row is not None and (word := verdict(row["difference"], row["p"], doubt)):
         change = f"{row['difference']:+.3f} {row['measure']}"
         change += f" [{row['difference_low']:+.3f}, {row['difference_high']:+.3f}]"

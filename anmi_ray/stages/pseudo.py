@@ -69,13 +69,11 @@ def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact, unit: float) ->
     ratings = {"rating_elo": rating, "std_err_elo": error, "latent": rating / ELO_PER_LOGIT, "games": 0.0 * error}
 
     anchor = np.flatnonzero(np.where(is_labelled, is_known, place < ASKED))
-    row = np.repeat(anchor, size[query[anchor]])
-    start = np.cumsum(size) - size
-    doc = (
-        start[query[row]]
-        + np.arange(len(row))
-        - np.repeat(np.cumsum(size[query[anchor]]) - size[query[anchor]], size[query[anchor]])
-    )
+    documents = size[query[anchor]]  # of each anchor's query, in adjacent rows
+    row = np.repeat(anchor, documents)
+    first = np.cumsum(size) - size
+    nth = np.arange(len(row)) - np.repeat(np.cumsum(documents) - documents, documents)
+    doc = first[query[row]] + nth
     row, doc = row[row != doc], doc[row != doc]
     gaps = {
         "query_id": ids["query_id"].take(row),

@@ -109,9 +109,8 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
     metrics = evaluate.read_part("metrics", 0, METRIC)
     comparisons = tuple(SystemComparison(**row) for row in evaluate.read_json("comparisons.json"))
     sweep = evaluate.read_json("fusion.json")
-    fitted = sample_queries(run.artifacts[run.fit], "ratings", run.buckets, _FITS, "report")[
-        "query_id"
-    ].combine_chunks()
+    part = "fits" if run.has_fits else "ratings"
+    fitted = sample_queries(run.artifacts[run.fit], part, run.buckets, _FITS, "report")["query_id"].combine_chunks()
     sample = fitted[:_SAMPLE]  # in the order of their hash
     audit = (run.artifacts["judge"].read_json("audit.json") or {}) if "judge" in run.artifacts else {}
     summary = run.artifacts["mine"].read_json("summary.json")
