@@ -45,6 +45,7 @@ _HEAD = 1 << 20  # bytes that an encoding is recognized by
 _SHOWN = 5  # rows
 _WIDTH = 60  # characters of a cell
 _MEASURING = 300  # labelled queries that are all kept to measure
+Skipped = dict[str, tuple[int, str]]  # by reason: number of rows, place of the first
 
 
 @dataclass(frozen=True)
@@ -55,23 +56,44 @@ class Recognized:
     rows: the first ones, by role.
     columns: of the file, by role.
     copied: why it was copied, "" if it was not.
+    skipped: rows that a copy lacks.
     """
 
     path: Path
     rows: list[dict[str, Any]]
     columns: dict[str, str] = field(default_factory=dict[str, str])
     copied: str = ""
+    skipped: Skipped = field(default_factory=dict[str, tuple[int, str]])
 
     def described(self, name: str) -> str:
-        """Return a line about it."""
+        """Return a line about it, and one for each reason to skip rows."""
         columns = ", ".join(f"{role} = {column}" for role, column in self.columns.items() if role != column)
         why = f"copied to {self.path}, since {self.copied}" if self.copied else str(self.path)
-        return "; ".join(filter(None, (f"{name}: {why}", columns)))
+        return "\n".join(["; ".join(filter(None, (f"{name}: {why}", columns))), *skipped_lines(name, self.skipped)])
 
     @property
     def shown(self) -> list[dict[str, str]]:
         """The first rows, each cell short."""
         return [{name: " ".join(str(value or "").split())[:_WIDTH] for name, value in row.items()} for row in self.rows]
+
+
+def skipped_lines(name: str, skipped: Skipped) -> list[str]:
+    """Return a line for each reason to skip rows of the table `name`."""
+    return [f"{name}: rows skipped: {rows:,}, {why}; the first: {place}" for why, (rows, place) in skipped.items()]
+
+
+def _readable(records: table.Records, skipped: Skipped) -> Iterator[tuple[str, Any]]:
+    """Yield (place, row) of the rows that can be read; count the others."""
+    for place, row in records:
+        if isinstance(row, LineError):
+            _skip(skipped, row.reason, place)
+        else:
+            yield place, row
+
+
+def _skip(skipped: Skipped, why: str, place: str) -> None:
+    rows, first = skipped.get(why, (0, place))
+    skipped[why] = rows + 1, first
 
 
 def beir(folder: Path) -> dict[str, Recognized]:
@@ -94,15 +116,16 @@ def documents(path: Path, copies: Path, columns: Mapping[str, str], given: str |
     Raises DataError.
     """
     if pages.is_folder_of_pages(path):
-        rows = pages.documents(path, given)
-        return _copied(rows, copies / "documents.jsonl", "its pages were split at headings")
+        return _copied(pages.documents(path, given), copies / "documents.jsonl", "its pages were split at headings", {})
     file = _file(path, given)
     names, rows = _sampled(file)
     chosen = _columns(names, rows, _DOCUMENT, columns, str(path))
     why = _unreadable(file) or ("" if "doc_id" in chosen else "its rows had no id")
     if not why:
         return _kept(path, rows, chosen)
-    return _copied(_with_ids(_all(path, file.encoding), chosen), copies / "documents.jsonl", why)
+    skipped: Skipped = {}
+    rows_with_ids = _with_ids(_all(path, file.encoding, skipped), chosen, skipped)
+    return _copied(rows_with_ids, copies / "documents.jsonl", why, skipped)
 
 
 def queries(path: Path, copies: Path, columns: Mapping[str, str], given: str | None) -> Recognized:
@@ -110,9 +133,11 @@ def queries(path: Path, copies: Path, columns: Mapping[str, str], given: str | N
     file = _file(path, given)
     names, rows = _sampled(file)
     to = copies / "queries.jsonl"
+    skipped: Skipped = {}
+    records = _all(path, file.encoding, skipped)
     if len(names) == 1 and file.kind in (".csv", ".tsv") and not _is_header(names[0]):
-        texts = ({"query": row[names[0]]} for row in _all(path, file.encoding))
-        return _copied(chain([{"query": names[0]}], texts), to, "it had no header")
+        texts = ({"query": row[names[0]]} for _, row in records)
+        return _copied(chain([{"query": names[0]}], texts), to, "it had no header", skipped)
     is_text = file.kind == ".txt"
     chosen = {"query": "query"} if is_text else _columns(names, rows, _QUERY, columns, str(path))
     why = _unreadable(file)
@@ -120,8 +145,7 @@ def queries(path: Path, copies: Path, columns: Mapping[str, str], given: str | N
         why = why or "its ids repeat"  # the reader would take them for the queries'
     if not why:
         return _kept(path, rows, {} if is_text else chosen)
-    texts = ({role: row[name] for role, name in chosen.items()} for row in _all(path, file.encoding))
-    return _copied(texts, to, why)
+    return _copied(({role: row[name] for role, name in chosen.items()} for _, row in records), to, why, skipped)
 
 
 def _unreadable(file: File) -> str:
@@ -134,13 +158,16 @@ def _kept(path: Path, rows: list[dict[str, Any]], chosen: dict[str, str]) -> Rec
     return Recognized(path, shown, chosen)
 
 
-def labels(path: Path, copies: Path) -> dict[str, str]:
-    """Write grades of at most `_MEASURING` queries to test, else those of half of the queries, by hash, to train."""
+def labels(path: Path, copies: Path, skipped: Skipped) -> dict[str, str]:
+    """Write grades of at most `_MEASURING` queries to test, else those of half of the queries, by hash, to train.
+
+    Return files by split; count rows that cannot be read in `skipped`.
+    """
     file = _file(path, None, any_file=True)
     reader = table.TableReader(
         CorpusConfig(reader="table", documents=(str(path),), queries=(str(path),)), documents_alone=True
     )
-    grades = [row for _, row in reader.grades(file) if not isinstance(row, LineError)]
+    grades = [row for _, row in _readable(reader.grades(file), skipped)]
     if not grades:
         raise DataError("expected rows of query, document and grade, got none", str(path), "see corpus.qrels")
     few = len({query for query, _, _ in grades}) <= _MEASURING
@@ -183,10 +210,10 @@ def _sampled(file: File) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
     return names, rows
 
 
-def _all(path: Path, encoding: str) -> Iterator[dict[str, Any]]:
-    """Yield all rows of all files of `path` that can be read."""
+def _all(path: Path, encoding: str, skipped: Skipped) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, row) of all rows of all files of `path` that can be read."""
     for file in files_of([str(path)], "documents", _KINDS, encoding):
-        yield from (row for _, row in table.all_columns(file)[1] if not isinstance(row, LineError))
+        yield from _readable(table.all_columns(file)[1], skipped)
 
 
 def _columns(
@@ -228,26 +255,30 @@ def _is_header(name: str) -> bool:
     return name.lower().strip() in (*NAMES["query"], "queries", "searches")
 
 
-def _with_ids(rows: Iterable[dict[str, Any]], chosen: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def _with_ids(
+    records: Iterable[tuple[str, dict[str, Any]]], chosen: Mapping[str, str], skipped: Skipped
+) -> Iterator[dict[str, Any]]:
     """Yield documents with their id, or a hash of their text, and then each text once."""
     seen: set[str] = set()
-    for row in rows:
+    for place, row in records:
         document = {role: str(row.get(name) or "") for role, name in chosen.items()}
         if key := document.pop("doc_id", ""):
             yield {"id": key, **document}
             continue
         key = digest("text", *(text.encode("utf-8", "surrogatepass") for text in document.values())).hex()[:16]
-        if key not in seen:
-            seen.add(key)
-            yield {"id": key, **document}
+        if key in seen:
+            _skip(skipped, "their text is that of another row", place)
+            continue
+        seen.add(key)
+        yield {"id": key, **document}
 
 
-def _copied(rows: Iterator[dict[str, Any]], to: Path, why: str) -> Recognized:
+def _copied(rows: Iterator[dict[str, Any]], to: Path, why: str, skipped: Skipped) -> Recognized:
     first = list(islice(rows, _SHOWN))
     if not first:
         raise DataError("expected documents, got none", str(to), "name a file or folder that holds text")
     lines = (json.dumps(row, ensure_ascii=False) for part in (first, rows) for row in part)
-    return Recognized(_write(to, lines), first, copied=why)
+    return Recognized(_write(to, lines), first, copied=why, skipped=skipped)
 
 
 def _write(to: Path, lines: Iterable[str]) -> Path:

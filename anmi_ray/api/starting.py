@@ -73,11 +73,15 @@ def start(
         raise ConfigError("simulated judges know the labels, and there are none", "--judge", "add --labels FILE")
     if budget is not None and (panel is None or "endpoint" not in panel or price is None):
         raise ConfigError("a budget needs a judge with prices", "--budget", "add --judge openai:MODEL --price IN,OUT")
-    corpus, tables = _corpus(documents, queries, labels, out.with_name(f"{out.stem}-files"), columns, encoding)
+    unread: recognizing.Skipped = {}
+    copies = out.with_name(f"{out.stem}-files")
+    corpus, tables = _corpus(documents, queries, labels, copies, columns, encoding, unread)
     settings = _settings(run_name(out), corpus, panel, budget)
-    lines = _sized(settings, budget) if budget is not None else []
+    lines = recognizing.skipped_lines("labels", unread)
+    lines += _sized(settings, budget) if budget is not None else []
     try:
-        out.write_text(_HEAD_OF_FILE.format(name=out) + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+        text = _HEAD_OF_FILE.format(name=out) + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+        out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise from_file_error(error, str(out)) from None
     has_queries = "queries" in tables
@@ -98,8 +102,9 @@ def _corpus(
     copies: Path,
     columns: Mapping[str, str],
     given: str | None,
+    unread: recognizing.Skipped,
 ) -> tuple[dict[str, Any], dict[str, Recognized]]:
-    """Return the corpus settings and the tables by name."""
+    """Return the corpus settings and the tables by name; count labels that cannot be read in `unread`."""
     if (documents / "corpus.jsonl").is_file():
         if queries is not None or labels is not None:
             raise ConfigError(
@@ -113,7 +118,7 @@ def _corpus(
         tables["queries"] = recognizing.queries(queries, copies, columns, given)
         corpus["queries"] = str(tables["queries"].path)
     if labels is not None:
-        corpus["qrels"] = recognizing.labels(labels, copies)
+        corpus["qrels"] = recognizing.labels(labels, copies, unread)
     named = {role: name for one in tables.values() for role, name in one.columns.items()}
     if named:
         corpus["columns"] = named

@@ -55,7 +55,7 @@ class ByJudges:
     """Systems as measured by judges on test queries.
 
     measure: nDCG to the pool's depth.
-    own_panel: True if the judges are not those that the model was trained by.
+    own_panel: True if `evaluate.judge` names a panel of its own.
     simulated: True if any of them is simulated.
     asked, queries: test queries with answers, and those with a confirmed document; the others measure nothing.
     calibration: scale of the gains, in words.
@@ -80,7 +80,7 @@ class ByJudges:
 
     def said(self) -> str:
         """Source of the gains, in a sentence."""
-        whose = "a separate panel" if self.own_panel else "the panel that the model was trained by"
+        whose = "a separate panel" if self.own_panel else "the run's own panel"
         simulated = ", simulated" if self.simulated else ""
         names = ", ".join(self.judges)
         return f"judges, not people, gave these gains: {names}, {whose}{simulated}; {self.calibration}"

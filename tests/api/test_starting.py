@@ -179,3 +179,17 @@ def test_the_command_writes_settings_within_a_budget(tmp_path: Path, monkeypatch
     assert (experiment.name, experiment.judge.budget.dollars) == ("mine", 0.1)
     assert experiment.compare.degree < 6  # less than what is asked without a budget
     assert "mine.yaml: the file exists" in refused(*words)
+
+
+def test_rows_that_a_copy_lacks_are_counted_by_reason(tmp_path: Path) -> None:
+    rows = [row[1:] for row in [*ROWS, ROWS[0]]]
+    table(tmp_path / "d.csv", "headline,body", [*rows, ("too", "many", "cells")], ",", "cp1252")
+    made = started(tmp_path, tmp_path / "d.csv", None)
+    assert sorted(made.tables["documents"].skipped.values()) == [(1, "d.csv:42"), (1, "d.csv:43")]
+
+
+def test_labels_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    table(tmp_path / "q.csv", "query_id,query", [("q1", "stuhl")], ",", "utf-8")
+    table(tmp_path / "l.csv", "query_id,doc_id,grade", [("q1", "p1", "1"), ("q1", "p2", "high")], ",", "utf-8")
+    made = started(tmp_path, semicolons(tmp_path), tmp_path / "q.csv", tmp_path / "l.csv")
+    assert [line.rpartition(" ")[2] for line in made.lines if line.startswith("labels: ")] == ["l.csv:3"]
