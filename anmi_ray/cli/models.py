@@ -182,6 +182,9 @@ def serve(
     key_env: Annotated[
         str, typer.Option(metavar="NAME", help="environment variable with the key that clients must send")
     ] = "",
+    cors_origins: Annotated[
+        str, typer.Option(metavar="ORIGINS", help="origins of pages that may send requests, by commas; *: any")
+    ] = "",
     max_documents: Annotated[int, typer.Option(min=1, help="maximum documents per request")] = 1000,
     max_characters: Annotated[int, typer.Option(min=1, help="maximum characters per query or document")] = 100_000,
     max_body_mb: Annotated[float, typer.Option(min=0.001, help="maximum size of a request, in MB")] = 8.0,

@@ -16,7 +16,7 @@ from ray.serve.handle import DeploymentHandle
 
 from anmi_ray.api import reranking
 from anmi_ray.core.errors import AnmiError, ConfigError, DamagedError, DataError, first_line
-from anmi_ray.serving.gate import MAX_INSIDE, Gate
+from anmi_ray.serving.gate import MAX_INSIDE
 from anmi_ray.serving.scorer import ModelScorer
 from anmi_ray.serving.service import BATCHES_EACH, RerankService
 from anmi_ray.serving.settings import ServiceSettings, validated
@@ -81,8 +81,8 @@ class Front:
         search = None if searcher is None else (partial(_call, searcher.systems), partial(_call, searcher.search))
         self._service = RerankService(settings, partial(_call, scorer.compute), search)
 
-    def __serve_build_asgi_app__(self) -> Gate:
-        return self._service.app
+    def __serve_build_asgi_app__(self) -> Any:
+        return self._service.asgi
 
     async def scores(self, query: str, texts: list[str]) -> Any:
         """Scores for the search process; a RefusalError is returned."""

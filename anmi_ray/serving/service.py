@@ -5,6 +5,7 @@ Legend: N texts of a request.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import math
 import re
@@ -21,13 +22,23 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from numpy.typing import NDArray
 from scipy import special
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from anmi_ray import __version__
 from anmi_ray.serving.gate import Gate
 from anmi_ray.serving.queue import BatchQueue, Compute, ServiceMeters
 from anmi_ray.serving.scorer import Computed, Task
 from anmi_ray.serving.settings import ServiceSettings
-from anmi_ray.serving.wire import EitherBody, EmbeddingsBody, ModelBody, RefusalError, RerankBody, SearchBody
+from anmi_ray.serving.wire import (
+    EitherBody,
+    EmbedBody,
+    EmbeddingsBody,
+    ModelBody,
+    RefusalError,
+    RerankBody,
+    ScoreBody,
+    SearchBody,
+)
 
 BATCHES_EACH = 2  # per scoring process: one is computed, the next is ready
 _HALF = re.compile(r"[\ud800-\udfff]")
@@ -59,17 +70,28 @@ class RerankService:
         routes = self._routes()
         paths = {str(getattr(route, "path", "")) for route in routes.routes}
         self.app = Gate(routes, settings, paths, self._meters.request)
+        self.asgi: Any = self.app
+        """What a server runs: `app`, with headers for pages of other origins if there are any."""
+        if settings.cors_origins:
+            origins = settings.cors_origins.split(",")
+            self.asgi = CORSMiddleware(self.app, origins, allow_methods=["GET", "POST"], allow_headers=["*"])
 
     def _routes(self) -> FastAPI:
         app = FastAPI(title=f"anmi serve: {self.name}", version=__version__, redoc_url=None, docs_url="/docs")
         for path in ("/v1/rerank", "/v2/rerank"):
             app.add_api_route(path, self._rerank, methods=["POST"], name=f"rerank {path[1:3]}")
         app.add_api_route("/rerank", self._either, methods=["POST"], name="rerank as vLLM or TEI")
+        for path in ("/v1/score", "/score"):
+            app.add_api_route(path, self._score, methods=["POST"], name="score pairs as vLLM")
         app.add_api_route("/v1/embeddings", self._embeddings, methods=["POST"], name="embeddings")
+        app.add_api_route("/embed", self._embed, methods=["POST"], name="embeddings as TEI")
+        app.add_api_route("/v1/models", self._models, methods=["GET"], name="models")
+        app.add_api_route("/info", self._info, methods=["GET"], name="model and limits as TEI")
         app.add_api_route("/v1/search", self._searched, methods=["POST"], name="search a run's documents")
         app.add_api_route("/v1/systems", self._systems, methods=["GET"], name="systems that can be searched")
         app.add_api_route("/", self._page, methods=["GET"], name="page to try queries", response_class=HTMLResponse)
         app.add_api_route("/health", self._health, methods=["GET"], name="health")
+        app.add_route("/health", self._alive, methods=["HEAD"], include_in_schema=False)
         app.add_api_route("/metrics", self._metrics, methods=["GET"], name="metrics", response_class=PlainTextResponse)
         app.add_exception_handler(RefusalError, _refused)
         app.add_exception_handler(RequestValidationError, _invalid)
@@ -106,24 +128,66 @@ class RerankService:
             }
         )
 
+    async def _score(self, body: ScoreBody) -> JSONResponse:
+        """vLLM's: the scores of pairs, in their order."""
+        self._check_texts(body.text_1, "text_1")
+        self._check_texts(body.text_2, "text_2")
+        if len(body.text_1) == 1:
+            all_found = [await self._computed("score", body.text_1[0], body.text_2)]
+        else:
+            pairs = zip(body.text_1, body.text_2, strict=True)
+            all_found = await asyncio.gather(*(self._computed("score", query, [text]) for query, text in pairs))
+        _check_limits(body, all_found[0].max_tokens)
+        scores = [value for found in all_found for value in _shown(found, body.raw_scores).tolist()]
+        data = [{"index": at, "object": "score", "score": score} for at, score in enumerate(scores)]
+        tokens = sum(int(found.tokens.sum()) for found in all_found)
+        return JSONResponse(self._listed(data, tokens))
+
     async def _embeddings(self, body: EmbeddingsBody) -> JSONResponse:
         """OpenAI's: the unit vectors of texts."""
-        self._check_texts(body.input, "input")
         task = "query" if body.input_type.endswith("query") else "document"
-        found = await self._computed(task, "", body.input)
+        vectors, tokens = await self._vectors(task, body.input, "input", body)
+        size = vectors.shape[1]
+        if body.dimensions not in (None, size):
+            raise RefusalError(400, f"dimensions is {body.dimensions}, and the model's vectors have {size}")
+        data = [
+            {"object": "embedding", "index": index, "embedding": _written(vector, body.encoding_format)}
+            for index, vector in enumerate(vectors)
+        ]
+        return JSONResponse(self._listed(data, tokens))
+
+    async def _embed(self, body: EmbedBody) -> JSONResponse:
+        """TEI's: the unit vectors of texts."""
+        vectors, _ = await self._vectors(body.prompt_name, body.inputs, "inputs", body)
+        return JSONResponse(vectors.astype(np.float64).tolist())
+
+    async def _vectors(
+        self, task: Task, texts: Sequence[str], place: str, body: ModelBody
+    ) -> tuple[NDArray[np.float32], int]:
+        """The unit vectors float32[N, d] of texts, and the number of tokens."""
+        self._check_texts(texts, place)
+        found = await self._computed(task, "", texts)
         _check_limits(body, found.max_tokens)
         if found.values is None:
             raise RefusalError(400, f"{self.name} has no vector of a text: it reads pairs, or tokens; use /v1/rerank")
-        size = found.values.shape[1]
-        if body.dimensions not in (None, size):
-            raise RefusalError(400, f"dimensions is {body.dimensions}, and the model's vectors have {size}")
-        tokens = int(found.tokens.sum())
-        data = [
-            {"object": "embedding", "index": index, "embedding": _written(vector, body.encoding_format)}
-            for index, vector in enumerate(found.values)
-        ]
+        return found.values, int(found.tokens.sum())
+
+    def _listed(self, data: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
+        """An answer in the form of OpenAI's lists."""
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return JSONResponse({"object": "list", "data": data, "model": self.name, "usage": usage})
+        return {"object": "list", "data": data, "model": self.name, "usage": usage}
+
+    async def _models(self) -> JSONResponse:
+        """OpenAI's: the one model."""
+        return JSONResponse({"object": "list", "data": [{"id": self.name, "object": "model", "owned_by": "anmi_ray"}]})
+
+    async def _info(self) -> JSONResponse:
+        """TEI's: the model, and the limits of a request."""
+        found = await self._computed("score", "a", ["a"])
+        settings = self._settings
+        limits = {"max_input_length": found.max_tokens, "max_client_batch_size": settings.max_documents}
+        kind = {"model_id": self.name, "model_dtype": settings.precision, "model_type": {"reranker": {}}}
+        return JSONResponse({**kind, **limits, "auto_truncate": True, "version": __version__})
 
     async def _page(self) -> HTMLResponse:
         """A page to try queries and compare two systems; browsers run no other script."""
@@ -158,6 +222,10 @@ class RerankService:
         content = {"status": status, "model": self.name, "waiting_texts": self._queue.waiting}
         return JSONResponse(content, 503 if self.app.draining else 200)
 
+    async def _alive(self, request: Request) -> JSONResponse:
+        """HEAD /health, as load balancers ask."""
+        return await self._health()
+
     async def _metrics(self) -> PlainTextResponse:
         """For Prometheus."""
         return PlainTextResponse(self._meters.page(), media_type=_PROMETHEUS)
@@ -180,13 +248,9 @@ class RerankService:
 
     def _ranking(self, found: Computed, body: RerankBody) -> list[tuple[int, float]]:
         """The first `top_n` (index, score) by falling score; ties go to the earlier text."""
-        assert found.values is not None
-        score_N = found.values.astype(np.float64)
-        curve = found.model.curve
-        relevance_N = special.expit(score_N) if curve is None else curve.of(score_N)
+        score_N, shown_N = _shown(found, True), _shown(found, body.raw_scores)
         order = np.argsort(-score_N, kind="stable")
-        order = order[relevance_N[order] >= (body.min_relevance or 0.0)]
-        shown_N = score_N if body.raw_scores else relevance_N
+        order = order[_shown(found, False)[order] >= (body.min_relevance or 0.0)]
         return [(int(index), float(shown_N[index])) for index in order[: body.top_n]]
 
     def _check_query(self, query: str) -> None:
@@ -198,8 +262,7 @@ class RerankService:
     async def scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """Scores float64[N] of texts, truncated to the limit of clients."""
         found = await self._computed("score", query, [text[: self._settings.max_characters] for text in texts])
-        assert found.values is not None
-        return found.values.astype(np.float64)
+        return _shown(found, True)
 
     def _check_texts(self, texts: Sequence[str], place: str) -> None:
         most, longest = self._settings.max_documents, self._settings.max_characters
@@ -213,6 +276,14 @@ class RerankService:
                 raise RefusalError(422, f"{at}: contains half of a surrogate pair")
             if len(text) > longest:
                 raise RefusalError(413, f"{at}: has {len(text):,} characters, and a text may have {longest:,}")
+
+
+def _shown(found: Computed, raw: bool) -> NDArray[np.float64]:
+    """Scores float64[N] as answers show them: the model's own, or P(relevant), of other models their sigmoid."""
+    assert found.values is not None
+    score_N = found.values.astype(np.float64)
+    curve = found.model.curve
+    return score_N if raw else special.expit(score_N) if curve is None else curve.of(score_N)
 
 
 def _check_limits(body: ModelBody, max_tokens: int) -> None:
@@ -251,7 +322,8 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 async def _not_served(request: Request, error: Exception) -> JSONResponse:
     """404, 405, and bodies that the framework cannot read."""
     assert isinstance(error, HTTPException)
-    served = "POST /v1/rerank, /v2/rerank, /rerank, /v1/embeddings, /v1/search; GET /, /health, /metrics, /docs"
+    served = "POST /v1/rerank, /v2/rerank, /rerank, /v1/score, /v1/embeddings, /embed, /v1/search"
+    served += "; GET /, /v1/models, /v1/systems, /info, /health, /metrics, /docs"
     what = f"{request.method} {request.url.path} is not served; there are {served}"
     message = what if error.status_code in (404, 405) else str(error.detail)
     return await _refused(request, RefusalError(error.status_code, message))

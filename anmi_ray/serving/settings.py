@@ -38,6 +38,11 @@ class ServiceSettings(Settings):
     max_waiting: int = Field(default=10_000, ge=1, description="texts that may wait; more are refused (429)")
     batch_texts: int = Field(default=128, ge=1, description="texts of a batch, of one request or of several")
     key_env: str = Field(default="", description="environment variable with the key that clients send; empty: none")
+    cors_origins: str = Field(
+        default="",
+        pattern=r"^(\*|https?://[^\s,/]+(,https?://[^\s,/]+)*)?$",
+        description="origins of pages that may send requests, by commas; *: any; empty: none",
+    )
 
     @property
     def called(self) -> str:

@@ -70,10 +70,12 @@ def _of_texts_alone(value: Any) -> Any:
 
 def _only_true(value: bool) -> bool:
     if not value:
-        raise ValueError("longer texts are always truncated to what the model reads; leave it out")
+        raise ValueError("is always true: texts are truncated to what the model reads, and vectors have length 1")
     return value
 
 
+_TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+Texts = Annotated[list[str], BeforeValidator(_of_texts_alone), WithJsonSchema(_TEXTS)]
 _OBJECT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 Document = Annotated[str, BeforeValidator(_text), WithJsonSchema({"anyOf": [{"type": "string"}, _OBJECT]})]
 
@@ -181,16 +183,36 @@ class EitherBody(RerankBody):
 class EmbeddingsBody(ModelBody):
     """OpenAI's."""
 
-    input: Annotated[
-        list[str],
-        BeforeValidator(_of_texts_alone),
-        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-    ]
+    input: Texts
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(default=None, description="the model's own number, if given")
     input_type: Literal["document", "query", "search_document", "search_query"] = Field(
         default="document", description="which of the model's prompts precedes the texts"
     )
+
+
+class EmbedBody(ModelBody):
+    """TEI's."""
+
+    inputs: Texts
+    normalize: OnlyTrue = True
+    prompt_name: Literal["document", "query"] = Field(
+        default="document", description="which of the model's prompts precedes the texts"
+    )
+
+
+class ScoreBody(ModelBody):
+    """vLLM's: pairs of texts, the first one a query."""
+
+    text_1: Texts = Field(description="a query, or as many as text_2 has texts")
+    text_2: Texts
+    raw_scores: bool = Field(default=False, description="score is the model's own score, not P(relevant)")
+
+    @model_validator(mode="after")
+    def _pairs(self) -> Self:
+        if len(self.text_1) not in (1, len(self.text_2)):
+            raise ValueError(f"text_1: expected one text or {len(self.text_2)}, got {len(self.text_1)}")
+        return self
 
 
 class SearchBody(Body):

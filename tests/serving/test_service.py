@@ -155,6 +155,45 @@ def test_openais_shape() -> None:
     assert "tiny has no vector of a text" in without.json()["error"]["message"]
 
 
+def test_vllms_scores_are_those_of_rerank_in_the_order_of_the_pairs() -> None:
+    found = post(service(), "/v1/score", {"text_1": "q", "text_2": ["a", "bbbb"], "raw_scores": True}).json()
+    assert [(row["index"], row["object"], row["score"]) for row in found["data"]] == [
+        (0, "score", -0.875),
+        (1, "score", -0.5),
+    ]
+    assert [found["object"], found["model"], found["usage"]["total_tokens"]] == ["list", "tiny", 7]
+    paired = post(service(), "/score", {"text_1": ["q", "qq"], "text_2": ["a", "bbbb"]}).json()["data"]
+    assert [row["score"] for row in paired] == pytest.approx([1 / (1 + np.exp(0.875)), 1 / (1 + np.exp(1.5))])
+    assert post(service(), "/v1/score", {"text_1": ["q", "qq"], "text_2": ["a"]}).status_code == 422
+
+
+def test_teis_vectors_and_limits_and_openais_list_of_models() -> None:
+    assert post(service(), "/embed", {"inputs": ["eight ch", "a"]}).json() == [[1.0] * DIMENSIONS, [0.125] * DIMENSIONS]
+    assert post(service(), "/embed", {"inputs": "a", "normalize": False}).status_code == 422
+    info = talk(service(max_documents=7), lambda client: client.get("/info")).json()
+    assert [info[name] for name in ("model_id", "max_input_length", "max_client_batch_size")] == ["tiny", MAX_TOKENS, 7]
+    models = talk(service(), lambda client: client.get("/v1/models")).json()
+    assert [(one["id"], one["object"]) for one in models["data"]] == [("tiny", "model")]
+    assert talk(service(), lambda client: client.head("/health")).status_code == 200
+
+
+def test_only_pages_of_named_origins_may_send_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "sekret")
+    made = service(cors_origins="https://a.example,http://localhost:3000", key_env="SOME_KEY")
+
+    async def asked(origin: str) -> tuple[int, str | None]:
+        transport = httpx2.ASGITransport(made.asgi)
+        asks = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+        async with Client(transport=transport, base_url="http://anmi") as client:
+            found = await client.options("/v1/rerank", headers=asks)
+        return found.status_code, found.headers.get("access-control-allow-origin")
+
+    assert asyncio.run(asked("https://a.example")) == (200, "https://a.example")
+    assert asyncio.run(asked("https://b.example"))[1] is None
+    with pytest.raises(ConfigError, match="cors_origins"):
+        validated({"model": "folder", "cors_origins": "a.example"})
+
+
 RERANK = {"query": "q", "documents": ["a"]}
 LIMITS = {"max_documents": 5, "max_characters": 20, "max_body_mb": 0.001}
 
