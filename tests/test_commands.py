@@ -76,7 +76,6 @@ REQUIRED = {
     "docs/how-to/export-and-rerank.md": [LABELS],
     "docs/how-to/label.md": [QUICKSTART],
     "docs/how-to/mine-with-another-rule.md": [QUICKSTART],
-    "docs/how-to/refine.md": [QUICKSTART],
     "docs/how-to/retrieve-otherwise.md": [QUICKSTART],
     "docs/how-to/watch-a-run.md": [QUICKSTART],
 }

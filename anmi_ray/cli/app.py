@@ -37,7 +37,7 @@ REPLACED = {  # former commands; {} are their arguments
     "cancel": "anmi jobs cancel {}",
     "distill": "anmi run {} --until distill",
     "compare-rules": "anmi mine RUN --rule A,B",
-    "refine": "anmi run CONFIG refines=RUN name=RUN-refine-1",
+    "refine": "anmi run CONFIG compare.degree=16",
 }
 _RENAMED = {("evaluate", "--run"): "--ranking", ("rerank", "--run"): "--ranking", ("init", "--to"): "--out"}
 _DROPPED = {  # former options; what to do instead

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from anmi_ray.comparisons.compare import TOO_FEW, retrieved, rows
 from anmi_ray.core import identity
-from anmi_ray.core.arrays import rank_within
 from anmi_ray.core.records import rejects
 
 PLACE = "sample"
@@ -76,17 +75,6 @@ def propose(candidates: pa.Table, wanted: pa.Table, salt: Salt) -> pa.Table:
     place = np.arange(len(order)) - np.searchsorted(at[order], at[order])
     start, stop = (wanted[name].to_numpy()[at[order]] for name in ("start", "stop"))
     return known.take(pa.array(order[(place >= start) & (place < stop)])).combine_chunks()
-
-
-def some_of_each(pairs: pa.Table, share: float, salt: Salt) -> pa.Table:
-    """Keep at most `share` Comparisons per query on average, by hash: 1.5 keeps two for half the queries, else state.
-
-    Their order is kept.
-    """
-    query = pairs["query_id"].combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
-    chance = identity.uniforms(identity.id_matrix(pairs["comparison_id"]), *salt, "pair")
-    most = np.floor(share + identity.uniforms(identity.id_matrix(pairs["query_id"]), *salt, "query"))
-    return pairs.filter(pa.array(rank_within(query, chance) < most))
 
 
 @dataclass(frozen=True)

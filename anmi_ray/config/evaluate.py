@@ -130,21 +130,17 @@ class HeldOutConfig(RerankConfig):
     untrained: PeerConfig | None = None
 
     @classmethod
-    def of(cls, rerank: RerankConfig, train: TrainConfig, partners: Iterable[str], refines: str | None = None) -> Self:
+    def of(cls, rerank: RerankConfig, train: TrainConfig, partners: Iterable[str]) -> Self:
         """Fill in the settings of peers.
 
         partners: systems of evaluate.partners; peers among them score dev queries too.
-        refines: the run whose model training starts from.
         """
         names = set(partners)
         peers = (peer.started(train, rerank) for peer in rerank.peers)
         filled = tuple(peer.model_copy(update={"dev": peer.name in names}) for peer in peers)
         settings = {name: getattr(rerank, name) for name in type(rerank).model_fields}
-        scoring = {name: settings[name] for name in Scoring.model_fields}
-        before = PeerConfig(name=START, run=refines, **scoring) if refines else PeerConfig(name=START, untrained=True)
-        start = before.started(train, rerank).model_copy(update={"dev": True})
-        measured = rerank.start or refines is not None
-        return cls.model_construct(**{**settings, "peers": filled, "untrained": start if measured else None})
+        start = PeerConfig(name=START, untrained=True).started(train, rerank).model_copy(update={"dev": True})
+        return cls.model_construct(**{**settings, "peers": filled, "untrained": start if rerank.start else None})
 
 
 class EvaluateConfig(Settings):

@@ -26,8 +26,8 @@ from anmi_ray.config.train import TrainConfig, offload_needs
 class Experiment(Settings):
     """All settings of a run.
 
-    `name`, `queries`, `execution` and `plan` change no result. The other groups belong to stages. The artifacts of the
-    runs in `refines` and `trained_by` are inputs of stages.
+    `name`, `queries`, `execution` and `plan` change no result. The other groups belong to stages. The model of the run
+    in `trained_by` is an input of stages.
     """
 
     name: str = Field(default="experiment", pattern=RUN_NAME)
@@ -36,9 +36,6 @@ class Experiment(Settings):
     """Root of every derived seed."""
     recipe: str | None = None
     """infonce-mined, zelo, anmi2 or anmi2-extended: fills its settings of mine and train if not given."""
-    refines: str | None = Field(default=None, min_length=1)
-    """Another run under the same root to refine: its pairs are judged again with those where its model and its ratings
-    disagree, and training starts from its model."""
     trained_by: str | None = Field(default=None, min_length=1)
     """Another run under the same root, whose model is measured over this collection: nothing is judged or trained."""
     corpus: CorpusConfig = CorpusConfig()
@@ -81,8 +78,8 @@ class Experiment(Settings):
                 "judge.orders: one leaves each judge's preference for a place in its answers: set rate.judge_offsets: "
                 "true, which fits it from all answers"
             )
-        if self.mine.anchors == "retrieved" and (self.mine.validation is not None or self.refines is not None):
-            yield "mine.anchors: retrieved asks no judge: remove validate from mine.allow, and refines"
+        if self.mine.anchors == "retrieved" and self.mine.validation is not None:
+            yield "mine.anchors: retrieved asks no judge: remove validate from mine.allow"
         direct = "kind api, vllm, encoder (form: pointwise) or simulated"
         if self.mine.anchors == "confirmed" and not judge.direct.judges:
             yield (
@@ -114,16 +111,9 @@ class Experiment(Settings):
             yield (
                 f"rate.judge_weights names {', '.join(strangers)}, but the panel (judge.judges) is {', '.join(judges)}"
             )
-        if self.trained_by is not None and self.refines is not None:
-            yield "trained_by trains nothing, and refines trains on: leave one of them out"
         if self.trained_by is not None and self.assessors is not None:
             yield "trained_by measures by labels alone: set evaluate.judged: none, or judge in another run"
         files = [one.name for one in judge.imported]
-        if self.refines is not None and (files or design == "imported"):
-            yield (
-                "refines asks about new pairs, and preferences from a file answer their own pairs alone: name judges "
-                "that can be asked (judge.judges, compare.design: k-regular), or leave it out"
-            )
         if design == "adaptive" and self.rate.prior is None:
             yield (
                 "compare.design: adaptive chooses pairs by the errors of all ratings, which need a prior: set "
@@ -151,11 +141,6 @@ class Experiment(Settings):
         """Systems whose scores are fused with the reranked ones; empty without fusion."""
         fused = self.evaluate.over(self.retrieve.retrievers)
         return fused.partners if fused.fusion else ()
-
-    @property
-    def in_rounds(self) -> bool:
-        """True if pairs are chosen, judged and rated in rounds: an adaptive design that refines no other run."""
-        return self.compare.design == "adaptive" and self.refines is None
 
     @property
     def ensemble(self) -> JudgeConfig | None:

@@ -285,9 +285,9 @@ class JudgeConfig(Settings):
     """Limits of what judges that read texts may cost, in all rounds."""
     max_left_out: float = Field(default=0.0, ge=0, le=1)
     """Largest share of queries that a spent budget may leave out, else the run stops; above 0 later rounds
-    (compare.rounds, refines) may leave out any number, as these queries keep their earlier answers."""
+    (compare.rounds) may leave out any number, as these queries keep their earlier answers."""
     target_hours: float | None = Field(default=None, gt=0)
-    """Hours within which the panel should answer, from the start of a run and of each round (compare.rounds, refines):
+    """Hours within which the panel should answer, from the start of a run and of each round (compare.rounds):
     pools are as large as that needs, up to their limits (execution.askers, a vllm judge's execution.engines); null:
     as large as their limits."""
     pilot: PilotConfig = PilotConfig()

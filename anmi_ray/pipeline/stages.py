@@ -26,7 +26,6 @@ from anmi_ray.stages import (
     pool,
     pseudo,
     rate,
-    refine,
     report,
     rerank,
     retrieve,
@@ -65,14 +64,10 @@ def stages_of(experiment: Experiment) -> tuple[Stage, ...]:
     distilled, anchors = bool(experiment.judge.distilled), experiment.mine.anchors
     if anchors == "retrieved":
         path += [pseudo.STAGE]
-    elif experiment.refines is not None:
-        path += [refine.SCORE, refine.COMPARE]
-        path += [refine.SAMPLE, refine.LABEL, distill.STAGE] if distilled else []
-        path += [refine.JUDGE, rate.STAGE]
     else:
         path += [sample.STAGE, judge.LABEL, distill.STAGE] if distilled else []
         in_one = (compare.STAGE, judge.STAGE, rate.STAGE)
-        path += compare.rounds(experiment.compare) if experiment.in_rounds else in_one
+        path += compare.rounds(experiment.compare) if experiment.compare.design == "adaptive" else in_one
     # anchors of queries without a known positive: documents to ask about, answers, and what follows from all evidence
     path += [anchor.SHORTLIST, _later(judge.CONFIRM, experiment)] if anchors == "confirmed" else []
     path += [anchor.STAGE] if anchors in ("confirmed", "rated") else []
@@ -90,8 +85,6 @@ def _later(stage: Stage, experiment: Experiment) -> Stage:
     """A stage whose questions share the budget of the first round's questions."""
     if experiment.mine.anchors == "retrieved":  # there is no first round
         return replace(stage, inputs=tuple(role for role in stage.inputs if role != "first"))
-    if experiment.refines is not None:
-        return refine.of_campaign(stage, "first")
     return replace(stage, played_by={**stage.played_by, "first": compare.first(COMPARE, experiment)})
 
 

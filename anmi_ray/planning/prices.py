@@ -7,7 +7,7 @@ nothing is written.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,9 +30,8 @@ from anmi_ray.pipeline.resolve import Resolved
 from anmi_ray.pipeline.stages import INGEST, RETRIEVE
 from anmi_ray.runtime.costs import BEGUN, COMPARED
 from anmi_ray.runtime.stage import Stage
-from anmi_ray.stages import refine
 from anmi_ray.stages.ingest import config_of as ingest_config
-from anmi_ray.store import Artifact, Store, runs
+from anmi_ray.store import Artifact, Store
 from anmi_ray.store.answer_log import AnswerLog
 
 QUERIES, PAIRS = 200, 2  # queries in the sample of prompts, and pairs of each
@@ -77,10 +76,7 @@ class CallCosts:
         reads = stage.reads if self._resolved else {}
         made = {role: self._resolved[name].artifact(self._store) for role, name in reads.items()}
         if kind not in self._first:
-            chosen = self._resolved.get(stage.reads[COMPARED])
-            others = {} if chosen is None else runs.of_other_runs(self._store, chosen.inputs)
-            before = [one for one in others.values() if one.stage in refine.ASKED]
-            self._first[kind] = self._all_rounds[kind] = costs(experiment, stage, made, pairs, before)
+            self._first[kind] = self._all_rounds[kind] = costs(experiment, stage, made, pairs)
             return self._first[kind]
         found: list[CallCost] = []
         sums: list[CallCost] = []
@@ -108,13 +104,10 @@ class CallCosts:
                 yield from cost.said()
 
 
-def costs(
-    experiment: Experiment, stage: Stage, made: Mapping[str, Artifact], pairs: int, before: Sequence[Artifact] = ()
-) -> list[CallCost]:
+def costs(experiment: Experiment, stage: Stage, made: Mapping[str, Artifact], pairs: int) -> list[CallCost]:
     """Return the cost of each judge of a stage for `pairs` comparisons in all orders.
 
     made: by role, what the stage reads, complete or not; unused if `plan` describes the collection.
-    before: comparisons of the refined run, which are asked about too, since another judge has answered none.
     """
     judges = kinds.prompted(stage.panel(experiment))
     if experiment.plan.documents is not None:
@@ -127,37 +120,11 @@ def costs(
     for judge in judges:
         log = AnswerLog(made[COMPARED].store, judge.identity)
         tokens = _by_server(log) or count(judge.prompt_builder(), prompts, judge.longest_answer)
-        calls, bought = _asked(experiment, stage, judge, made, pairs, before)
+        calls, bought = stage.orders(experiment) * pairs, 0
+        if log.buckets():
+            calls, bought = _bought(experiment, stage, judge, made, pairs) or (calls, None)
         found.append(priced(experiment, judge, tokens, calls, bought))
     return found
-
-
-def _asked(
-    experiment: Experiment,
-    stage: Stage,
-    judge: PromptJudge,
-    made: Mapping[str, Artifact],
-    pairs: int,
-    before: Sequence[Artifact],
-) -> tuple[int, int | None]:
-    """Return a judge's calls, and those bought; None if they are too many to look up."""
-    orders = stage.orders(experiment)
-    compared, added = {made[COMPARED]: pairs}, 0
-    if before:
-        is_chosen = made[COMPARED].manifest() is not None  # then it includes those before
-        buckets = range((made[INGEST].manifest() or {"buckets": 0})["buckets"])
-        compared = {
-            one: sum(one.read_part("comparisons", bucket, COMPARISON, ["round"]).num_rows for bucket in buckets)
-            for one in ([made[COMPARED]] if is_chosen else before)
-        }
-        added = 0 if is_chosen else orders * pairs
-    if not AnswerLog(made[COMPARED].store, judge.identity).buckets():
-        return added + orders * sum(compared.values()), 0
-    found = [_bought(experiment, stage, judge, {**made, COMPARED: one}, number) for one, number in compared.items()]
-    counted = [one for one in found if one is not None]
-    if len(counted) < len(found):
-        return orders * pairs, None
-    return added + sum(asked for asked, _ in counted), sum(final for _, final in counted)
 
 
 def _bought(

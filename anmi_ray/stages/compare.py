@@ -206,7 +206,7 @@ STAGE = Stage(
 
 def first(name: str, experiment: Experiment) -> str:
     """The first stage that does what the stage `name` (compare, judge, rate) does: round 1's in an adaptive design."""
-    return _name(name, 0, experiment.compare) if experiment.in_rounds else name
+    return _name(name, 0, experiment.compare) if experiment.compare.design == "adaptive" else name
 
 
 def round_names(config: CompareConfig) -> tuple[tuple[str, ...], ...]:

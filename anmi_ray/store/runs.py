@@ -14,7 +14,6 @@ from anmi_ray.core.errors import ConfigError, DamagedError
 from anmi_ray.store import Artifact, Store, public_root
 
 TRAINED = "trained by "  # begins the role of another run's model; the name of its peer follows
-BEFORE = "the last run's "  # begins the role of an artifact of the refined run; its stage follows
 _ANEW = "delete it and run again: artifacts are found, and the record is written again"
 
 
@@ -105,11 +104,7 @@ def collection_of(record: Mapping[str, Any]) -> str:
 
 def of_other_runs(store: Store, inputs: Mapping[str, str]) -> dict[str, Artifact]:
     """By role, the artifacts of other runs among a stage's inputs (name -> fingerprint)."""
-    artifacts = {role: Artifact(store, "train", name) for role, name in inputs.items() if role.startswith(TRAINED)}
-    for role, name in inputs.items():
-        if role.startswith(BEFORE):
-            artifacts[role] = Artifact(store, role.removeprefix(BEFORE), name)
-    return artifacts
+    return {role: Artifact(store, "train", name) for role, name in inputs.items() if role.startswith(TRAINED)}
 
 
 def known_buckets(store: Store) -> int | None:

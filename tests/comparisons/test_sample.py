@@ -92,33 +92,6 @@ def test_queries_get_alike_unless_they_run_dry(documents: list[set[int]], pairs:
         assert not able, "pairs are missing though a query could take more"
 
 
-@given(st.lists(st.integers(1, 10), min_size=1, max_size=60), st.floats(0.0, 12.0), st.integers(0, 9))
-def test_some_of_each_query_whatever_the_others(sizes: list[int], share: float, seed: int) -> None:
-    salt = sample.salt_of(seed, 0)
-    asked = [identity.query_id(f"q{q}") for q, size in enumerate(sizes) for _ in range(size)]
-    ids = [identity.digest("pair", at) for at in range(len(asked))]
-    table = pa.table({"query_id": identity.id_array(asked), "comparison_id": identity.id_array(ids)})
-    found = sample.some_of_each(table, share, salt)
-    kept = Counter(found["query_id"].to_pylist())
-    for query, size in Counter(asked).items():
-        assert min(int(share), size) <= kept[query] <= min(int(share) + 1, size)
-        alone = sample.some_of_each(
-            table.filter(pc.equal(table["query_id"], pa.scalar(query, identity.ID))), share, salt
-        )
-        assert alone["comparison_id"].to_pylist() == [
-            pair
-            for pair, of in zip(*(found[name].to_pylist() for name in ("comparison_id", "query_id")), strict=True)
-            if of == query
-        ]
-
-
-def test_less_than_a_pair_a_query_is_one_of_some() -> None:
-    asked = identity.id_array(identity.query_id(f"q{q}") for q in range(4000))
-    ids = identity.id_array(identity.digest("pair", at) for at in range(4000))
-    found = sample.some_of_each(pa.table({"query_id": asked, "comparison_id": ids}), 0.25, SALT)
-    assert abs(found.num_rows - 1000) < 5 * np.sqrt(4000 * 0.25 * 0.75)
-
-
 @given(st.integers(2, 12), st.integers(1, 40), st.integers(0, 5))
 def test_where_documents_are_plenty_shares_differ_by_one_at_most(queries: int, pairs: int, seed: int) -> None:
     documents = [set(range(100 * q, 100 * q + 90)) for q in range(queries)]

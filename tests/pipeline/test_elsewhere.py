@@ -140,7 +140,6 @@ def test_figures_of_another_model_are_not_shown(trained: Experiment, measured: R
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"refines": "small"}, "trained_by trains nothing, and refines trains on"),
         ({"evaluate.judged": "all"}, "trained_by measures by labels alone"),
         ({"trained_by": "nobody"}, "no run of that name; there are"),
         ({"train.student": "cross-encoder"}, "is not what run small trained with, bi-encoder"),

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.compute as pc
 import pytest
 from rich.table import Table
 
-from anmi_ray import comparisons
-from anmi_ray.api import experiments
 from anmi_ray.api.dataset_export import export_dataset
 from anmi_ray.api.runs import Run
 from anmi_ray.cli.run import _distilled_judge  # pyright: ignore[reportPrivateUsage]
 from anmi_ray.cli.show import described
-from anmi_ray.core.identity import id_array
 from anmi_ray.core.records import COMPARISON, JUDGMENT, PREDICTION, RUN
 from anmi_ray.pipeline import pilot
-from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import names_of
 from anmi_ray.store import Store
 from jobs.studies import distilled_figures
@@ -144,51 +137,3 @@ def test_a_pilot_tries_the_ensemble_before_anything_is_bought(world: World, done
     assert "label" in done.told.computed
     record = Store(str(world.root)).read_json("runs/piloted.json")
     assert list(record["stages"]) == ["ingest", "retrieve", "sample"]
-
-
-def test_a_judge_learns_anew_what_the_ensemble_says_of_a_rounds_pairs(world: World, done: Done) -> None:
-    rounds, names = [], ["small", "small-refine-1", "small-refine-2"]
-    for before, name in pairwise(names):
-        rounds.append(world.settings(JUDGE, f"refines={before}", f"name={name}"))
-    settings = rounds[0]
-    foretold = {row["stage"]: row["work"] for row in experiments.plan(settings).stages}
-    most = next(int(word) for word in foretold["sample"].split() if word.isdigit())
-    assert foretold["label"] == f"{3 * 2 * most:,} judgments by 3 in-process judges, both orders"
-    for one in rounds:
-        run(one)
-    made = {name: world.recorded(name) for name in names}
-    tables = [made[name].part("compare", "comparisons", COMPARISON) for name in names]
-    chosen_at_most = next(int(word) for word in foretold["compare"].split() if word.isdigit())
-    assert 0 < tables[1].num_rows - tables[0].num_rows <= chosen_at_most
-    share = settings.distill.sample.pairs // len(pc.unique(tables[1]["query_id"]))
-    assert 1 <= share < comparisons.PAIRS  # the ensemble hears of some of a query's pairs only
-    assert most <= settings.distill.sample.pairs
-    sampled: list[set[bytes]] = []
-    for number, (before, name) in enumerate(pairwise(names), 1):
-        compared = tables[number]
-        new = compared.filter(pc.equal(compared["round"], number))
-        sampled = [
-            set(made[run].part("sample", "comparisons", COMPARISON)["comparison_id"].to_pylist())
-            for run in (before, name)
-        ]
-        new = new.filter(pc.invert(pc.is_in(new["comparison_id"], value_set=id_array(sampled[0]))))
-        taught = new.filter(pc.is_in(new["comparison_id"], value_set=id_array(sampled[1])))
-        assert sampled[1] >= sampled[0]
-        assert taught.num_rows == len(sampled[1]) - len(sampled[0])
-        chosen = Counter(new["query_id"].to_pylist())
-        asked = Counter(taught["query_id"].to_pylist())
-        assert all(asked[query] in {min(share, pairs), min(share + 1, pairs)} for query, pairs in chosen.items())
-        assert chosen.total() > taught.num_rows or number > 1
-        said = [made[run].part("label", "judgments", JUDGMENT) for run in (before, name)]
-        held = pc.is_in(said[1]["comparison_id"], value_set=said[0]["comparison_id"].combine_chunks())
-        assert said[1].filter(held).equals(said[0])  # what was asked before stands
-        assert set(said[1]["judge"].to_pylist()) == {"sim-large", "sim-medium", "sim-small"}
-        judged = [made[run].part("judge", "judgments", JUDGMENT) for run in (before, name)]
-        assert set(judged[1]["judge"].to_pylist()) == {"small"}
-        assert judged[1].num_rows == 2 * compared.num_rows
-        again = pc.is_in(judged[1]["comparison_id"], value_set=judged[0]["comparison_id"].combine_chunks())
-        old, now = judged[0], judged[1].filter(again)
-        assert now["comparison_id"].equals(old["comparison_id"])
-        assert np.mean(now["p_a"].to_numpy() != old["p_a"].to_numpy()) > 0.9  # another judge has answered all of it
-    summary = made[names[-1]].artifact("distill").read_json("summary.json")
-    assert summary["pairs"] == len(sampled[1])

@@ -132,7 +132,7 @@ def _check_left_out(
 ) -> None:
     """Raise BudgetError if the budget ended before all queries were judged, unless the settings allow it.
 
-    later: in a later round of a design or refinement, queries that are left out keep the answers they have, so any
+    later: in a later round of a design, queries that are left out keep the answers they have, so any
     number is allowed if some are.
     """
     if later and config.max_left_out:

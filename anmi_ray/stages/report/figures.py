@@ -36,7 +36,7 @@ def design_rounds(artifacts: Inputs, experiment: Experiment, buckets: Iterable[i
     top: how many documents count as the best of a query.
     uniform_pairs: pairs per query that a uniform graph would need for the last round's error of the best.
     """
-    if not experiment.in_rounds:
+    if experiment.compare.design != "adaptive":
         return None
     found = [
         _round(number, artifacts[compared], artifacts[judged], artifacts[rated], buckets)

@@ -1,7 +1,6 @@
 """rerank: the trained model, its start and other rerankers score the hybrid's top documents of held-out queries.
 
-The start is the model that training starts from, as an untrained system, unless its head would be random; for a run
-that refines another one, the other run's model.
+The start is the model that training starts from, as an untrained system, unless its head would be random.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from anmi_ray.config.evaluate import START, HeldOutConfig, PeerConfig
+from anmi_ray.config.evaluate import HeldOutConfig, PeerConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.needs import of_scoring
 from anmi_ray.core.errors import ConfigError
@@ -19,8 +18,6 @@ from anmi_ray.runtime.costs import StageCost, Workload
 from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact, runs
-
-GONE_ON_WITH = f"{runs.TRAINED}{START}"  # the role of the start if it is another run's model
 
 
 def run(artifact: Artifact, inputs: Inputs, config: HeldOutConfig, context: Context) -> dict[str, Any]:
@@ -32,17 +29,7 @@ def run(artifact: Artifact, inputs: Inputs, config: HeldOutConfig, context: Cont
 
 def config_of(experiment: Experiment) -> HeldOutConfig:
     """Return the settings of rerank."""
-    return HeldOutConfig.of(experiment.rerank, experiment.train, experiment.partners, experiment.refines)
-
-
-def gone_on_with(experiment: Experiment, content: str) -> dict[str, str]:
-    """Return the model of the refined run by its input role; nothing if the experiment does not refine.
-
-    content: the hash of the collection's content. Raises ConfigError where that run has no model for it.
-    """
-    if experiment.refines is None:
-        return {}
-    return {GONE_ON_WITH: runs.trained(experiment.refines, experiment.execution.root, content).fingerprint}
+    return HeldOutConfig.of(experiment.rerank, experiment.train, experiment.partners)
 
 
 def start_of(config: HeldOutConfig) -> PeerConfig | None:
@@ -51,8 +38,6 @@ def start_of(config: HeldOutConfig) -> PeerConfig | None:
     Raises ConfigError if the model does not exist.
     """
     peer = config.untrained
-    if peer is not None and peer.run is not None:
-        return peer
     if peer is None or peer.start is None or peer.model is None:
         return None
     source = loading.resolve(peer.model, peer.trust_remote_code)
@@ -64,7 +49,7 @@ def start_of(config: HeldOutConfig) -> PeerConfig | None:
 
 def _also(config: HeldOutConfig, experiment: Experiment, content: str) -> dict[str, str]:
     """Return the models of peers; those of other runs must be over the same collection."""
-    found = gone_on_with(experiment, content)
+    found: dict[str, str] = {}
     for peer in config.peers:
         if peer.run is not None:
             if peer.run == experiment.name:

@@ -18,16 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray.comparisons.compare import retrieved
 from anmi_ray.core import identity
 from anmi_ray.core.identity import bucket_of
-from anmi_ray.core.records import CANDIDATE, RUN, TEXT_OF
+from anmi_ray.core.records import RUN, TEXT_OF
 from anmi_ray.models.reranker import Reranker
 from anmi_ray.runtime import exchange
 from anmi_ray.runtime.actors import scorers
 from anmi_ray.runtime.tasks import Carrier, Context, run_buckets, windowed
 from anmi_ray.stages.ingest import of_queries, queries_of
-from anmi_ray.stages.rerank.ranking import SYSTEM, pairs_of, ranked
+from anmi_ray.stages.rerank.ranking import pairs_of, ranked
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.training.training_set import numbered
 
@@ -40,38 +39,20 @@ _SCORED = pa.schema([*_IDS, ("score", pa.float64())])
 
 @dataclass(frozen=True)
 class Asked:
-    """The pairs to score, for the queries of `splits`: the hybrid's top `depth` documents.
-
-    candidates: the queries' compared documents instead.
-    """
+    """The pairs to score, for the queries of `splits`: the hybrid's top `depth` documents."""
 
     retrieve: Artifact
     ingest: Artifact
     depth: int
     splits: tuple[str, ...]
-    candidates: bool = False
 
     def of_bucket(self, bucket: int) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table]:
         """Return a bucket's queries, their Run, the part of it to score, and the texts of these documents."""
         queries = queries_of(self.ingest, bucket, *self.splits)
         texts = self.retrieve.read_part("texts", bucket, TEXT_OF)
-        if self.candidates:
-            rows = of_queries(retrieved(self.retrieve.read_part("candidates", bucket, CANDIDATE)), queries)
-            run = _as_run(rows.sort_by([(name, "ascending") for name in _KEY]))
-            return queries, run, run, texts
         runs = of_queries(self.retrieve.read_part("runs", bucket, RUN), queries)
         hybrid = runs.filter(pc.equal(runs["system"], "hybrid"))
         return queries, hybrid, hybrid.filter(pc.less_equal(hybrid["rank"], self.depth)), texts
-
-
-def _as_run(rows: pa.Table) -> pa.Table:
-    """Return candidates, ordered by query, as a ranking that only breaks ties between equal scores."""
-    query = rows["query_id"].combine_chunks().dictionary_encode().indices.to_numpy()
-    rank = np.arange(len(query)) - np.searchsorted(query, query) + 1
-    ids = {name: rows[name] for name in _KEY}
-    return RUN.table(
-        {**ids, "system": [SYSTEM] * len(rank), "rank": rank.astype(np.int32), "score": np.zeros(len(rank))}
-    )
 
 
 def run(

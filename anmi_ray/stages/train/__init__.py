@@ -22,7 +22,6 @@ from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.stages.anchor import read_of_dev
 from anmi_ray.stages.ingest import OWN, of_queries, queries_of, stacked
-from anmi_ray.stages.rerank import GONE_ON_WITH, gone_on_with
 from anmi_ray.store import Artifact, Flow
 from anmi_ray.training import tracking
 
@@ -55,7 +54,6 @@ def run(artifact: Artifact, inputs: Inputs, config: TrainConfig, context: Contex
             queries=[ingest.store.uri(ingest.part_path("queries", bucket)) for bucket in buckets],
             dev=_dev_inputs(inputs, config.dev_depth, context.buckets) if wants_dev else None,
             false_negative_rate=mine.read_json("summary.json")["false_negative_rate"]["mean"],
-            start=inputs.get(GONE_ON_WITH),
             own=[ingest.store.uri(ingest.part_path(OWN, bucket)) for bucket in buckets if has_own],
         )
 
@@ -126,11 +124,6 @@ def check(stage: Stage, experiment: Experiment) -> Iterator[AnmiError]:
         yield from caught(environment.need, "peft", f"{config.group}.lora", remedy)
 
 
-def _also(config: TrainConfig, experiment: Experiment, content: str) -> dict[str, str]:
-    """The model to start from: the configured one, or another run's."""
-    return gone_on_with(experiment, content) or {"model": loading.resolve(config.model).revision or "unpinned"}
-
-
 def _cost(load: Workload) -> StageCost:
     """GPU hours, if workers have GPUs and the model's size and the GPU's speed are known."""
     from anmi_ray.judging.spend import planned_hours
@@ -152,7 +145,7 @@ STAGE = Stage(
     run=run,
     cost=_cost,
     of=read_of_dev,
-    also=_also,
+    also=lambda config, *_: {"model": loading.resolve(config.model).revision or "unpinned"},
     needs=needs,
     check=check,
 )

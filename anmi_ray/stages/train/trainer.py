@@ -53,7 +53,7 @@ from anmi_ray.runtime.train_workers import (
 )
 from anmi_ray.stages.rerank.ranking import SYSTEM, document_texts, ranked
 from anmi_ray.store import Artifact, uri
-from anmi_ray.store.folders import local_folder, publish_folder, seal_folder
+from anmi_ray.store.folders import publish_folder, seal_folder
 from anmi_ray.training import tracking
 from anmi_ray.training.checks import memory_remedy
 from anmi_ray.training.loop import Row, Trained, train
@@ -85,7 +85,6 @@ class TrainSources:
     """What to train on: Example, Text and Query files of all buckets, as paths or URIs that every worker reaches.
 
     false_negative_rate: estimated share of false negatives among the examples' negatives.
-    start: another run's model to start from.
     own: files of queries' own documents.
     """
 
@@ -94,7 +93,6 @@ class TrainSources:
     queries: list[str]
     dev: DevInputs | None = None
     false_negative_rate: float | None = None
-    start: Artifact | None = None
     own: list[str] = field(default_factory=list[str])
 
 
@@ -282,8 +280,6 @@ def train_reranker(job: Job, device: str, checkpoints: RayCheckpoints, report: R
     """Train a reranker on the lists of `TrainSources`."""
     sources: TrainSources = job.sources
     config = cast(TrainConfig, job.config)
-    if sources.start is not None:
-        config = config.model_copy(update={"model": str(local_folder(sources.start, MODEL))})
     model = load_student(config, device)
     cache = TokenCache(Path(job.tokens), report.notice)
     examples, texts, queries, own = map(Files, (sources.examples, sources.texts, sources.queries, sources.own))
@@ -352,10 +348,8 @@ def _card(job: Job, trained: Trained) -> str:
     settings = job.config.model_dump(exclude_defaults=True)
     inputs = getattr(job.sources, "dev", None)
     dev = "" if trained.dev is None or inputs is None else f", {inputs.measure} {trained.dev:.4f} on dev"
-    before = getattr(job.sources, "start", None)
-    start = as_written(job.config.model) if before is None else f"the reranker {before.fingerprint} of a run before"
     return (
-        f"Started from {start}; "
+        f"Started from {as_written(job.config.model)}; "
         f"the weights {weights_in_words(trained.best_step, trained.steps, trained.share)}{dev}.\n"
         f"Settings that differ from the defaults: `{json.dumps(settings)}`"
     )
