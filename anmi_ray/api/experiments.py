@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,19 +44,30 @@ def change(experiment: Experiment, **settings: Any) -> Experiment:
 
 
 def run(
-    experiment: Experiment,
+    experiment: Experiment | None = None,
     *,
+    documents: Any = None,
+    queries: Any = None,
+    labels: Any = None,
+    judge: str | Callable[[str, str, str], float] = "none",
+    root: str = "results",
     first: str = "",
     last: str = "",
     reporter: Reporter | None = None,
     wait: bool = False,
     offline: bool = False,
+    **settings: Any,
 ) -> Run:
     """Run an experiment: compute what is missing, reuse the rest, and write the report after the last stage.
 
     Ray is started here unless `execution.address` names a cluster. Requirements of the stages (packages, keys, servers,
     disk space, queries) are checked first. Raise AnmiError for user errors; the same call then continues.
 
+    documents, queries, labels: instead of an experiment, tables: data frames, Arrow tables, columns by name, or lists
+        of texts. Columns are recognized by their names, as `anmi init` does
+    judge: of these tables, as `anmi init --judge` takes it, or a function of a query and two documents that returns
+        its preference for the first, 0 to 1; answers are kept
+    root, settings: of the experiment over tables, as for `load`, such as name="shop", train={"max_steps": 100}
     first, last: the stages to start and to end with; those before `first` must be complete
     reporter: receives the progress, which `anmi show NAME --follow` prints too
     wait: wait until no other run is using this root
@@ -68,6 +80,17 @@ def run(
     """
     from anmi_ray.pipeline.run import run as run_stages
 
+    if experiment is None:
+        from anmi_ray.api import frames
+
+        experiment = frames.experiment_of(documents, queries, labels, judge, root, settings)
+        if not isinstance(judge, str):
+            run_stages(experiment, reporter, last="compare", wait=wait)
+            experiment = frames.answered_by(judge, experiment, Run(experiment.name, root))
+    elif settings or documents is not None:
+        raise ConfigError(
+            "expected an experiment or tables, got both", "anmi_ray.run", "anmi_ray.change(experiment, ...)"
+        )
     first, last = part(experiment, first, last)
     run_stages(experiment, reporter, first, last, wait=wait, offline=offline)
     return Run(experiment.name, experiment.execution.root)

@@ -88,6 +88,26 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({self.name!r}, root={str(self.root)!r})"
 
+    def _repr_html_(self) -> str:
+        """Show a notebook the verdict and the systems by the first measure, or the last complete stage."""
+        from html import escape
+
+        if (artifact := self.artifacts.get("evaluate")) is None or artifact.manifest() is None:
+            made = [name for name in self.record["path"] if name in self.artifacts]
+            return f"<p>run <b>{escape(self.name)}</b>, up to {made[-1] if made else 'no stage'}</p>"
+        from anmi_ray.evaluation.headline import verdict
+
+        headline, systems = self.headline(), self.systems()
+        rows = [row for row in systems if row["measure"] == systems[0]["measure"]]
+        ours = [row for row in rows if row["system"] == headline.system]
+        said = verdict(ours[0]["difference"], ours[0]["p"], headline.no_better()) if ours else ""
+        cells = (
+            f"<tr><td>{escape(row['system'])}</td><td>{row['mean']:.3f} [{row['low']:.3f}, {row['high']:.3f}]</td></tr>"
+            for row in rows
+        )
+        head = f"<tr><th>{len(rows)} systems</th><th>{escape(rows[0]['measure'])}</th></tr>" if rows else ""
+        return f"<p>run <b>{escape(self.name)}</b> {said}</p><table>{head}{''.join(cells)}</table>"
+
     def table(self, name: TableName) -> pa.Table:
         """Return all rows of a table (see `buckets`); `.to_pandas()` makes a data frame."""
         return pa.concat_tables(self.buckets(name))

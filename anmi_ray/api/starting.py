@@ -68,15 +68,15 @@ def start(
         codecs.lookup(encoding or "utf-8")
     except LookupError:
         raise ConfigError(f"Python knows no encoding {encoding}", "--encoding", "--encoding cp1252") from None
-    panel = _judge(judge, price)
+    panel = judge_of(judge, price)
     if judge == "simulated" and labels is None and not (documents / "qrels").is_dir():
         raise ConfigError("simulated judges know the labels, and there are none", "--judge", "add --labels FILE")
     if budget is not None and (panel is None or "endpoint" not in panel or price is None):
         raise ConfigError("a budget needs a judge with prices", "--budget", "add --judge openai:MODEL --price IN,OUT")
     unread: recognizing.Skipped = {}
     copies = out.with_name(f"{out.stem}-files")
-    corpus, tables = _corpus(documents, queries, labels, copies, columns, encoding, unread)
-    settings = _settings(run_name(out), corpus, panel, budget)
+    corpus, tables = corpus_of(documents, queries, labels, copies, columns, encoding, unread)
+    settings = settings_of(run_name(out), corpus, panel, budget)
     lines = recognizing.skipped_lines("labels", unread)
     lines += _sized(settings, budget) if budget is not None else []
     try:
@@ -95,7 +95,7 @@ _HEAD_OF_FILE = """# Written by anmi init; every setting is in docs/reference/se
 """
 
 
-def _corpus(
+def corpus_of(
     documents: Path,
     queries: Path | None,
     labels: Path | None,
@@ -125,7 +125,7 @@ def _corpus(
     return corpus, tables
 
 
-def _judge(text: str, price: tuple[float, float] | None) -> dict[str, Any] | None:
+def judge_of(text: str, price: tuple[float, float] | None) -> dict[str, Any] | None:
     """Return a judge's settings; None for `none`. Raises ConfigError if it is unknown."""
     kind, _, model = text.partition(":")
     if text == "none":
@@ -167,7 +167,9 @@ def _served_model(address: str) -> str:
     return names[0]
 
 
-def _settings(name: str, corpus: dict[str, Any], panel: dict[str, Any] | None, budget: float | None) -> dict[str, Any]:
+def settings_of(
+    name: str, corpus: dict[str, Any], panel: dict[str, Any] | None, budget: float | None
+) -> dict[str, Any]:
     measured = "qrels" in corpus or corpus["reader"] == "beir"
     corpus = {**corpus, "max_train_queries": 1000}
     settings: dict[str, Any] = {"name": name, "corpus": corpus}

@@ -22,6 +22,10 @@ class AnmiError(Exception):
     """Base of all errors that are shown to a user as one message, without a traceback, with exit code 2.
 
     `place` is a file, row, setting or stage; `remedy` says what to do next.
+
+    >>> print(AnmiError("expected 3 columns, got 4", "rows.csv:7", "quote the cell"))
+    rows.csv:7: expected 3 columns, got 4
+      remedy: quote the cell
     """
 
     exit_code = 2

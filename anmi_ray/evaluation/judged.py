@@ -55,7 +55,7 @@ class ByJudges:
     """Systems as measured by judges on test queries.
 
     measure: nDCG to the pool's depth.
-    own_panel: True if `evaluate.judge` names a panel of its own.
+    own_panel: True if `evaluate.judge` names a separate panel.
     simulated: True if any of them is simulated.
     asked, queries: test queries with answers, and those with a confirmed document; the others measure nothing.
     calibration: scale of the gains, in words.

@@ -71,7 +71,7 @@ class RerankService:
         paths = {str(getattr(route, "path", "")) for route in routes.routes}
         self.app = Gate(routes, settings, paths, self._meters.request)
         self.asgi: Any = self.app
-        """What a server runs: `app`, with headers for pages of other origins if there are any."""
+        """`app`, with headers for pages of other origins if the settings name any."""
         if settings.cors_origins:
             origins = settings.cors_origins.split(",")
             self.asgi = CORSMiddleware(self.app, origins, allow_methods=["GET", "POST"], allow_headers=["*"])

@@ -3,6 +3,7 @@
 A row is one answer. Columns are query_id, doc_a, doc_b (text or integers) and preference for doc_a, in [0, 1]; callers
 also read some of
 
+    winner              a, b or tie, in place of preference; also in the words of _WINNERS
     judge               who answered; empty without the column
     order               ab: doc_a was shown first, ba: doc_b; also in capitals and in the words of _FIRST and _SECOND;
                         ab without the column
@@ -39,6 +40,7 @@ _SECOND = (
     *("ba", "b", "docb", "bfirst", "docbfirst", "second", "swapped", "swap"),
     *("reversed", "reverse", "flipped", "backward"),
 )
+_WINNERS = (("a", "doca", "first", "modela"), ("b", "docb", "second", "modelb"), ("tie", "draw", "equal", "tiebothbad"))
 _JOINTS = r"[\s\pZ,/_|()-]+"
 _LENGTHS = ("length_a", "length_b")
 _ERROR = 200  # characters kept of an error, by which failures are counted
@@ -70,12 +72,14 @@ class Reading:
 
 
 GAMES = Reading(
-    (*_NEEDED[:3], "judge", "order", "error"),
+    (*_NEEDED[:3], "winner", "judge", "order", "error"),
     (_NEEDED[3], "games"),
     orders_needed=False,
     no_query=f"{_RENAME}; a table about one query needs no query_id with --all-one-query",
 )
-ANSWERS = Reading((*_NEEDED[:3], "judge", "order", "error"), (_NEEDED[3], "round", *_LENGTHS), orders_needed=True)
+ANSWERS = Reading(
+    (*_NEEDED[:3], "winner", "judge", "order", "error"), (_NEEDED[3], "round", *_LENGTHS), orders_needed=True
+)
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,9 @@ def _batches(path: Path, reading: Reading, named: Mapping[str, str]) -> Iterator
 def check_preferences(source: Any, reading: Reading, one_query: bool = False) -> PreferenceRows:
     """Check a table (see `rows_of`). Raises DataError if a column is missing or of an unsuitable type."""
     rows = rows_of(source)
-    needed = [name for name in _NEEDED if not (one_query and name == "query_id")]
+    by_winner = "winner" in rows.columns and "preference" not in rows.columns
+    given = {"query_id": one_query, "preference": by_winner}
+    needed = [name for name in _NEEDED if not given.get(name)]
     if set(_LENGTHS) <= set(reading.numbers) and set(rows.columns) & set(_LENGTHS):
         needed += _LENGTHS
     remedy = _RENAME if "query_id" in rows.columns else reading.no_query
@@ -163,7 +169,7 @@ def check_preferences(source: Any, reading: Reading, one_query: bool = False) ->
     failed = error.is_valid().to_numpy(zero_copy_only=False)
     shown, order_checks = _shown(rows) if "order" in there else (np.ones(count, np.int8), {})
     round_, round_checks = _round(rows) if "round" in there else (np.zeros(count, np.int64), {})
-    preference, preference_checks = _preference(rows, failed)
+    preference, preference_checks = (_winner if by_winner else _preference)(rows, failed)
     games, games_checks = _games(rows) if "games" in there else (np.ones(count), {})
     log_length, length_checks = _log_length(rows) if "length_a" in there else (np.full(count, np.nan), {})
     if not reading.orders_needed:
@@ -223,6 +229,15 @@ def _preference(rows: Rows, failed: Flags) -> tuple[NDArray[np.float64], Checks]
     checks = _named("preference", wrong)
     checks |= {"preference NaN": np.isnan(p), "preference outside [0, 1]": ~((p >= 0.0) & (p <= 1.0))}
     return np.where(failed, np.nan, p), {why: flags & ~failed for why, flags in checks.items()}
+
+
+def _winner(rows: Rows, failed: Flags) -> tuple[NDArray[np.float64], Checks]:
+    word = pc.replace_substring_regex(pc.utf8_lower(rows.text("winner")), _JOINTS, "")
+    first, second, tie = (
+        pc.is_in(word, value_set=pa.array(words)).to_numpy(zero_copy_only=False) for words in _WINNERS
+    )
+    known = first | second | tie
+    return np.where(known & ~failed, first + 0.5 * tie, np.nan), {"winner neither a, b nor tie": ~known & ~failed}
 
 
 def _games(rows: Rows) -> tuple[NDArray[np.float64], Checks]:

@@ -257,7 +257,7 @@ class _Meters:
 
 
 def start_budget(log: SpendLog, config: JudgeConfig, judge: TextJudge, clients: int, missing: int) -> Any:
-    """Start a BudgetActor on this node, without a CPU of its own; Ray restarts it if its process dies."""
+    """Start a BudgetActor on this node, that takes no CPU; Ray restarts it if its process dies."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     actor = ray.remote(BudgetActor).options(
         name=f"anmi-budget-{log.campaign}-{judge.name}-{uuid.uuid4().hex[:8]}",
