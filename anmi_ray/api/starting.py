@@ -187,8 +187,8 @@ def settings_of(
 
 def _sized(settings: dict[str, Any], budget: float) -> list[str]:
     """Reduce comparisons, then queries, until the plan costs at most `budget` dollars; return a line about it."""
-    from anmi_ray.api.experiments import plan
     from anmi_ray.config.load import validate
+    from anmi_ray.planning.plan import plan
 
     most: int = settings["corpus"]["max_train_queries"]
     sizes = [(*size, most) for size in _SIZES] + [(*_SIZES[-1], most // 2), (*_SIZES[-1], most // 4)]

@@ -89,7 +89,7 @@ def test_columns_may_be_called_otherwise(suffix: str) -> None:
     ("name", "text", "arguments", "says"),
     [
         ("f.csv", content(".csv"), ["--columns", "query=qid"], "did you mean query_id?"),
-        ("f.csv", content(".csv"), ["--columns", "winner=better"], "unknown column 'winner'"),
+        ("f.csv", content(".csv"), ["--columns", "loser=better"], "unknown column 'loser'"),
         ("f.csv", content(".csv"), ["--columns", "query_id"], "expected NAME=COLUMN"),
         ("f.csv", content(".csv"), ["--columns", "doc_a=x,doc_b=x"], "expected NAME=COLUMN"),
         ("f.csv", content(".csv"), ["--columns", RENAMED], "f.csv: has no column qid, better; its columns are 'query_"),
