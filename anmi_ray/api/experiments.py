@@ -87,7 +87,12 @@ def run(
         if not isinstance(judge, str):
             run_stages(experiment, reporter, last="compare", wait=wait)
             experiment = frames.answered_by(judge, experiment, Run(experiment.name, root))
-    elif settings or documents is not None:
+    elif (
+        settings
+        or judge != "none"
+        or root != "results"
+        or any(table is not None for table in (documents, queries, labels))
+    ):
         raise ConfigError(
             "expected an experiment or tables, got both", "anmi_ray.run", "anmi_ray.change(experiment, ...)"
         )

@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import product
+from numbers import Real
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from anmi_ray.core.errors import ConfigError, DataError, from_file_error
@@ -32,7 +34,7 @@ def experiment_of(
 ) -> Experiment:
     """Return the experiment over tables whose columns are recognized as `anmi init` does.
 
-    A function as judge is asked about the pairs of the experiment (`answer`). Raise ConfigError or DataError.
+    A function as judge is asked about the pairs of the experiment (`answered_by`). Raise ConfigError or DataError.
     """
     from anmi_ray.api import starting
     from anmi_ray.config.load import with_settings
@@ -78,19 +80,25 @@ def _write(file: Path, table: Table, column: str) -> Path | None:
 def answered_by(judge: JudgeFunction, experiment: Experiment, compared: Run) -> Experiment:
     """Ask `judge` about each pair of the run `compared`, both ways, and return the experiment with its answers.
 
-    Answers are appended to a file as they come: the same function is not asked again, also after an interruption.
-    Raise DataError for an answer other than a number from 0 to 1.
+    Answers are appended to a file as they come: a function of the same code is not asked again, also after an
+    interruption. Raise DataError for an answer other than a number from 0 to 1.
     """
     from anmi_ray.config.load import with_settings
 
     name = getattr(judge, "__name__", type(judge).__name__)
-    code = getattr(judge, "__code__", None)
-    content = digest("judge", name, repr((code.co_code, code.co_consts, code.co_names)) if code else "").hex()[:8]
+    content = digest("judge", name, _text_of(getattr(judge, "__code__", None))).hex()[:8]
     named = re.sub(r"\W+", "-", name).strip("-") or "judge"
     file = Path(experiment.execution.root).absolute() / "tables" / experiment.name / f"{named}-{content}.jsonl"
     _ask(judge, f"judge {name}", compared, file)
     imported = {"kind": "imported", "name": named, "path": str(file)}
     return with_settings(experiment.model_dump(exclude_unset=True), {"judge": {"judges": [imported]}}, f"judge {name}")
+
+
+def _text_of(constant: object) -> str:
+    """Return a text of code or of a constant in it that is the same in every process."""
+    if isinstance(constant, CodeType):
+        return repr((constant.co_code, constant.co_names, [_text_of(one) for one in constant.co_consts]))
+    return repr(sorted(map(repr, constant))) if isinstance(constant, frozenset) else repr(constant)
 
 
 def _ask(judge: JudgeFunction, place: str, compared: Run, file: Path) -> None:
@@ -112,7 +120,7 @@ def _ask(judge: JudgeFunction, place: str, compared: Run, file: Path) -> None:
                     shown[row[name]] for name in (("doc_a", "doc_b") if order == "ab" else ("doc_b", "doc_a"))
                 )
                 preference = judge(query[row["query_id"]], first, second)
-                if not isinstance(preference, int | float) or not 0 <= preference <= 1:
+                if not isinstance(preference, Real) or not 0 <= preference <= 1:
                     what = f"expected a number from 0 to 1, got {preference!r}"
                     raise DataError(what, place, "return the preference for the first document; 0.5 is a tie")
                 row["preference"] = float(preference if order == "ab" else 1 - preference)

@@ -82,7 +82,7 @@ def skipped_lines(name: str, skipped: Skipped) -> list[str]:
     return [f"{name}: rows skipped: {rows:,}, {why}; the first: {place}" for why, (rows, place) in skipped.items()]
 
 
-def _readable(records: table.Records, skipped: Skipped) -> Iterator[tuple[str, Any]]:
+def _readable(records: Iterable[tuple[str, Any]], skipped: Skipped) -> Iterator[tuple[str, Any]]:
     """Yield (place, row) of the rows that can be read; count the others."""
     for place, row in records:
         if isinstance(row, LineError):

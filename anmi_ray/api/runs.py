@@ -93,7 +93,7 @@ class Run:
         from html import escape
 
         if (artifact := self.artifacts.get("evaluate")) is None or artifact.manifest() is None:
-            made = [name for name in self.record["path"] if name in self.artifacts]
+            made = [name for name in self.record.get("path", self.artifacts) if name in self.artifacts]
             return f"<p>run <b>{escape(self.name)}</b>, up to {made[-1] if made else 'no stage'}</p>"
         from anmi_ray.evaluation.headline import verdict
 

@@ -23,7 +23,7 @@ from anmi_ray.stages.ingest import TRAIN_QUERIES
 from anmi_ray.store import Artifact, Flow
 
 if TYPE_CHECKING:
-    from anmi_ray.comparisons import Salt
+    from anmi_ray.comparisons.sample import Salt
 
 _AT_ONCE = 64  # buckets whose queries are held at once
 _FEWEST = 10  # pairs that a sample needs at least

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +67,31 @@ def test_tables_that_are_missing_or_named_twice_are_refused(tmp_path: Path) -> N
     with pytest.raises(ConfigError):
         anmi_ray.run(anmi_ray.load("jobs/configs/quickstart.yaml"), documents=DOCUMENTS)
     with pytest.raises(ConfigError):
+        anmi_ray.run(anmi_ray.load("jobs/configs/quickstart.yaml"), judge="simulated")
+    with pytest.raises(ConfigError):
         anmi_ray.run(documents=DOCUMENTS, queries=QUERIES, judge="gpt-4o", root=str(tmp_path))
     with pytest.raises(DataError):
         anmi_ray.run(documents=3, queries=QUERIES, root=str(tmp_path))
+
+
+def test_a_function_of_the_same_code_is_known_again_in_another_process() -> None:
+    code = """
+from anmi_ray.api.frames import _text_of
+def judge(query, first, second):
+    return float(any(word in {"b", "a", "c"} for word in query.split()))
+print(_text_of(judge.__code__))
+"""
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert texts[0] == texts[1] != ""
 
 
 def test_winners_in_words_rate_like_preferences() -> None:
