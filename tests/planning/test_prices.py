@@ -36,9 +36,9 @@ def settings(collection: Path, folder: Path, **endpoint: Any) -> Experiment:
     return load(path, [f"execution.root={folder / 'root'}"])
 
 
-def cost_of(experiment: Experiment, pairs: int = 1344, **more: Any) -> CallCost:
-    given = {"made": artifacts(experiment), "pairs": pairs, **more}
-    [found] = prices.costs(experiment, judge.STAGE, **given)
+def cost_of(experiment: Experiment, pairs: int = 1344) -> CallCost:
+    made = artifacts(experiment)
+    [found] = prices.costs(experiment, judge.STAGE, made, pairs)
     return found
 
 
@@ -122,11 +122,6 @@ def test_from_the_runs_own_pairs_and_what_is_bought(prepared: Path, small_collec
     assert found.dollars == pytest.approx((total - sent) * (300 * 2 + 2 * 8) / 1e6)
     said = plan.plan(experiment).lines
     assert f"llm: {total:,} calls, {sent:,} already bought" in said
-    # a round that goes on from it: before its own pairs are chosen, and once they stand beside those before
-    later = {**made, "compare": Artifact(made["compare"].store, "compare", "later")}
-    for round_, pairs in ((later, 10), (made, 0)):
-        found = cost_of(experiment, pairs, made=round_, before=[made["compare"]])
-        assert (found.calls, found.bought) == (total + 2 * pairs, sent)
     assert any("as its server counted" in line for line in said)
 
 
