@@ -93,9 +93,7 @@ def run(
         or root != "results"
         or any(table is not None for table in (documents, queries, labels))
     ):
-        raise ConfigError(
-            "expected an experiment or tables, got both", "anmi_ray.run", "anmi_ray.change(experiment, ...)"
-        )
+        raise ConfigError("expected an experiment or tables, got both", "anmi_ray.run", "call anmi_ray.change first")
     first, last = part(experiment, first, last)
     run_stages(experiment, reporter, first, last, wait=wait, offline=offline)
     return Run(experiment.name, experiment.execution.root)

@@ -22,15 +22,13 @@ if TYPE_CHECKING:
     from anmi_ray.api.runs import Run
     from anmi_ray.config.experiment import Experiment
 
-# A data frame, an Arrow table, columns by name, or a list of texts.
-Table: TypeAlias = Any
 # (query, first document, second document) -> preference for the first, 0 to 1.
 JudgeFunction: TypeAlias = Callable[[str, str, str], float]
 _KEYS = ("query_id", "doc_a", "doc_b", "order")
 
 
 def experiment_of(
-    documents: Table, queries: Table, labels: Table, judge: str | JudgeFunction, root: str, settings: Mapping[str, Any]
+    documents: Any, queries: Any, labels: Any, judge: str | JudgeFunction, root: str, settings: Mapping[str, Any]
 ) -> Experiment:
     """Return the experiment over tables whose columns are recognized as `anmi init` does.
 
@@ -58,7 +56,7 @@ def experiment_of(
     return with_settings(content, settings, "anmi_ray.run")
 
 
-def _write(file: Path, table: Table, column: str) -> Path | None:
+def _write(file: Path, table: Any, column: str) -> Path | None:
     """Write a table as Parquet; a list of texts as its only column."""
     import pyarrow.parquet as pq
 
@@ -68,10 +66,9 @@ def _write(file: Path, table: Table, column: str) -> Path | None:
         return None
     if isinstance(table, list | tuple):
         table = {column: [str(text) for text in table]}
-    rows = rows_of(table).table
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(rows, file)
+        pq.write_table(rows_of(table).table, file)
     except OSError as error:
         raise from_file_error(error, str(file)) from None
     return file
@@ -116,10 +113,8 @@ def _ask(judge: JudgeFunction, place: str, compared: Run, file: Path) -> None:
                 row = {**pair, "order": order}
                 if tuple(row.values()) in known:
                     continue
-                first, second = (
-                    shown[row[name]] for name in (("doc_a", "doc_b") if order == "ab" else ("doc_b", "doc_a"))
-                )
-                preference = judge(query[row["query_id"]], first, second)
+                a, b = shown[row["doc_a"]], shown[row["doc_b"]]
+                preference = judge(query[row["query_id"]], *((a, b) if order == "ab" else (b, a)))
                 if not isinstance(preference, Real) or not 0 <= preference <= 1:
                     what = f"expected a number from 0 to 1, got {preference!r}"
                     raise DataError(what, place, "return the preference for the first document; 0.5 is a tie")

@@ -23,9 +23,8 @@ class AnmiError(Exception):
 
     `place` is a file, row, setting or stage; `remedy` says what to do next.
 
-    >>> print(AnmiError("expected 3 columns, got 4", "rows.csv:7", "quote the cell"))
+    >>> print(AnmiError("expected 3 columns, got 4", "rows.csv:7"))
     rows.csv:7: expected 3 columns, got 4
-      remedy: quote the cell
     """
 
     exit_code = 2
