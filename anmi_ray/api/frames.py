@@ -58,8 +58,7 @@ def experiment_of(
 
 def _write(file: Path, table: Any, column: str) -> Path | None:
     """Write a table as Parquet; a list of texts as its only column."""
-    import pyarrow.parquet as pq
-
+    from anmi_ray.tables import formats
     from anmi_ray.tables.rows import rows_of
 
     if table is None:
@@ -68,9 +67,9 @@ def _write(file: Path, table: Any, column: str) -> Path | None:
         table = {column: [str(text) for text in table]}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(rows_of(table).table, file)
     except OSError as error:
         raise from_file_error(error, str(file)) from None
+    formats.write_table(rows_of(table).table, file)
     return file
 
 

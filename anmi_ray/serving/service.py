@@ -184,9 +184,8 @@ class RerankService:
     async def _info(self) -> JSONResponse:
         """TEI's: the model, and the limits of a request."""
         found = await self._computed("score", "a", ["a"])
-        settings = self._settings
-        limits = {"max_input_length": found.max_tokens, "max_client_batch_size": settings.max_documents}
-        kind = {"model_id": self.name, "model_dtype": settings.precision, "model_type": {"reranker": {}}}
+        limits = {"max_input_length": found.max_tokens, "max_client_batch_size": self._settings.max_documents}
+        kind = {"model_id": self.name, "model_dtype": self._settings.precision, "model_type": {"reranker": {}}}
         return JSONResponse({**kind, **limits, "auto_truncate": True, "version": __version__})
 
     async def _page(self) -> HTMLResponse:
@@ -248,9 +247,10 @@ class RerankService:
 
     def _ranking(self, found: Computed, body: RerankBody) -> list[tuple[int, float]]:
         """The first `top_n` (index, score) by falling score; ties go to the earlier text."""
-        score_N, shown_N = _shown(found, True), _shown(found, body.raw_scores)
+        score_N, relevance_N = _shown(found, True), _shown(found, False)
         order = np.argsort(-score_N, kind="stable")
-        order = order[_shown(found, False)[order] >= (body.min_relevance or 0.0)]
+        order = order[relevance_N[order] >= (body.min_relevance or 0.0)]
+        shown_N = score_N if body.raw_scores else relevance_N
         return [(int(index), float(shown_N[index])) for index in order[: body.top_n]]
 
     def _check_query(self, query: str) -> None:

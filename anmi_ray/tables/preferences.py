@@ -18,7 +18,7 @@ Letter: N usable rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -208,12 +208,15 @@ def _pair_checks(query: pa.Array, a: pa.Array, b: pa.Array) -> Checks:
     }
 
 
+def _are_words(rows: Rows, column: str, sets: Sequence[Sequence[str]]) -> list[Flags]:
+    """Return, for each set, bool[N]: whether a column holds one of its words, in any case and without joints."""
+    word = pc.replace_substring_regex(pc.utf8_lower(rows.text(column)), _JOINTS, "")
+    return [pc.is_in(word, value_set=pa.array(words)).to_numpy(zero_copy_only=False) for words in sets]
+
+
 def _shown(rows: Rows) -> tuple[NDArray[np.int8], Checks]:
-    order = pc.replace_substring_regex(pc.utf8_lower(rows.text("order")), _JOINTS, "")
-    first, second = (
-        pc.is_in(order, value_set=pa.array(words)).to_numpy(zero_copy_only=False) for words in (_FIRST, _SECOND)
-    )
-    missing = order.is_null().to_numpy(zero_copy_only=False)
+    first, second = _are_words(rows, "order", (_FIRST, _SECOND))
+    missing = rows.text("order").is_null().to_numpy(zero_copy_only=False)
     checks = {"order missing": missing, "order neither ab nor ba": ~(first | second | missing)}
     return first.astype(np.int8) - second.astype(np.int8), checks
 
@@ -232,10 +235,7 @@ def _preference(rows: Rows, failed: Flags) -> tuple[NDArray[np.float64], Checks]
 
 
 def _winner(rows: Rows, failed: Flags) -> tuple[NDArray[np.float64], Checks]:
-    word = pc.replace_substring_regex(pc.utf8_lower(rows.text("winner")), _JOINTS, "")
-    first, second, tie = (
-        pc.is_in(word, value_set=pa.array(words)).to_numpy(zero_copy_only=False) for words in _WINNERS
-    )
+    first, second, tie = _are_words(rows, "winner", _WINNERS)
     known = first | second | tie
     return np.where(known & ~failed, first + 0.5 * tie, np.nan), {"winner neither a, b nor tie": ~known & ~failed}
 

@@ -78,7 +78,7 @@ def timing_of(artifact: Artifact) -> str:
     return f"timings/reranked-{artifact.fingerprint}.json"
 
 
-def trained(train: Artifact, config: Scoring | PeerConfig, device: Device) -> Reranker:
+def trained(train: Artifact, config: Scoring, device: Device) -> Reranker:
     """The model of a train artifact, loaded once per worker process. Raises ConfigError where it sees no GPU."""
     return _trained(str(local_folder(train, "model")), config.max_tokens, config.precision, device)
 
