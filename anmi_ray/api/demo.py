@@ -41,7 +41,8 @@ def write_demo(to: Path) -> Path:
         reader = corpus.read(CorpusConfig(max_train_queries=1, max_dev_queries=1, max_test_queries=QUERIES))
         documents = [row for table in reader.documents() for row in table.to_pylist()]
         named = {row["doc_id"]: row["external_id"] for row in documents}
-        queries = [row for row in reader.queries().to_pylist() if row["split"] == "test"]
+        test = (row for row in reader.queries().to_pylist() if row["split"] == "test")
+        queries = [{**row, "external_id": f"q{number}"} for number, row in enumerate(test, start=1)]
         relevant = {(row["query_id"], named[row["doc_id"]]) for row in reader.qrels().to_pylist()}
         config = Bm25Config()
         texts = [document_text(row["title"], row["text"]) for row in documents]
@@ -90,6 +91,8 @@ def _write_collection(
     for name, of_file in rows.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of_file), encoding="utf-8")
     labels = {row["query_id"]: row["external_id"] for row in queries}
-    lines = sorted(f"{labels[query]}\t{document}\t1" for query, document in relevant if query in labels)
+    ids = {row["external_id"] for row in documents}
+    graded = ((query, document) for query, document in relevant if query in labels and document in ids)
+    lines = sorted(f"{labels[query]}\t{document}\t1" for query, document in graded)
     text = "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
     (folder / "qrels" / "test.tsv").write_text(text, encoding="utf-8")

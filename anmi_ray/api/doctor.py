@@ -75,7 +75,7 @@ def _packages() -> Iterator[Check]:
     """A check per declared dependency, without those of development."""
     for extra, wanted in environment.requirements():
         name = wanted.name.lower()
-        if extra == "dev" or (name == "ray" and "serve" in wanted.extras):
+        if extra in ("dev", "docs", "bench") or (name == "ray" and "serve" in wanted.extras):
             continue
         if extra and name == "ray":  # the extra names ray[llm] for the vLLM that Ray was tested with
             wanted, name = Requirement("vllm"), "vllm"
@@ -90,7 +90,7 @@ def _packages() -> Iterator[Check]:
             remedy = f"{sys.executable} -m pip install --force-reinstall --no-deps {name}"
         else:
             found = version
-        yield Check(name, state, found, OPTIONAL.get(name, f"extra {extra}" if extra else "required"), remedy)
+        yield Check(name, state, found, OPTIONAL[name] if extra else "required", remedy)
 
 
 def _output(*command: str) -> str | None:

@@ -11,13 +11,15 @@ from anmi_ray.core.errors import DataError, from_file_error
 from anmi_ray.corpus.table import TableReader
 from anmi_ray.tables.streams import guessed_encoding
 
-_KINDS = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".txt": "text"}
+_KINDS = {".md": "markdown", ".markdown": "markdown", ".mdx": "markdown", ".html": "html", ".htm": "html", ".txt": "text"}
 _LARGEST = 50_000_000  # bytes of a page
 _LONGEST = 2000  # characters of a section that is not split
 _HEADINGS = tuple(f"h{level}" for level in range(1, 7))
 _SKIPPED = ("script", "style", "nav", "header", "footer", "template", "noscript")
 _BLOCKS = ("p", "div", "li", "tr", "br", "pre", "section", "article", "table", "ul", "ol", "blockquote", "dt", "dd")
 _FENCE = re.compile(r"^(```|~~~).*?^\1[`~]*\s*$", re.DOTALL | re.MULTILINE)
+_FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?=\w)(.*?)^\1[ \t]*$", re.DOTALL | re.MULTILINE)
+_TITLE = re.compile(r"^title\s*[:=]\s*(['\"]?)(.+?)\1\s*$", re.MULTILINE)
 _HEADING = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
 
 
@@ -45,9 +47,12 @@ def documents(folder: Path, encoding: str | None) -> Iterator[dict[str, str]]:
         text = _decoded(path, encoding)
         if kind == "html":
             text = _as_markdown(text)
+        front = _FRONT_MATTER.match(text) if kind == "markdown" else None
+        named = _TITLE.search(front[2]) if front else None
+        text = text[front.end() :] if front else text
         number = 0
         sections = [("", text)] if kind == "text" else list(_sections(text))
-        page = next((heading for heading, _ in sections if heading), path.stem)
+        page = named[2] if named else next((heading for heading, _ in sections if heading), path.stem)
         for heading, section in sections:
             title = page if heading in ("", page) else f"{page}: {heading}"
             for part in _parts(section):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -44,6 +44,7 @@ _SAMPLE = 1000  # rows that columns are recognized by
 _HEAD = 1 << 20  # bytes that an encoding is recognized by
 _SHOWN = 5  # rows
 _WIDTH = 60  # characters of a cell
+_TITLE = 200  # characters, and more than any title
 _MEASURING = 300  # labelled queries that are all kept to measure
 Skipped = dict[str, tuple[int, str]]  # by reason: number of rows, place of the first
 
@@ -54,7 +55,7 @@ class Recognized:
 
     path: of the file or folder to read, perhaps a copy.
     rows: the first ones, by role.
-    columns: of the file, by role.
+    columns: of the file, by role; unused: its other columns.
     copied: why it was copied, "" if it was not.
     skipped: rows that a copy lacks.
     """
@@ -62,6 +63,7 @@ class Recognized:
     path: Path
     rows: list[dict[str, Any]]
     columns: dict[str, str] = field(default_factory=dict[str, str])
+    unused: Sequence[str] = ()
     copied: str = ""
     skipped: Skipped = field(default_factory=dict[str, tuple[int, str]])
 
@@ -69,7 +71,9 @@ class Recognized:
         """Return a line about it, and one for each reason to skip rows."""
         columns = ", ".join(f"{role} = {column}" for role, column in self.columns.items() if role != column)
         why = f"copied to {self.path}, since {self.copied}" if self.copied else str(self.path)
-        return "\n".join(["; ".join(filter(None, (f"{name}: {why}", columns))), *skipped_lines(name, self.skipped)])
+        unused = f"not used: {', '.join(self.unused)} (--column ROLE=NAME uses one)" if self.unused else ""
+        parts = filter(None, (f"{name}: {why}", columns, unused))
+        return "\n".join(["; ".join(parts), *skipped_lines(name, self.skipped)])
 
     @property
     def shown(self) -> list[dict[str, str]]:
@@ -122,10 +126,11 @@ def documents(path: Path, copies: Path, columns: Mapping[str, str], given: str |
     chosen = _columns(names, rows, _DOCUMENT, columns, str(path))
     why = _unreadable(file) or ("" if "doc_id" in chosen else "its rows had no id")
     if not why:
-        return _kept(path, rows, chosen)
+        return _kept(path, names, rows, chosen)
     skipped: Skipped = {}
     rows_with_ids = _with_ids(_all(path, file.encoding, skipped), chosen, skipped)
-    return _copied(rows_with_ids, copies / "documents.jsonl", why, skipped)
+    made = _copied(rows_with_ids, copies / "documents.jsonl", why, skipped)
+    return replace(made, unused=_others(names, chosen))
 
 
 def queries(path: Path, copies: Path, columns: Mapping[str, str], given: str | None) -> Recognized:
@@ -144,8 +149,9 @@ def queries(path: Path, copies: Path, columns: Mapping[str, str], given: str | N
     if "query_id" not in chosen and any(name in NAMES["query_id"] for name in names):
         why = why or "its ids repeat"  # the reader would take them for the queries'
     if not why:
-        return _kept(path, rows, {} if is_text else chosen)
-    return _copied(({role: row[name] for role, name in chosen.items()} for _, row in records), to, why, skipped)
+        return _kept(path, names, rows, {} if is_text else chosen)
+    made = _copied(({role: row[name] for role, name in chosen.items()} for _, row in records), to, why, skipped)
+    return replace(made, unused=_others(names, chosen))
 
 
 def _unreadable(file: File) -> str:
@@ -153,9 +159,13 @@ def _unreadable(file: File) -> str:
     return "" if file.kind == ".parquet" or file.encoding == "utf-8" else f"it was in {file.encoding}"
 
 
-def _kept(path: Path, rows: list[dict[str, Any]], chosen: dict[str, str]) -> Recognized:
+def _kept(path: Path, names: Sequence[str], rows: list[dict[str, Any]], chosen: dict[str, str]) -> Recognized:
     shown = [{role: row[name] for role, name in chosen.items()} if chosen else row for row in rows[:_SHOWN]]
-    return Recognized(path, shown, chosen)
+    return Recognized(path, shown, chosen, _others(names, chosen) if chosen else ())
+
+
+def _others(names: Sequence[str], chosen: Mapping[str, str]) -> list[str]:
+    return [name for name in names if name not in chosen.values()]
 
 
 def labels(path: Path, copies: Path, skipped: Skipped) -> dict[str, str]:
@@ -219,7 +229,11 @@ def _all(path: Path, encoding: str, skipped: Skipped) -> Iterator[tuple[str, dic
 def _columns(
     names: Sequence[str], rows: list[dict[str, Any]], roles: Sequence[str], given: Mapping[str, str], place: str
 ) -> dict[str, str]:
-    """Return columns by role: those that are given, else by name, else the longest text. DataError without a text."""
+    """Return columns by role: those that are given, else by name, else by what they hold. DataError without a text.
+
+    The longest column is the text. Of documents, a first column of ids is the id, and the first other column of short
+    texts, most of them different, the title.
+    """
     chosen = {role: given[role] for role in roles if role in given}
     if missing := [name for name in chosen.values() if name not in names]:
         raise DataError(f"no column {missing[0]!r}; there are {', '.join(names)}", place, "correct --column")
@@ -243,12 +257,24 @@ def _columns(
                 f"no column holds the {main}; there are {', '.join(names)}", place, f"add --column {main}=NAME"
             )
         chosen[main] = best
-    return chosen
+    if roles is _DOCUMENT:
+        columns = {name: [row.get(name) for row in rows] for name in _others(names, chosen)}
+        if "doc_id" not in chosen and names[0] in columns and len(rows) > 1 and _is_id(columns[names[0]]):
+            chosen["doc_id"] = names[0]
+        titles = (name for name in columns if name not in chosen.values() and _are_titles(columns[name]))
+        if "title" not in chosen and (title := next(titles, None)):
+            chosen["title"] = title
+    return {role: chosen[role] for role in roles if role in chosen}
 
 
 def _is_id(values: list[Any]) -> bool:
     texts = [str(value) for value in values if value is not None]
     return len(texts) == len(values) == len(set(texts)) and not any(" " in text.strip() for text in texts)
+
+
+def _are_titles(values: list[Any]) -> bool:
+    texts = [value for value in values if isinstance(value, str) and " " in value.strip() and len(value) < _TITLE]
+    return 2 * len(set(texts)) > len(values) and any(map(str.isalpha, "".join(texts)))
 
 
 def _is_header(name: str) -> bool:

@@ -95,18 +95,14 @@ class Run:
         if (artifact := self.artifacts.get("evaluate")) is None or artifact.manifest() is None:
             made = [name for name in self.record.get("path", self.artifacts) if name in self.artifacts]
             return f"<p>run <b>{escape(self.name)}</b>, up to {made[-1] if made else 'no stage'}</p>"
-        from anmi_ray.evaluation.headline import verdict
-
-        headline, systems = self.headline(), self.systems()
+        systems = self.systems()
         rows = [row for row in systems if row["measure"] == systems[0]["measure"]]
-        ours = [row for row in rows if row["system"] == headline.system]
-        said = verdict(ours[0]["difference"], ours[0]["p"], headline.no_better()) if ours else ""
         cells = (
             f"<tr><td>{escape(row['system'])}</td><td>{row['mean']:.3f} [{row['low']:.3f}, {row['high']:.3f}]</td></tr>"
             for row in rows
         )
         head = f"<tr><th>{len(rows)} systems</th><th>{escape(rows[0]['measure'])}</th></tr>" if rows else ""
-        return f"<p>run <b>{escape(self.name)}</b> {said}</p><table>{head}{''.join(cells)}</table>"
+        return f"<p>run <b>{escape(self.name)}</b>: {escape(self.verdict())}</p><table>{head}{''.join(cells)}</table>"
 
     def table(self, name: TableName) -> pa.Table:
         """Return all rows of a table (see `buckets`); `.to_pandas()` makes a data frame."""
@@ -151,6 +147,32 @@ class Run:
         from anmi_ray.stages.evaluate import headline_of
 
         return headline_of(self.artifact("evaluate", "headline"))
+
+    def verdict(self) -> str:
+        """Return one sentence: Deploy, Do not deploy or Undecided, and the reranked system's difference from the baseline.
+
+        By the first measure on test queries; "" if nothing was measured.
+        """
+        from anmi_ray.evaluation.headline import verdict
+        from anmi_ray.evaluation.replicates import queries_needed
+
+        evaluate = self.artifacts.get("evaluate")
+        if evaluate is None or evaluate.manifest() is None or evaluate.read_json("headline.json") is None:
+            return ""
+        found = self.headline()
+        doubt = found.no_better()
+        row = next((row for row in self.systems() if row["system"] == found.system), None)
+        word = verdict(row["difference"], row["p"], doubt) if row is not None else ""
+        if row is None or not word:
+            return f"Do not deploy: {doubt}" if doubt else ""
+        low, high = row["difference_low"], row["difference_high"]
+        said = f"{word}: {found.system} is {row['difference']:+.3f} {row['measure']} [{low:+.3f}, {high:+.3f}]"
+        said += f" over {found.baseline}" + ("" if row["by"] == "labels" else ", by judges, not labels")
+        if word == "Undecided":
+            sd = (high - low) / 3.92 * row["queries"] ** 0.5  # a 95 % interval is 2 * 1.96 standard errors wide
+            if (more := queries_needed(sd, row["difference"]) - row["queries"]) > 0:
+                said += f"; about {more:,} more test queries would decide"
+        return f"{said}; {doubt}" if doubt else said
 
     def by_judges(self) -> ByJudges | None:
         """Return what judges measured on test queries (evaluate.judged); None if none were asked.

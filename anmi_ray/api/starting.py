@@ -19,12 +19,40 @@ PLACE = "anmi init"
 _FEW_TRAIN = 200  # train queries below which a training rarely gains
 # Candidates per query, and comparisons of each, from thorough to cheap; the first without a budget.
 _SIZES = ((20, 6), (20, 4), (10, 4), (10, 2))
-# By provider: address, variable of the key, and whether it returns log-probabilities.
-_PROVIDERS = {
-    "openai": ("https://api.openai.com/v1", "OPENAI_API_KEY", True),
-    "anthropic": ("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY", False),
-    "gemini": ("https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", False),
-    "mistral": ("https://api.mistral.ai/v1", "MISTRAL_API_KEY", False),
+# By provider: address, variable of the key, and what makes its reasoning models think as little as they can: some think
+# unless told otherwise, some cannot be told, and most refuse a temperature.
+_PROVIDERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "openai": (
+        "https://api.openai.com/v1",
+        "OPENAI_API_KEY",
+        {"temperature": None, "extra": {"reasoning_effort": "none"}},
+    ),
+    "anthropic": (
+        "https://api.anthropic.com/v1",
+        "ANTHROPIC_API_KEY",
+        {"temperature": None, "extra": {"thinking": {"type": "disabled"}}},
+    ),
+    "gemini": (
+        "https://generativelanguage.googleapis.com/v1beta/openai",
+        "GEMINI_API_KEY",
+        {"temperature": None, "max_tokens": 1024, "extra": {"reasoning_effort": "low"}},
+    ),
+    "mistral": ("https://api.mistral.ai/v1", "MISTRAL_API_KEY", {}),
+}
+_LOGPROBS = {"logprobs": 20, "max_tokens": 1}
+_PRICES_OF = "1 December 2026"
+# Dollars per million tokens of prompts and of answers, by LiteLLM's table.
+_PRICES = {
+    "gpt-6-luna": (0.10, 0.50),
+    "gpt-6.1-terra": (1.00, 5.00),
+    "gpt-4.1-mini": (0.40, 1.60),
+    "gpt-4o-mini": (0.15, 0.60),
+    "claude-haiku-5-5": (0.10, 0.50),
+    "claude-sonnet-5-5": (2.00, 10.00),
+    "gemini-3.5-flash-lite": (0.30, 2.50),
+    "gemini-3.8-flash": (0.75, 3.75),
+    "mistral-small-2603": (0.15, 0.60),
+    "mistral-large-4": (0.70, 2.10),
 }
 JUDGES = (
     f"{', '.join(f'{name}:MODEL' for name in _PROVIDERS)}, an address such as http://127.0.0.1:8000/v1, "
@@ -71,7 +99,8 @@ def start(
     panel = judge_of(judge, price)
     if judge == "simulated" and labels is None and not (documents / "qrels").is_dir():
         raise ConfigError("simulated judges know the labels, and there are none", "--judge", "add --labels FILE")
-    if budget is not None and (panel is None or "endpoint" not in panel or price is None):
+    priced = None if panel is None else panel.get("endpoint", {}).get("input_price")
+    if budget is not None and priced is None:
         raise ConfigError("a budget needs a judge with prices", "--budget", "add --judge openai:MODEL --price IN,OUT")
     unread: recognizing.Skipped = {}
     copies = out.with_name(f"{out.stem}-files")
@@ -79,14 +108,17 @@ def start(
     settings = settings_of(run_name(out), corpus, panel, budget)
     lines = recognizing.skipped_lines("labels", unread)
     lines += _sized(settings, budget) if budget is not None else []
+    if priced is not None and price is None:
+        lines.append(f"prices are those of {_PRICES_OF}; add --price IN,OUT for others")
     try:
         text = _HEAD_OF_FILE.format(name=out) + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise from_file_error(error, str(out)) from None
-    has_queries = "queries" in tables
-    lines += _counted(settings) if has_queries else ["no queries yet"]
-    return Started(out, tables, lines, ("run" if panel is None else "plan") if has_queries else "queries")
+    if "queries" not in tables:
+        return Started(out, tables, [*lines, "no queries yet"], "queries")
+    counted, has_train = _counted(settings)
+    return Started(out, tables, lines + counted, ("run" if panel is None else "plan") if has_train else "queries")
 
 
 _HEAD_OF_FILE = """# Written by anmi init; every setting is in docs/reference/settings.md.
@@ -135,18 +167,17 @@ def judge_of(text: str, price: tuple[float, float] | None) -> dict[str, Any] | N
     if kind == "reranker" and model:
         return {"kind": "encoder", "name": "reranker", "model": model}
     if kind in _PROVIDERS and model:
-        address, key, has_logprobs = _PROVIDERS[kind]
+        address, key, sampling = _PROVIDERS[kind]
         endpoint: dict[str, Any] = {"base_url": address, "model": model, "key_env": key, "allow_external": True}
+        endpoint |= _LOGPROBS if model.startswith(("gpt-3", "gpt-4")) else sampling
     elif kind in ("http", "https"):
         address, _, model = text.partition("#")
-        endpoint, has_logprobs = {"base_url": address, "model": model or _served_model(address)}, True
+        endpoint = {"base_url": address, "model": model or _served_model(address), **_LOGPROBS}
     else:
-        raise ConfigError(f"expected {JUDGES}; got {text}", "--judge", "--judge openai:gpt-4o-mini")
-    if price is not None:
+        raise ConfigError(f"expected {JUDGES}; got {text}", "--judge", "--judge openai:gpt-6-luna")
+    if price := price or _PRICES.get(model):
         endpoint |= {"input_price": price[0], "output_price": price[1]}
-    if has_logprobs:
-        endpoint |= {"logprobs": 20, "max_tokens": 1}
-    prompt = {"template": "letters"} | ({"readout": "logprob"} if has_logprobs else {})
+    prompt = {"template": "letters"} | ({"readout": "logprob"} if "logprobs" in endpoint else {})
     return {"kind": "api", "name": "llm", "endpoint": endpoint, "prompt": prompt}
 
 
@@ -204,16 +235,18 @@ def _sized(settings: dict[str, Any], budget: float) -> list[str]:
     return [*lines, f"that is more than {budget:g} dollars: judging will stop there"]
 
 
-def _counted(settings: dict[str, Any]) -> list[str]:
-    """Return lines about the numbers of documents and queries, and what they allow."""
+def _counted(settings: dict[str, Any]) -> tuple[list[str], bool]:
+    """Return lines about the numbers of documents and queries, and whether there is a train query."""
     from anmi_ray.config.load import validate
     from anmi_ray.pipeline.requirements import counts_of
 
     experiment = validate(settings, PLACE)
     counts = counts_of(experiment, most_s=60.0)
     if counts is None:
-        return []
+        return [], True
     lines = [f"{counts.documents:,} documents; queries: {counts.in_words}", *counts.notices(experiment)]
-    if counts.queries["train"] < _FEW_TRAIN:
+    if not counts.queries["train"]:
+        lines.append("no query is left to train with: queries can be made of the documents")
+    elif counts.queries["train"] < _FEW_TRAIN:
         lines.append(f"fewer than {_FEW_TRAIN} train queries: a training will hardly gain; anmi queries makes more")
-    return lines
+    return lines, counts.queries["train"] > 0

@@ -38,6 +38,7 @@ def export(
 ) -> None:
     """Export a run's model (--to) as a Hugging Face folder, or its judgments (--dataset) as Parquet, with a card."""
     from anmi_ray.api import export as exporting
+    from anmi_ray.api.runs import Run
     from anmi_ray.api.dataset_export import export_dataset
     from anmi_ray.cli.console import working
 
@@ -60,6 +61,8 @@ def export(
         with working("copying and checking the model"):
             exporting.export(run_name, root, to, license_, title, files)
         print(f"model: {to}")
+        if (verdict := Run(run_name, root).verdict()) and not verdict.startswith("Deploy"):
+            print(verdict)
     if hub is not None and (folder := to or dataset) is not None:
         with working("uploading"):
             pushed = exporting.push(folder, hub, "dataset" if to is None else "model")

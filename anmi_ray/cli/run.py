@@ -56,7 +56,6 @@ def carry_out(experiment: Experiment, first: str, last: str, wait: bool = False,
 def _results(finished: Run, experiment: Experiment, output: Any) -> Iterator[str | Table]:
     """Yield what an evaluated run shows: measures by labels and by judges, doubts, the report."""
     from anmi_ray.cli import console
-    from anmi_ray.evaluation.headline import verdict
     from anmi_ray.evaluation.measures import depth_of
 
     found = finished.headline()
@@ -83,15 +82,8 @@ def _results(finished: Run, experiment: Experiment, output: Any) -> Iterator[str
         yield from console.judged_lines(judged, found.baseline)
     if labelled or by_judges:
         yield f"baseline: {found.baseline}, {found.how()}"
-    measure = found.measure if labelled or judged is None else judged.measure
-    row = next((row for row in systems if (row["system"], row["measure"]) == (found.system, measure)), None)
-    if row is not None and (word := verdict(row["difference"], row["p"], doubt)):
-        change = f"{row['difference']:+.3f} {row['measure']}"
-        change += f" [{row['difference_low']:+.3f}, {row['difference_high']:+.3f}]"
-        judges = "" if labelled else ", by judges, not labels"
-        yield f"{word}: {found.system} is {change} over {found.baseline}{judges}" + (f"; {doubt}" if doubt else "")
-    elif doubt:
-        yield f"{doubt}: read the report before you deploy it"
+    if verdict := finished.verdict():
+        yield verdict
     if experiment.simulated is not None:
         yield "preferences came from a simulated panel (judge.preset): figures show what the method recovers"
     yield f"report: {finished.report}"

@@ -87,6 +87,7 @@ def described(run_name: str, root: str, rejects: int) -> Iterator[str | Table]:
     machine = f"{environment['processor']}, {environment['cores']} cores"
     revision = environment["git"] or "unknown"
     yield f"run {run_name} over {shown(str(record['corpus_name']))}; {machine}; revision {revision}"
+    yield from filter(None, [run.verdict()])
     yield console.table(_boundaries(run))
     ingested = artifacts[INGEST].manifest() if INGEST in artifacts else None
     if ingested is not None:

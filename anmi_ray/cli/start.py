@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from anmi_ray.cli.flags import COMMAND_LINE, ConfigArg, JsonOption, OfflineOption, OverrideArg, RootOption, load
 from anmi_ray.core.errors import ConfigError, facts_of
+
+if TYPE_CHECKING:
+    from anmi_ray.api.doctor import Check
 
 
 def demo(
@@ -53,10 +57,9 @@ _END = """
 Done in {seconds:.0f} s. The judges were simulated, and nothing was trained: the model is where training starts.
 {to}/ratings.csv has each document's rating with its standard error, {to}/gaps.csv its gap to the best
 document of the query, by which hard negatives are chosen. Next:
-  anmi rate YOUR.csv --out ratings.csv    rate your own preferences: query_id, doc_a, doc_b, preference
-  anmi doctor                             list what is installed for judges, training and serving
-  anmi init --example own-documents       write settings for your own documents and queries, to edit
-  anmi run own-documents.yaml             run the whole path, from these files to a trained reranker and its report"""
+  anmi init DOCUMENTS QUERIES             write settings for your own files: tables, or a folder of pages
+  anmi run search.yaml                    run the whole path, from these files to a trained reranker and its report
+  anmi rate YOUR.csv --out ratings.csv    or rate preferences that you have: query_id, doc_a, doc_b, preference"""
 
 
 def init(
@@ -209,9 +212,7 @@ def doctor(
     config: Annotated[str | None, typer.Argument(metavar="[CONFIG]", help="also check its judges' servers")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List what is installed, what each missing package would add, and how to install it."""
-    from rich.text import Text
-
+    """Say whether anything required is missing, and list what could be added, and how."""
     from anmi_ray.api.doctor import healthy, report
     from anmi_ray.cli import console
 
@@ -219,19 +220,25 @@ def doctor(
     if as_json:
         print(console.as_json([asdict(check) for check in checks]))
         return
-    colors = {"ok": "green", "missing": "bold red", "broken": "bold red", "optional": "yellow"}
+    out = console.stdout()
+    out.print("nothing required is missing" if healthy(checks) else "something required is missing or broken")
+    for check in checks:
+        if check.state in ("missing", "broken"):
+            out.print(f"{check.name}: {check.found}; {check.remedy}", markup=False, style="bold red")
+    packages = [check for check in checks if check.gives == "required"]
+    out.print(f"required packages: {sum(check.state == 'ok' for check in packages)} of {len(packages)}", highlight=False)
+    others = [check for check in checks if check.state == "ok" and check not in packages]
+    out.print("; ".join(f"{check.name}: {check.found}" for check in others), markup=False, highlight=False)
+    added: dict[str, list[Check]] = {}  # one command may install several packages
+    for check in checks:
+        if check.state == "optional":
+            added.setdefault(check.remedy.replace(f"{sys.executable} -m pip", "pip"), []).append(check)
     rows = (
         {
-            "state": Text(f"{check.state:8}", colors[check.state], no_wrap=True),
-            "name": Text(check.name, no_wrap=True),
-            "found": check.found,
-            "provides": check.gives,
+            "can be added": ", ".join(check.name for check in group),
+            "for": "; ".join(check.gives for check in group),
+            "by": remedy,
         }
-        for check in checks
+        for remedy, group in added.items()
     )
-    out = console.stdout()
     out.print(console.table(rows))
-    for check in checks:
-        if check.state != "ok":
-            out.print(Text.assemble("\n", (check.name, colors[check.state]), f": {check.remedy}"))
-    out.print("\nnothing required is missing" if healthy(checks) else "\nsomething required is missing or broken")

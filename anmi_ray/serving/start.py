@@ -101,7 +101,9 @@ def _run(settings: ServiceSettings, host: str, port: int, say: Callable[[str], N
 
     run = settings.model if reranking.names_run(settings.model) else None
     if run is not None:
-        searcher.check(Run(run, settings.root))
+        searcher.check(found := Run(run, settings.root))
+        if (verdict := found.verdict()) and not verdict.startswith("Deploy"):
+            say(verdict)
     # absolute paths: replicas run in other folders
     model = os.path.realpath(settings.model) if os.path.isdir(settings.model) else settings.model
     root = settings.root if "://" in settings.root else os.path.abspath(settings.root)

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from anmi_ray import corpus
+from anmi_ray.api.pages import documents as pages_of
 from anmi_ray.api.starting import Started, start
 from anmi_ray.config.load import load
 from anmi_ray.core.errors import AnmiError, ConfigError, DataError
@@ -172,13 +173,46 @@ def test_a_judge_that_is_unknown_or_cannot_be_asked_is_refused_before_anything_i
 def test_the_command_writes_settings_within_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.txt").write_text("\n".join(LOG), encoding="utf-8")
-    words = ["init", str(semicolons(tmp_path)), "log.txt", "--judge", "openai:gpt-4o-mini", "--out", "mine.yaml"]
+    words = ["init", str(semicolons(tmp_path)), "log.txt", "--judge", "openai:my-model", "--out", "mine.yaml"]
     assert "--judge openai:MODEL --price IN,OUT" in refused(*words, "--budget", "1")
     assert "anmi plan mine.yaml" in printed(*words, "--price", "0.15,0.6", "--budget", "0.1")
     experiment = load("mine.yaml")
     assert (experiment.name, experiment.judge.budget.dollars) == ("mine", 0.1)
     assert experiment.compare.degree < 6  # less than what is asked without a budget
     assert "mine.yaml: the file exists" in refused(*words)
+    known = ["openai:gpt-6-luna" if word == "openai:my-model" else word for word in words[:-1]]
+    assert "prices are those of" in printed(*known, "priced.yaml", "--budget", "0.1")
+    endpoint = load("priced.yaml").judge.judges[0].model_dump()["endpoint"]
+    assert (endpoint["input_price"], endpoint["logprobs"], endpoint["temperature"]) == (0.1, 0, None)
+
+
+def test_columns_in_another_language_are_recognized_by_what_they_hold(tmp_path: Path) -> None:
+    rows = [(row[0], f"Stuhl {row[1]}", row[2], "2,5 kg") for row in ROWS]
+    table(tmp_path / "d.csv", "Artikelnummer;Titel;Beschreibung;Gewicht", rows, ";", "utf-8")
+    (tmp_path / "log.txt").write_text("\n".join(LOG), encoding="utf-8")
+    made = started(tmp_path, tmp_path / "d.csv", tmp_path / "log.txt")
+    assert made.tables["documents"].columns == {"doc_id": "Artikelnummer", "title": "Titel", "text": "Beschreibung"}
+    assert "not used: Gewicht" in made.tables["documents"].described("documents")
+    assert {"doc_id", "title"} & set(made.tables["queries"].columns) == set()
+
+
+@pytest.mark.parametrize("front", ['---\ntitle: "A: b"\ntags: [x]\n---\n', "+++\ndate = 1\ntitle = 'A: b'\n+++\n"])
+def test_front_matter_is_no_text_of_a_page_and_gives_its_title(tmp_path: Path, front: str) -> None:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "p.md").write_text(f"{front}\nWords.\n\n---\n\n## Use\n\nMore.\n", encoding="utf-8")
+    (tmp_path / "pages" / "q.md").write_text("---\n\nWords below a line.\n\n---\n", encoding="utf-8")
+    rows = [(row["title"], row["text"]) for row in pages_of(tmp_path / "pages", None)]
+    assert rows[:2] == [("A: b", "Words.\n\n---"), ("A: b: Use", "More.")]
+    assert rows[2] == ("q", "---\n\nWords below a line.\n\n---")
+
+
+def test_a_collection_whose_queries_are_all_held_out_asks_for_others(tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    documents = [f'{{"_id": "{name}", "title": "", "text": "a text {name}"}}\n' for name in ("d", "e")]
+    (tmp_path / "corpus.jsonl").write_text("".join(documents))
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "a query"}\n')
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    assert started(tmp_path, tmp_path, None).next == "queries"
 
 
 def test_rows_that_a_copy_lacks_are_counted_by_reason(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,11 +78,13 @@ def test_servers_of_a_configuration_are_checked(small_collection: Path, tmp_path
     assert server.remedy
 
 
-def test_remedies_of_gaps_only_are_printed_with_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
-    checks = [_check("fine", remedy="do not show"), _check("gone", "missing")]
+def test_what_is_missing_stands_first_and_a_command_for_several_packages_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    optional = [_check(name, "optional", f"{sys.executable} -m pip install c") for name in ("onnx", "onnxruntime")]
+    checks = [_check("fine", remedy="do not show"), _check("gone", "missing"), *optional]
     monkeypatch.setattr(doctor, "report", lambda config: checks)
-    text = printed("doctor")
-    assert "1.0 [x]" in text
-    assert "gone: pip install 'a[b]'" in text
-    assert "do not show" not in text
-    assert "something required is missing" in text
+    lines = printed("doctor").splitlines()
+    assert "something required is missing" in lines[0]
+    assert "gone: 1.0 [x]; pip install 'a[b]'" in lines[1]
+    assert "do not show" not in "".join(lines)
+    assert "onnx, onnxruntime" in lines[-1]
+    assert "pip install c" in lines[-1]

@@ -1,8 +1,8 @@
 """A chat-completions server that misbehaves as told: a process of its own, with its own log of what it was sent.
 
 Started as `python chat_server.py`, it prints its port. POST /NAME/setup {"faults": {action: share}, "latency_s", "key",
-"model", "mixed", "system", "streams", "blocked": {words: action}} opens a server under /NAME; its questions go to
-/NAME/v1/chat/completions; GET /NAME/log gives a list of {t, question, visit, action, active}, GET /NAME/answered the
+"model", "mixed", "system", "max_tokens", "streams", "blocked": {words: action}} opens a server under /NAME; its
+questions go to /NAME/v1/chat/completions; GET /NAME/log gives a list of {t, question, visit, action, active}, GET /NAME/answered the
 number of its answers. What a question meets is drawn from a hash of it and of how often it was asked, but where it
 holds blocked words; or its text prescribes it: "script 500 429:1 ok", one action a visit, the last one for all later
 ones. Who is asked for queries writes them by a grammar (`written`).
@@ -31,10 +31,11 @@ WORDS = {
     "404": {"message": "The model `x` does not exist", "code": "model_not_found"},
     "context": {"message": "This model's maximum context length is 8192 tokens", "code": "context_length_exceeded"},
     "filtered": {"message": "The response was filtered", "code": "content_filter"},
+    "renamed": {"message": "'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."},
     "quota": {"message": "You exceeded your current quota, please check your billing", "code": "insufficient_quota"},
 }
 LOGS = (-0.1, -2.4, -9999.0)
-STATUS = {"context": 400, "filtered": 400, "quota": 429}
+STATUS = {"context": 400, "renamed": 400, "filtered": 400, "quota": 429}
 
 
 @dataclass
@@ -45,6 +46,7 @@ class Served:
     model: str | None = None
     mixed: bool | str = False
     system: bool = True
+    max_tokens: bool = True
     streams: bool = False
     blocked: dict[str, str] = field(default_factory=dict)
     active: int = 0
@@ -237,6 +239,8 @@ async def complete(request: web.Request) -> web.StreamResponse:
         action = "404"
     elif not served.system and any(message["role"] == "system" for message in asked["messages"]):
         action = "no system"
+    elif not served.max_tokens and "max_completion_tokens" not in asked:
+        action = "renamed"
     elif served.streams and asked.get("stream") is not False:
         action = "stream"
     entry = {"t": time.monotonic(), "question": question, "visit": visit, "action": action, "active": served.active}

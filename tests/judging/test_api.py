@@ -146,8 +146,8 @@ def test_log_probabilities_of_the_reasoning_alone_are_lasting_failures(chat: Cha
     assert min(rows["prompt_tokens"].to_pylist()) == 100
 
 
-def test_a_server_without_a_system_role_is_asked_in_the_users_message(chat: Chat) -> None:
-    chat.setup(system=False)
+def test_a_server_without_a_system_role_or_max_tokens_is_asked_without_them(chat: Chat) -> None:
+    chat.setup(system=False, max_tokens=False)
     config = judge(chat, concurrency=8)
     questions = world([(0, a, b) for a in range(6) for b in range(a)])
     engine = ApiEngine(config)
@@ -156,6 +156,7 @@ def test_a_server_without_a_system_role_is_asked_in_the_users_message(chat: Chat
     actions = Counter(entry["action"] for entry in chat.log())
     assert actions["ok"] == 60
     assert 1 <= actions["no system"] <= 8
+    assert 1 <= actions["renamed"] <= 8
     assert engine.spend.requests == actions.total()
     answered = [entry["question"] for entry in chat.log() if entry["action"] == "ok"]
     assert all(question.startswith("You judge search results.") for question in answered)

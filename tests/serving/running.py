@@ -81,7 +81,7 @@ def serving(model: Path | str, errors: Path, *flags: str) -> Iterator[Served]:
     try:
         served = Served(process, "", Path(model), errors)
         line = served.said()
-        while line.endswith("is rebuilt\n"):  # an index of a run
+        while line.endswith("is rebuilt\n") or line.startswith(("Do not deploy", "Undecided")):  # about a run
             line = served.said()
         found = re.fullmatch(r"serving \S+ at (http://127\.0\.0\.1:\d+); Ctrl-C ends it\n", line)
         assert found, (line, errors.read_text()[-2000:])

@@ -283,7 +283,7 @@ class Client(Generic[Config, Answer]):
 
     def _count_refusals(self, trouble: Trouble) -> None:
         """Stop if all of the first questions are refused: the settings are wrong, not the questions."""
-        self._refused += not trouble.again and trouble.transient and trouble.reason != retry.NO_SYSTEM_ROLE
+        self._refused += not trouble.again and trouble.transient and trouble.reason not in retry.LEARNED
         if self._refused < _HOPELESS or self._replied:
             return
         if trouble.reason == completion.NO_LOGPROBS:  # such answers cost money, even if the judge has answered before
@@ -326,8 +326,8 @@ class ChatClient(Client[EndpointConfig, Completion]):
     """An OpenAI-compatible chat-completions endpoint.
 
     by_logprobs: an answer without log-probabilities is a failure.
-    merges_system: the server accepts no system role, so the system message precedes the user's; learned from its
-    first refusal.
+    learned: what the server's first refusals taught (retry.LEARNED): without a system role the system message precedes
+    the user's.
     """
 
     def __init__(
@@ -336,21 +336,23 @@ class ChatClient(Client[EndpointConfig, Completion]):
         lease: Leases | None = None,
         by_logprobs: bool = False,
         answered: bool = False,
-        merges_system: bool = False,
+        learned: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(config, lease, config.max_tokens or LONG_ANSWER, answered)
         self._read = completion.read_logprobs if by_logprobs else completion.read
-        self.merges_system = merges_system
+        self.learned = learned
 
     async def ask(self, messages: Sequence[Message], key: str | bytes = b"") -> Reply[Completion] | Failed:
         """Ask one question, as `send` does; `key` defaults to its text."""
-        merged = self.merges_system
-        body = completion.request_body(self.config, without_system(messages) if merged else messages)
+        known = self.learned
+        field = "max_completion_tokens" if retry.NO_MAX_TOKENS in known else "max_tokens"
+        sent = without_system(messages) if retry.NO_SYSTEM_ROLE in known else messages
+        body = completion.request_body(self.config, sent, field)
         reply = await self.send(body, key or body, self._read)
-        if merged or not isinstance(reply, Failed) or reply.reason != retry.NO_SYSTEM_ROLE:
+        if not isinstance(reply, Failed) or reply.reason not in retry.LEARNED or reply.reason in known:
             return reply
-        if self._replied and not self.merges_system:  # it accepts system messages: the refusal has another cause
+        if self._replied and reply.reason not in self.learned:  # it has accepted this: the refusal has another cause
             return reply
-        self.merges_system = True
+        self.learned |= {reply.reason}
         again = await self.ask(messages, key or body)
         return replace(again, seconds=reply.seconds + again.seconds, attempts=reply.attempts + again.attempts)

@@ -70,13 +70,13 @@ class UnreadableBody:
     again: bool = True
 
 
-def request_body(config: SamplingConfig, messages: Sequence[Message]) -> bytes:
-    """Return the JSON body of a request."""
+def request_body(config: SamplingConfig, messages: Sequence[Message], max_tokens: str = "max_tokens") -> bytes:
+    """Return the JSON body of a request; max_tokens: the server's name of this field."""
     messages = [dict(message) for message in messages]
     fields: dict[str, Any] = {"model": config.model, "messages": messages, "stream": False}
     for name in ("max_tokens", "temperature", "seed"):
         if (value := getattr(config, name)) is not None:
-            fields[name] = value
+            fields[max_tokens if name == "max_tokens" else name] = value
     if config.logprobs:
         fields |= {"logprobs": True, "top_logprobs": config.logprobs}
     return json.dumps(fields | config.extra, ensure_ascii=False).encode("utf-8", "replace")

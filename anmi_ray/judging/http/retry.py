@@ -37,6 +37,8 @@ _NO_SYSTEM_ROLE = re.compile(
     re.IGNORECASE,
 )
 NO_SYSTEM_ROLE = "no system role"
+NO_MAX_TOKENS = "max_tokens is called max_completion_tokens"  # OpenAI, since its models reason
+LEARNED = (NO_SYSTEM_ROLE, NO_MAX_TOKENS)  # what a client adapts to
 # not "billing", which Gemini's temporary 429 mentions
 _NO_CREDIT = re.compile(r"insufficient_quota|credit balance", re.IGNORECASE)
 
@@ -88,6 +90,8 @@ def of_status(
         return Trouble("refused: content filter", again=False, transient=False, detail=message)
     if _NO_SYSTEM_ROLE.search(message) and status in (400, 422, 500):
         return Trouble(NO_SYSTEM_ROLE, again=False, transient=True, detail=message)
+    if "max_completion_tokens" in message and re.search(r"\bmax_tokens", message) and status in (400, 422):
+        return Trouble(NO_MAX_TOKENS, again=False, transient=True, detail=message)
     _stop_if_hopeless(status, headers, text, message, config, replied or answered)
     if status in _AGAIN or status >= 500:
         wait = retry_after(headers, now)

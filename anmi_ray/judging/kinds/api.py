@@ -184,7 +184,7 @@ class ApiEngine:
         self._past = self.spend
         by_logprobs = self.config.prompt.readout == "logprob"
         past = self._client
-        self._client = ChatClient(self.config.endpoint, self._lease, by_logprobs, past.answered, past.merges_system)
+        self._client = ChatClient(self.config.endpoint, self._lease, by_logprobs, past.answered, past.learned)
         try:
             async with self._client as client:
                 await ask_all(client, asked(), publish_results, self.at_once)
