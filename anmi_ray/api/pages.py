@@ -11,7 +11,7 @@ from anmi_ray.core.errors import DataError, from_file_error
 from anmi_ray.corpus.table import TableReader
 from anmi_ray.tables.streams import guessed_encoding
 
-_KINDS = {".md": "markdown", ".markdown": "markdown", ".mdx": "markdown", ".html": "html", ".htm": "html", ".txt": "text"}
+_KINDS = {".html": "html", ".htm": "html", ".txt": "text", **dict.fromkeys((".md", ".mdx", ".markdown"), "markdown")}
 _LARGEST = 50_000_000  # bytes of a page
 _LONGEST = 2000  # characters of a section that is not split
 _HEADINGS = tuple(f"h{level}" for level in range(1, 7))

@@ -149,7 +149,7 @@ class Run:
         return headline_of(self.artifact("evaluate", "headline"))
 
     def verdict(self) -> str:
-        """Return one sentence: Deploy, Do not deploy or Undecided, and the reranked system's difference from the baseline.
+        """Return Deploy, Do not deploy or Undecided, with the reranked system's difference from the baseline.
 
         By the first measure on test queries; "" if nothing was measured.
         """

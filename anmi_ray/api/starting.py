@@ -19,8 +19,7 @@ PLACE = "anmi init"
 _FEW_TRAIN = 200  # train queries below which a training rarely gains
 # Candidates per query, and comparisons of each, from thorough to cheap; the first without a budget.
 _SIZES = ((20, 6), (20, 4), (10, 4), (10, 2))
-# By provider: address, variable of the key, and what makes its reasoning models think as little as they can: some think
-# unless told otherwise, some cannot be told, and most refuse a temperature.
+# By provider: address, variable of the key, and settings with which its models reason least; most refuse a temperature.
 _PROVIDERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "openai": (
         "https://api.openai.com/v1",

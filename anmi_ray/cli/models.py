@@ -38,8 +38,8 @@ def export(
 ) -> None:
     """Export a run's model (--to) as a Hugging Face folder, or its judgments (--dataset) as Parquet, with a card."""
     from anmi_ray.api import export as exporting
-    from anmi_ray.api.runs import Run
     from anmi_ray.api.dataset_export import export_dataset
+    from anmi_ray.api.runs import Run
     from anmi_ray.cli.console import working
 
     if to is None and dataset is None:

@@ -226,7 +226,8 @@ def doctor(
         if check.state in ("missing", "broken"):
             out.print(f"{check.name}: {check.found}; {check.remedy}", markup=False, style="bold red")
     packages = [check for check in checks if check.gives == "required"]
-    out.print(f"required packages: {sum(check.state == 'ok' for check in packages)} of {len(packages)}", highlight=False)
+    present = sum(check.state == "ok" for check in packages)
+    out.print(f"required packages: {present} of {len(packages)}", highlight=False)
     others = [check for check in checks if check.state == "ok" and check not in packages]
     out.print("; ".join(f"{check.name}: {check.found}" for check in others), markup=False, highlight=False)
     added: dict[str, list[Check]] = {}  # one command may install several packages

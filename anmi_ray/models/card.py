@@ -75,9 +75,7 @@ def text(card: Card, folder: Path) -> str:
     vectors = kind == "SentenceTransformer"
     known = vars(card) | {
         "max_tokens": tokenizer["model_max_length"],
-        "classifier": classifier,
         "decoder": decoder,
-        "yes_no": yes_no,
         "overrides": _overrides(architecture) if yes_no else None,
         "vectors": vectors,
         "tokens": kind == "MultiVectorEncoder",

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anmi_ray.config.judge import JudgeConfig
-from anmi_ray.core.records import FIT
 from anmi_ray.reports.page import Json
 
 # key of the audit -> how the report names it
@@ -23,9 +22,6 @@ FOUND = {
     "accuracy": "right, per answer (share)",
     "accuracy_both_orders": "right, both orders averaged (share)",
 }
-# columns of Fit whose quantiles over queries the report shows
-PER_QUERY = ("documents", "comparisons", "iterations", "min_degree", "max_degree", "diameter", "lambda2")
-PER_QUERY += ("never_won", "never_lost", "spread_elo")
 EQUAL_P = 0.05  # above it a query's ratings vary no more than noise
 FIRST = "preference for the first shown (share above ½)"
 
@@ -111,15 +107,15 @@ def mining_facts(summary: Json) -> Json:
     }
 
 
-def fit_facts(buckets: Iterable[pa.Table], sample: pa.Array, prior: str = "") -> Json:
-    """Count over Fit rows, a bucket at a time; take quantiles over the queries of `sample`.
+def fit_facts(buckets: Iterable[pa.Table], prior: str = "") -> Json:
+    """Count over Fit rows, a bucket at a time.
 
+    documents, comparisons: means over queries.
     equal: queries whose ratings vary no more than noise.
     cycle_rate: share of circular triads.
     prior: prior and dispersion, in words.
     """
     counts: Counter[str] = Counter()
-    kept = [FIT.empty()]
     for fits in buckets:
         rate = pc.fill_null(fits["cycle_rate"], 0.0).to_numpy()
         triads = fits["triads"].to_numpy()
@@ -129,33 +125,15 @@ def fit_facts(buckets: Iterable[pa.Table], sample: pa.Array, prior: str = "") ->
         counts["equal"] += int(np.count_nonzero(fits["equal_ratings_p"].to_numpy() > EQUAL_P))
         counts["triads"] += int(triads.sum())
         counts["cycles"] += int(np.rint(rate * triads).sum())
-        kept.append(fits.filter(pc.is_in(fits["query_id"], value_set=sample)))
-    sampled = pa.concat_tables(kept)
+        for name in ("documents", "comparisons"):
+            counts[name] += int(fits[name].to_numpy().sum())
     return {
         "queries": counts["queries"],
+        **{name: counts[name] / max(counts["queries"], 1) for name in ("documents", "comparisons")},
         "not_converged": counts["queries"] - counts["converged"],
         "disconnected": counts["disconnected"],
         "equal": counts["equal"],
         "triads": counts["triads"],
         "cycle_rate": counts["cycles"] / counts["triads"] if counts["triads"] else None,
-        "sampled": sampled.num_rows,
-        "quantiles": _quantiles(sampled),
         "prior": prior,
     }
-
-
-def _quantiles(fits: pa.Table) -> dict[str, Json]:
-    """Median, 5 % and 95 % quantile over queries of PER_QUERY and of the deviance per degree of freedom.
-
-    Degrees of freedom: comparisons - documents + components; queries without any are left out.
-    """
-    columns = {name: fits[name].to_numpy().astype(np.float64) for name in PER_QUERY}
-    freedom = columns["comparisons"] - columns["documents"] + fits["components"].to_numpy()
-    spare = freedom > 0
-    columns["deviance_per_df"] = fits["deviance"].to_numpy()[spare] / freedom[spare]
-    found: dict[str, Json] = {}
-    for name, values in columns.items():
-        if len(values := values[np.isfinite(values)]):
-            low, median, high = np.quantile(values, [0.05, 0.5, 0.95], method="inverted_cdf").tolist()
-            found[name] = {"median": median, "low": low, "high": high}
-    return found

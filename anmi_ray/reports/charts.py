@@ -278,7 +278,6 @@ def history(points: Sequence[tuple[int, float, bool, str]], best: int, measure: 
 def training(log: Rows) -> dict[str, Markup]:
     """Charts of a training log by name, those whose columns it has."""
     peak = max((value for _, value in _column(log, "learning_rate")), default=0.0)
-    bands = sorted({name for row in log for name in row if name.startswith("band_")}, key=lambda name: int(name[5:]))
     # chart: label of the y axis, its curves by column of the log, whether the axis begins at 0
     charts: dict[str, tuple[str, dict[str, tuple[str, str]], bool]] = {
         "loss": (
@@ -286,13 +285,6 @@ def training(log: Rows) -> dict[str, Markup]:
             {"loss": ("total", MAIN), "ranking": ("ranking", SECOND), "regression": ("regression", THIRD)},
             False,
         ),
-        "gradients": (
-            "gradients, last layer",
-            {"gradient_share": ("ranking term's share", MAIN), "gradient_cosine": ("cosine of both terms", SECOND)},
-            False,
-        ),
-        "temperature": ("learned temperature", {"temperature": ("temperature", MAIN)}, False),
-        "bands": ("probability of bands", _bands(bands), True),
     }
     if peak > 0:
         log = [{**row, "rate": None if (rate := row.get("learning_rate")) is None else rate / peak} for row in log]
@@ -309,17 +301,6 @@ def training(log: Rows) -> dict[str, Markup]:
         best = max(dev, key=lambda point: point[1])
         drawn["dev"] = lines([Curve("dev", dev)], "optimiser step", "dev measure", ring=best)
     return drawn
-
-
-def _bands(names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """At most five columns of bands: the smallest gaps, the largest, evenly chosen between; none of a single band."""
-    if len(names) < 2:
-        return {}
-    colours = [category_colour(name) for name in CATEGORIES[:-1]]
-    chosen: list[int] = evenly(len(names), len(colours)).tolist()
-    shades: list[int] = evenly(len(colours), len(chosen)).tolist()
-    ends = {0: " (smallest gaps)", len(names) - 1: " (largest)"}
-    return {names[i]: (f"{i + 1}{ends.get(i, '')}", colours[k]) for i, k in zip(chosen, shades, strict=True)}
 
 
 def _column(rows: Rows, name: str) -> list[tuple[float, float]]:

@@ -117,10 +117,7 @@ def test_the_exported_folder_scores_alike(tmp_path: Path, pooling: str) -> None:
     np.testing.assert_allclose(ours, published, atol=1e-5)
     assert len(set(ours.tolist())) == 3
     card = (to / "README.md").read_text(encoding="utf-8")
-    assert ("AutoModelForSequenceClassification" in card) == (pooling == "cls") == ("from vllm" in card)
-    if pooling == "cls":  # as the card says
-        scores = scores_of(card, 2, to, queries=queries, documents=documents)
-        np.testing.assert_allclose(ours, scores.numpy(), atol=1e-5)
+    assert (pooling == "cls") == ("from vllm" in card)
 
 
 @pytest.mark.parametrize("kind", VECTORS)
@@ -161,8 +158,7 @@ def test_the_card_of_a_decoder_says_how_it_is_read(tmp_path: Path, pooling: str)
     to = export("r1", str(tmp_path / "root"), tmp_path / "out")
     ours = CrossEncoder.load(str(tmp_path / "root" / train.path / "model")).score(*map(list, zip(*PAIRS, strict=True)))
     card = (to / "README.md").read_text(encoding="utf-8")
-    for block in (1, 2):
-        np.testing.assert_allclose(ours, np.asarray(scores_of(card, block, to, pairs=PAIRS)), atol=2e-4)
+    np.testing.assert_allclose(ours, np.asarray(scores_of(card, 1, to, pairs=PAIRS)), atol=2e-4)
     assert ("from_2_way_softmax" in card) == ("'classifier_from_token': ['no', 'yes']" in card) == (pooling == "yes-no")
 
 

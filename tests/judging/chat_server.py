@@ -2,10 +2,10 @@
 
 Started as `python chat_server.py`, it prints its port. POST /NAME/setup {"faults": {action: share}, "latency_s", "key",
 "model", "mixed", "system", "max_tokens", "streams", "blocked": {words: action}} opens a server under /NAME; its
-questions go to /NAME/v1/chat/completions; GET /NAME/log gives a list of {t, question, visit, action, active}, GET /NAME/answered the
-number of its answers. What a question meets is drawn from a hash of it and of how often it was asked, but where it
-holds blocked words; or its text prescribes it: "script 500 429:1 ok", one action a visit, the last one for all later
-ones. Who is asked for queries writes them by a grammar (`written`).
+questions go to /NAME/v1/chat/completions; GET /NAME/log gives a list of {t, question, visit, action, active}, GET
+/NAME/answered the number of its answers. What a question meets is drawn from a hash of it and of how often it was
+asked, but where it holds blocked words; or its text prescribes it: "script 500 429:1 ok", one action a visit, the last
+one for all later ones. Who is asked for queries writes them by a grammar (`written`).
 """
 
 from __future__ import annotations

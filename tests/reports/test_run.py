@@ -11,12 +11,10 @@ from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core import identity
-from anmi_ray.core.identity import ID
 from anmi_ray.core.records import FIT, METRIC
 from anmi_ray.evaluation.replicates import queries_needed, smallest_difference
 from anmi_ray.evaluation.significance import Estimate, by_system
@@ -107,8 +105,8 @@ def test_same_data_same_bytes(html: str):
 def test_all_sections_are_filled(html: str):
     words = Page(html).words()
     assert 'class="missing"' not in html
-    # three measures, per query, reliability, weight, gaps, six of training
-    assert html.count('<svg class="figure"') == 13
+    # three measures, per query, reliability, weight, gaps, three of training
+    assert html.count('<svg class="figure"') == 10
     assert "find the n smallest values" in words
     assert not re.search(r"\bnan\b|\binf\b", "".join(re.findall(r"<svg.*?</svg>", html)))
     assert "None" not in words
@@ -405,22 +403,14 @@ def test_what_distilling_cost_and_saved(data: ReportData):
 
 def test_fit_facts_are_shown(html: str, data: ReportData):
     words = Page(html).words()
-    shown = ["1,918", "12 0.6 %:", "3.6 % of 107,408 triads", "8 8 – 8 ", "3 3 – 4 ", "3.21 2.87 – 3.44 "]
-    shown += ["= 2.71", "268 202 – 323 ", "0.94 0.71 – 1.22 "]
+    shown = ["1,918", "12 0.6 %:", "3.6 % of 107,408 triads"]
     assert [figure for figure in shown if figure not in words] == []
-    assert data.fits
-    thin = {**data.fits["quantiles"], "min_degree": synthetic.quantiles(2.0, 1.0, 2.0)}
-    few = {**data.fits, "sampled": 1_000, "quantiles": thin}
-    words = check_safe(run.to_html(replace(data, fits=few))).words()
-    assert "1,000 queries" in words
-    assert "= 2.71" not in words
-    none = audits.fit_facts([FIT.empty()], pa.array([], ID))
-    assert "λ₂" not in run.to_html(replace(data, fits=none))
+    none = audits.fit_facts([FIT.empty()])
+    assert "triads" not in run.to_html(replace(data, fits=none))
 
 
 def test_fit_facts():
-    nothing = audits.fit_facts([], pa.array([], ID), "p")
-    assert list(nothing.values()) == [0, 0, 0, 0, 0, None, 0, {}, "p"]
+    assert list(audits.fit_facts([], "p").values()) == [0, 0, 0, 0, 0, 0, 0, None, "p"]
     ids = [identity.query_id(q) for q in "abc"]
     rows = {name: [1.0, 2.0, 3.0] for name in FIT.schema.names} | {
         "query_id": ids,
@@ -429,21 +419,12 @@ def test_fit_facts():
         "components": [1, 2, 1],
         "documents": [9, 9, 9],
         "comparisons": [18, 7, 8],
-        "deviance": [20.0, 30.0, 40.0],
         "triads": [10, 0, 30],
         "cycle_rate": [0.1, None, 0.2],
         "equal_ratings_p": [0.05, 0.06, float("nan")],
-        "spread_elo": [200.0, 300.0, 250.0],
     }
     fits = FIT.table(rows)
-    found = audits.fit_facts([fits.slice(0, 1), fits.slice(1, 2)], pa.array(ids, ID), "p")
-    counts = [found[key] for key in ("queries", "not_converged", "disconnected", "equal", "sampled", "triads")]
-    assert counts == [3, 1, 1, 1, 3, 40]
+    found = audits.fit_facts([fits.slice(0, 1), fits.slice(1, 2)], "p")
+    counts = [found[key] for key in ("queries", "not_converged", "disconnected", "equal", "documents", "comparisons")]
+    assert counts == [3, 1, 1, 1, 9, 11]
     assert found["cycle_rate"] == pytest.approx((1 + 6) / 40)
-    assert found["quantiles"]["spread_elo"] == synthetic.quantiles(250.0, 200.0, 300.0)
-    assert found["quantiles"]["lambda2"] == synthetic.quantiles(2.0, 1.0, 3.0)
-    assert found["quantiles"]["deviance_per_df"] == synthetic.quantiles(2.0, 2.0, 2.0)  # no other has a pair to spare
-    sampled = audits.fit_facts([fits], pa.array(ids[1:2], ID))
-    assert (sampled["queries"], sampled["equal"], sampled["sampled"]) == (3, 1, 1)
-    assert sampled["quantiles"]["spread_elo"] == synthetic.quantiles(300.0, 300.0, 300.0)
-    assert "deviance_per_df" not in sampled["quantiles"]

@@ -54,7 +54,6 @@ from anmi_ray.store import Artifact, Flow
 from anmi_ray.store.files import with_checksum
 
 _SAMPLE = 300  # queries behind the scatter and the histogram
-_FITS = 5_000  # queries behind the quantiles of the fits, the others among them
 _SHOWN = 12  # documents of the example query
 _SNIPPET = 300
 
@@ -110,8 +109,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
     comparisons = tuple(SystemComparison(**row) for row in evaluate.read_json("comparisons.json"))
     sweep = evaluate.read_json("fusion.json")
     part = "fits" if run.has_fits else "ratings"
-    fitted = sample_queries(run.artifacts[run.fit], part, run.buckets, _FITS, "report")["query_id"].combine_chunks()
-    sample = fitted[:_SAMPLE]  # in the order of their hash
+    sample = sample_queries(run.artifacts[run.fit], part, run.buckets, _SAMPLE, "report")["query_id"].combine_chunks()
     audit = (run.artifacts["judge"].read_json("audit.json") or {}) if "judge" in run.artifacts else {}
     summary = run.artifacts["mine"].read_json("summary.json")
     judged = by_judges.measurements(evaluate)
@@ -135,7 +133,7 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
         spent=_spent(run),
         distilled=_distilled(run, experiment),
         rounds=design_rounds(run.artifacts, experiment, range(run.buckets)),
-        fits=audits.fit_facts(run.tables(run.fit, "fits", FIT), fitted, _prior(run)) if run.has_fits else None,
+        fits=audits.fit_facts(run.tables(run.fit, "fits", FIT), _prior(run)) if run.has_fits else None,
         mining=audits.mining_facts(summary) if summary else None,
         truth=_truth(run, sample, experiment.simulated[0]) if experiment.simulated else None,
         example=_example(run, sample, experiment.simulated[0] if experiment.simulated else None),
