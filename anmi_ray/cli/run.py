@@ -62,7 +62,7 @@ def _results(finished: Run, experiment: Experiment, output: Any) -> Iterator[str
     measures = experiment.evaluate.measures
     systems = finished.systems()
     labelled = [row for row in systems if row["by"] == "labels"]
-    measured: str | Table = "no test query is labelled: nothing was measured"
+    measured: str | Table = "no test query is labelled: nothing was measured; add labels, or set evaluate.judged"
     if labelled:
         measured = console.systems_table(labelled, measures, found.baseline, depth_of(measures[0]))
     yield ""

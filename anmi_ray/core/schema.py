@@ -104,8 +104,11 @@ def every(condition: Callable[[pa.Table], pa.ChunkedArray], problem: str) -> Inv
 
 def one_of(column: str, allowed: tuple[str, ...]) -> Invariant:
     """A text column holds only these words."""
-    values = pa.array(allowed)
-    return every(lambda t: pc.is_in(t[column], value_set=values), f"{column} must be one of {', '.join(allowed)}")
+
+    def condition(table: pa.Table) -> Any:
+        return pc.is_in(table[column], value_set=pa.array(allowed))  # not made at import: it imports pandas
+
+    return every(condition, f"{column} must be one of {', '.join(allowed)}")
 
 
 def finite(*columns: str) -> Invariant:

@@ -14,8 +14,7 @@ import numpy as np
 import pydantic
 from numpy.typing import ArrayLike, NDArray
 from pydantic import ConfigDict, Field, model_validator
-from scipy.optimize import isotonic_regression, minimize_scalar, root_scalar
-from scipy.special import expit, log_softmax
+from scipy import special
 
 from anmi_ray.config.distill import LABELS, Target
 from anmi_ray.core.errors import DataError
@@ -58,15 +57,16 @@ def fit_temperature(logit_P: Reals, score_P: Reals, most: float) -> float:
 
     logit_P: logits of the second document; score_P: their soft labels C. The loss is convex, so its slope has one root.
     """
+    from scipy import optimize  # slow to import
 
     def slope(beta: float) -> float:
-        return float(np.mean((expit(beta * logit_P) - score_P) * logit_P))
+        return float(np.mean((special.expit(beta * logit_P) - score_P) * logit_P))
 
     if slope(0.0) >= 0.0:
         return 0.0
     if slope(most) <= 0.0:
         return most
-    return float(root_scalar(slope, bracket=(0.0, most), xtol=1e-15, rtol=1e-13).root)
+    return float(optimize.root_scalar(slope, bracket=(0.0, most), xtol=1e-15, rtol=1e-13).root)
 
 
 def fit_isotonic(preference: ArrayLike, score: ArrayLike) -> Isotonic:
@@ -76,6 +76,8 @@ def fit_isotonic(preference: ArrayLike, score: ArrayLike) -> Isotonic:
     pair with p = 1 and c = ½ (and its mirror) keeps the ends off 0 and 1: n unanimous pairs at an end give
     (n + ½)/(n + 1).
     """
+    from scipy import optimize
+
     p = np.asarray(preference, dtype=np.float64)
     c = np.asarray(score, dtype=np.float64)
     # the other half is its mirror image
@@ -86,7 +88,7 @@ def fit_isotonic(preference: ArrayLike, score: ArrayLike) -> Isotonic:
     count = np.bincount(place).astype(np.float64)
     mean = np.bincount(place, y) / count
     mean[knots == 0.5] = 0.5  # ½ prefers neither document
-    fitted = np.clip(isotonic_regression(mean, weights=count).x, 0.5, 1.0)
+    fitted = np.clip(optimize.isotonic_regression(mean, weights=count).x, 0.5, 1.0)
     keep = np.ones(len(knots), dtype=bool)  # inner knots of a flat run are redundant
     keep[1:-1] = (fitted[1:-1] != fitted[:-2]) | (fitted[1:-1] != fitted[2:])
     return Isotonic(tuple(knots[keep].tolist()), tuple(fitted[keep].tolist()), len(p))
@@ -99,11 +101,11 @@ def log_probabilities(logits: Reals, target: Target, calibration: Isotonic | Non
     (d + (2m − 1))/2, tie 1 − d. Probabilities of 0 are 2e-308; NaN stays NaN.
     """
     if target == "two-head":
-        first = expit(-logits[:, 0])
-        second = expit(logits[:, 0])
-        tie = expit(-logits[:, 1])
+        first = special.expit(-logits[:, 0])
+        second = special.expit(logits[:, 0])
+        tie = special.expit(-logits[:, 1])
     else:
-        logs = log_softmax(logits, axis=1)
+        logs = special.log_softmax(logits, axis=1)
         if calibration is None:
             return {f"log_{label}": logs[:, column] for column, label in enumerate(LABELS[target])}
         share = np.exp(logs)
@@ -193,6 +195,8 @@ def fit(
 
     isotonic: a monotone curve of each order's E[C], with beta 1. Raises DataError without pairs.
     """
+    from scipy import optimize
+
     if not len(score_P):
         raise DataError("no pairs to calibrate on", "distill", "raise distill.sample.pairs")
     columns = (0,) if target == "two-head" else tuple(range(np.shape(logits_RL)[1]))
@@ -219,6 +223,6 @@ def fit(
     best = int(np.argmin(losses))
     low = grid[max(best - 1, 0)]
     high = grid[min(best + 1, len(grid) - 1)]
-    nearby: Any = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-6})
+    nearby: Any = optimize.minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-6})
     beta = float(nearby.x) if nearby.fun < losses[best] else float(grid[best])
     return OrderCalibration(beta, columns, min(float(nearby.fun), losses[best]), before)

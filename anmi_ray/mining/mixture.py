@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 
 from anmi_ray.config.rules import BetaMixture, GaussianMixture
 from anmi_ray.core.arrays import Ints, Reals
@@ -254,6 +254,8 @@ def _crossing(mixture: Mixture, i: int) -> float | None:
     The log odds of two Gaussians are quadratic, and those of two Betas have one turning point, so there is exactly one
     such gap if each component leads at its own mean.
     """
+    from scipy import optimize  # slow to import
+
     left = mixture.components[i].mean
     right = mixture.components[i + 1].mean
     if not _lead(mixture, i, left) > 0.0 > _lead(mixture, i, right):

@@ -241,7 +241,7 @@ def actor_need(place: str, on: Mapping[str, str], gpus: float = 0.0) -> Need:
 
 # Default values of Answer columns: null, zero or false.
 DEFAULTS: dict[str, object] = {
-    column.name: None if column.nullable else pa.scalar(0).cast(column.type).as_py()
+    column.name: None if column.nullable else False if pa.types.is_boolean(column.type) else 0
     for column in ANSWER.schema
     if column.name not in ANSWER.key
 }
