@@ -153,26 +153,14 @@ class Run:
 
         By the first measure on test queries; "" if nothing was measured.
         """
-        from anmi_ray.evaluation.headline import verdict
-        from anmi_ray.evaluation.replicates import queries_needed
+        from anmi_ray.evaluation.headline import sentence
 
         evaluate = self.artifacts.get("evaluate")
         if evaluate is None or evaluate.manifest() is None or evaluate.read_json("headline.json") is None:
             return ""
         found = self.headline()
-        doubt = found.no_better()
         row = next((row for row in self.systems() if row["system"] == found.system), None)
-        word = verdict(row["difference"], row["p"], doubt) if row is not None else ""
-        if row is None or not word:
-            return f"Do not deploy: {doubt}" if doubt else ""
-        low, high = row["difference_low"], row["difference_high"]
-        said = f"{word}: {found.system} is {row['difference']:+.3f} {row['measure']} [{low:+.3f}, {high:+.3f}]"
-        said += f" over {found.baseline}" + ("" if row["by"] == "labels" else ", by judges, not labels")
-        if word == "Undecided":
-            sd = (high - low) / 3.92 * row["queries"] ** 0.5  # a 95 % interval is 2 * 1.96 standard errors wide
-            if (more := queries_needed(sd, row["difference"]) - row["queries"]) > 0:
-                said += f"; about {more:,} more test queries would decide"
-        return f"{said}; {doubt}" if doubt else said
+        return sentence(found, row, row is not None and row["by"] == "judges")
 
     def by_judges(self) -> ByJudges | None:
         """Return what judges measured on test queries (evaluate.judged); None if none were asked.

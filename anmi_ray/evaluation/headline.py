@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from anmi_ray.evaluation.replicates import queries_needed
 from anmi_ray.evaluation.significance import LEVEL, SystemComparison
 
 BY_DEV = "dev"
@@ -64,19 +65,26 @@ class Headline:
         return f"{self.queries:,} dev {'query' if self.queries == 1 else 'queries'}{judged}"
 
 
-def verdict(difference: float | None, p: float | None, doubt: str = "") -> str:
-    """Whether to deploy the reranked system, by its difference from the baseline on test queries and the test's p.
+def sentence(found: Headline, row: Mapping[str, Any] | None, by_judges: bool = False) -> str:
+    """Return Deploy, Do not deploy or Undecided, with the system's difference from the baseline on test queries.
 
-    doubt: what `no_better` says. "" without a comparison.
-
-    >>> verdict(0.03, 0.001), verdict(0.03, 0.2), verdict(-0.01, 0.4), verdict(0.03, 0.001, "no better on dev")
-    ('Deploy', 'Undecided', 'Do not deploy', 'Do not deploy')
+    row: the system's SystemComparison under the first measure. "" if neither test nor dev queries say anything.
     """
-    if difference is None or p is None:
-        return ""
-    if doubt or difference <= 0:
-        return "Do not deploy"
-    return "Deploy" if p < 1 - LEVEL else "Undecided"
+    doubt = found.no_better()
+    if row is None or row["p"] is None:
+        return f"Do not deploy: {doubt}" if doubt else ""
+    difference, low, high = (row[name] for name in ("difference", "difference_low", "difference_high"))
+    word = "Deploy" if row["p"] < 1 - LEVEL else "Undecided"
+    word = "Do not deploy" if doubt or difference <= 0 else word
+    said = (
+        f"{word}: {found.system} is {difference:+.3f} {row['measure']} [{low:+.3f}, {high:+.3f}] over {found.baseline}"
+    )
+    said += ", by judges, not labels" if by_judges else ""
+    if word == "Undecided":
+        sd = (high - low) / 3.92 * row["queries"] ** 0.5  # a 95 % interval is 2 * 1.96 standard errors wide
+        if (more := queries_needed(sd, difference) - row["queries"]) > 0:
+            said += f"; about {more:,} more test queries would decide"
+    return f"{said}; {doubt}" if doubt else said
 
 
 def best(dev: Mapping[str, float], untrained: Sequence[str]) -> str:

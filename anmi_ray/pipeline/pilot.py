@@ -21,7 +21,7 @@ from anmi_ray.config.compare import CompareConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.core import logs
-from anmi_ray.core.errors import JudgeError, refuse
+from anmi_ray.core.errors import ConfigError, JudgeError, refuse
 from anmi_ray.core.records import CANDIDATE, COMPARISON, QREL, QUERY, TEXT_OF
 from anmi_ray.judging import kinds
 from anmi_ray.judging.audit import pilot
@@ -84,6 +84,8 @@ def run(experiment: Experiment, reporter: Reporter, pairs: int | None = None) ->
     Raises AnmiError for user errors, JudgeError if no question was asked.
     """
     panel = experiment.ensemble or experiment.judge
+    if experiment.mine.anchors == "retrieved":
+        raise ConfigError("retrieved asks no judge", "mine.anchors", "set it to confirmed, and name judge.judges")
     own = {name: compare.first(name, experiment) for name in (COMPARE, JUDGE)}
     round_ = own if panel is experiment.judge else _OF_ENSEMBLE
     refuse(requirements.of_machine(experiment, [s for s in stages_of(experiment) if s.name == round_[JUDGE]]))

@@ -127,6 +127,20 @@ def of_collection(experiment: Experiment, stages: Sequence[Stage], counts: Colle
     if trains and experiment.mine.anchors == "known":
         remedy = "set mine.anchors: confirmed (judges are asked) or rated, or give labels of train queries (qrels)"
         yield from unlabelled(counts, split, "mine.anchors: known, which trains on them alone", remedy)
+    yield from _blind(experiment, counts)
+
+
+def _blind(experiment: Experiment, counts: CollectionCounts) -> Iterator[AnmiError]:
+    """Yield an error if simulated judges, who know labels alone, would be asked about queries without any."""
+    assessors = experiment.assessors
+    asked = {
+        ingest.TRAIN_QUERIES.name: experiment.simulated is not None,
+        "test": assessors is not None and bool(assessors.simulated),
+    }
+    for split, is_simulated in asked.items():
+        if is_simulated and counts.queries[split] and not counts.hidden:
+            remedy = "name one in judge.judges, or ask none: mine.anchors=retrieved evaluate.judged=none"
+            yield from unlabelled(counts, split, "judge: it is simulated, and knows labels alone", remedy)
 
 
 def unlabelled(counts: CollectionCounts, split: str, place: str, remedy: str) -> Iterator[AnmiError]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.evaluate import START
 from anmi_ray.evaluation.fusion import WeightSweep
-from anmi_ray.evaluation.headline import Headline, verdict
+from anmi_ray.evaluation.headline import Headline, sentence
 from anmi_ray.evaluation.judged import ByJudges
 from anmi_ray.evaluation.measures import depth_of
 from anmi_ray.evaluation.relevance import Relevance
-from anmi_ray.evaluation.replicates import queries_needed, smallest_difference
 from anmi_ray.evaluation.significance import SystemComparison, by_system
 from anmi_ray.reports import page
-from anmi_ray.reports.page import Json, asset, capital, category_colour, count, decimal, p_value, percent, signed
+from anmi_ray.reports.page import Json, asset, capital, category_colour, count, decimal, p_value
 
 FORMAT = 1  # version of report.json
 _SECTIONS = ("quality", "queries", "judges", "ratings", "negatives", "training", "cost", "provenance")
@@ -224,7 +223,6 @@ def to_html(data: ReportData) -> str:
         asked=asked,
         depth=depth_of(data.measure),
         row=headline_row(data),
-        undecided=undecided(data),
         measures=measures,
         rows=rows,
         quantities=list(dict.fromkeys(value["quantity"] for judge in data.judges for value in judge["values"])),
@@ -235,17 +233,14 @@ def to_html(data: ReportData) -> str:
 
 
 def finding(data: ReportData) -> str:
-    """Whether to deploy the system, and why: better, worse, or not distinguishable at the level of the intervals."""
-    by_judges = judges_alone(data)
-    found = shown(data) if by_judges else data
-    text = f"{_found(found)} (by judges, not labels)" if by_judges else _references(data) or _found(data)
-    return ": ".join(filter(None, (_verdict(found), text)))
-
-
-def _verdict(data: ReportData) -> str:
-    row = headline_row(data)
-    doubt = data.first.no_better() if data.first is not None else ""
-    return verdict(row.difference, row.p, doubt) if row is not None else ""
+    """Whether to deploy the system, and its difference from the baseline."""
+    found = shown(data)
+    row = headline_row(found)
+    if data.first is not None and (said := sentence(data.first, row and asdict(row), judges_alone(data))):
+        return said
+    if not found.metrics.num_rows:
+        return "No test query is labelled: nothing was measured"
+    return f"No comparison of {data.system} with {data.baseline} under {found.measure}"
 
 
 def _references(data: ReportData) -> str:
@@ -261,39 +256,6 @@ def _references(data: ReportData) -> str:
     return f"{who} {decimal(mean['reranked'])} {data.measure}: {means}"
 
 
-def _found(data: ReportData) -> str:
-    if not data.metrics.num_rows:
-        return "No test query is labelled: nothing was measured"
-    row = headline_row(data)
-    if row is None or row.p is None or row.difference is None:
-        return f"No comparison of {data.system} with {data.baseline} under {data.measure}"
-    verb = "beats" if row.difference > 0 else "falls behind"
-    change = f"{signed(row.difference)} {data.measure}"
-    significant = row.p < 1 - data.level
-    doubt = data.first.no_better() if data.first is not None else ""
-    if doubt:
-        found = f"it {verb} it by" if significant else "no significant difference:"
-        return f"{doubt}; on test {found} {change}"
-    if significant:
-        return f"{row.system} {verb} {data.baseline} by {change}"
-    return f"no significant difference between {row.system} and {data.baseline}: {change}"
-
-
-def undecided(data: ReportData) -> str:
-    """How many queries a decision needs if the headline's difference is not significant, else ""."""
-    row = headline_row(data)
-    difference = _per_query(data)
-    if row is None or row.p is None or row.p < 1 - data.level or difference is None or len(difference) < 2:
-        return ""
-    sd = float(difference.std(ddof=1))
-    least = smallest_difference({row.system: sd}, {row.system: row.queries}, level=1 - data.level)
-    detectable = f"{count(row.queries)} queries detect a difference of ±{decimal(least)} with a probability of 80 %"
-    needed = queries_needed(sd, row.difference, 1 - data.level) if row.difference else 0
-    if needed <= row.queries:
-        return detectable
-    return f"{detectable}; to detect {signed(row.difference)}: about {count(needed - row.queries)} more test queries"
-
-
 def _per_query(data: ReportData) -> NDArray[np.float64] | None:
     """The headline's differences, ordered by query id; None if not measured."""
     values = by_system(data.metrics, data.measure)
@@ -303,15 +265,13 @@ def _per_query(data: ReportData) -> NDArray[np.float64] | None:
 
 
 def evidence(data: ReportData) -> str:
-    """The interval of the difference, the p-value and the number of queries; empty without a comparison."""
+    """The p-value, the number of queries, and other runs' means; empty without a comparison."""
     data = shown(data)
     row = headline_row(data)
     if row is None:
         return ""
-    interval = f"{percent(data.level, 0)} CI {signed(row.difference_low)} to {signed(row.difference_high)}"
-    queries = "query" if row.queries == 1 else "queries"
-    details = f"({interval}, {p_value(row.p)}) on {count(row.queries)} held-out {queries}"
-    return f"{capital(_found(data))} {details}" if _references(data) else details
+    details = f"({p_value(row.p)}) on {count(row.queries)} held-out {'query' if row.queries == 1 else 'queries'}"
+    return ". ".join(filter(None, (details, capital(_references(data)))))
 
 
 def _figures(data: ReportData, rows: Mapping[str, Sequence[SystemComparison]]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from anmi_ray.config.load import load
 from anmi_ray.core import environment
 from anmi_ray.core.environment import GIB
 from anmi_ray.core.errors import AnmiError, ConfigError, DataError, JudgeError, ProblemsError, StoreError
+from anmi_ray.corpus.counts import CollectionCounts
 from anmi_ray.pipeline import requirements
 from anmi_ray.pipeline.run import run
 from anmi_ray.pipeline.stages import stages_of
@@ -175,6 +177,25 @@ def test_queries_and_labels_are_counted_before_ingest(
     problems = list(requirements.of_collection(one, stages_of(one), counts))
     assert [error.place for error in problems] == places
     assert all(isinstance(error, DataError) for error in problems)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problems"),
+    [
+        (["mine.anchors=confirmed"], 1),
+        (["mine.anchors=retrieved"], 0),
+        (["mine.anchors=retrieved", "evaluate.judged=unlabelled"], 1),
+        (["mine.anchors=confirmed", "judge.judges=[{kind: similarity}]"], 0),
+    ],
+)
+def test_simulated_judges_are_not_asked_about_a_collection_without_labels(
+    small_collection: Path, tmp_path: Path, overrides: list[str], problems: int
+) -> None:
+    one = experiment(small_collection, tmp_path, (), *overrides)
+    counts = CollectionCounts(9, {"train": 4, "dev": 2, "test": 3}, {"train": 0, "dev": 0, "test": 0})
+    assert len(list(requirements.of_collection(one, stages_of(one), counts))) == problems
+    known = replace(counts, hidden=5)
+    assert list(requirements.of_collection(one, stages_of(one), known)) == []
 
 
 def test_stages_that_are_not_carried_out_need_nothing(small_collection: Path, tmp_path: Path) -> None:

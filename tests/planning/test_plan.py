@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,17 +198,19 @@ def test_sizes_that_take_every_query_are_named(tmp_path: Path) -> None:
     """Absolute numbers of held-out queries, of a small collection; and what becomes of the queries otherwise."""
     write_beir(tmp_path / "beir", replace(SMALL, qrels={}))
     settings = ["corpus.reader=beir", f"corpus.path={tmp_path / 'beir'}", f"execution.root={tmp_path / 'root'}"]
+    settings.append("judge.judges=[{kind: api, endpoint: {base_url: 'http://127.0.0.1:9/v1', model: m}}]")
     settings += ["mine.anchors=confirmed", "evaluate.judged=unlabelled"]
-    by_default = plan(load(QUICKSTART, settings))
+    offline = partial(plan, offline=True)
+    by_default = offline(load(QUICKSTART, settings))
     assert by_default.problem is None
     assert "queries: 8 train (none labelled), 2 dev (none labelled), 2 test" in by_default.lines[0]
     assert not any("nothing will be measured" in line for line in by_default.lines)
     assert any("judges measure (evaluate.judged: unlabelled)" in line for line in by_default.lines)
-    assert any("nothing will be measured" in line for line in plan(load(QUICKSTART, settings[:-1])).lines)
-    few = plan(load(QUICKSTART, [*settings, "corpus.unlabelled_dev=5"]))
+    assert any("nothing will be measured" in line for line in offline(load(QUICKSTART, settings[:-1])).lines)
+    few = offline(load(QUICKSTART, [*settings, "corpus.unlabelled_dev=5"]))
     assert few.problem is None
     assert any("5 are held out for dev (corpus.unlabelled_dev: 5)" in line for line in few.lines)
-    problem = plan(load(QUICKSTART, [*settings, "corpus.unlabelled_dev=100", "corpus.unlabelled_test=10"])).problem
+    problem = offline(load(QUICKSTART, [*settings, "corpus.unlabelled_dev=100", "corpus.unlabelled_test=10"])).problem
     assert isinstance(problem, DataError)
     assert problem.place == "stage compare"
     for size in (
@@ -216,7 +219,7 @@ def test_sizes_that_take_every_query_are_named(tmp_path: Path) -> None:
     ):
         assert size in problem.message
     remedy = re.findall(r"corpus\.unlabelled_\w+=[\d.]+", problem.remedy or "")
-    assert plan(load(QUICKSTART, [*settings, *remedy])).problem is None
+    assert offline(load(QUICKSTART, [*settings, *remedy])).problem is None
     own = ["judge", CONFIGS / "own-documents.yaml", "--dry-run", "corpus.unlabelled_test=100"]
     files = write_jsonl(tmp_path / "table", replace(SMALL, qrels={}))
     own.append(f"corpus.documents={files['documents']}")
