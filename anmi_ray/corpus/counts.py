@@ -75,7 +75,7 @@ class CollectionCounts:
         if "dev" in unlabelled and not (self.queries["dev"] and (judged != "none" or experiment.rates_dev)):
             yield "no dev query is labelled: nothing is chosen on dev, the weights of fusions are even"
         if "test" in unlabelled and judged == "none":
-            yield "no test query is labelled: nothing will be measured; judges of yours can (evaluate.judged: unlabelled)"
+            yield "no test query is labelled: nothing will be measured; your judges can (evaluate.judged: unlabelled)"
         elif "test" in unlabelled and self.queries["test"]:
             yield f"no test query is labelled: judges measure (evaluate.judged: {judged})"
 
