@@ -25,7 +25,7 @@ TEMPLATES = (
 )
 # Letters, pieces and signs that a vocabulary of words' beginnings knows; what it does not know; what changes in lower
 # case; marks that join the letter before them; control characters, white space of many kinds, special tokens.
-PIECES = tuple("a ab abc cd bcd unab . - [ ] 東 京 É e\u0301 İ ß ﬁ \u0301".split())
+PIECES = tuple(["a", "ab", "abc", "cd", "bcd", "unab", ".", "-", "[", "]", "東", "京", "É", "é", "İ", "ß", "ﬁ", "́"])
 STRANGE = (
     "z",
     "\x00",
