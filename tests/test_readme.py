@@ -151,3 +151,11 @@ def test_files_it_names_are_there(path: Path) -> None:
 def test_no_placeholder_is_left(path: Path) -> None:
     assert "@@" not in TEXT[path]
     assert "TODO" not in TEXT[path]
+
+
+def test_a_document_is_labelled_that_is_clicked_more_often_than_its_ranks() -> None:
+    names: dict[str, Any] = {}
+    exec(next(code for code in blocks("python") if "def labels_of" in code), names)
+    first, second = (("q", "a", 1, click) for click in (1, 0)), [("q", "b", 2, 1)] * 2
+    rest = [("r", "c", rank, rank % 2) for rank in (1, 2, 3)] * 3
+    assert names["labels_of"]([*first, *second, *rest]) == [("q", "b")]

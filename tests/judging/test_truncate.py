@@ -25,23 +25,9 @@ TEMPLATES = (
 )
 # Letters, pieces and signs that a vocabulary of words' beginnings knows; what it does not know; what changes in lower
 # case; marks that join the letter before them; control characters, white space of many kinds, special tokens.
-PIECES = tuple(["a", "ab", "abc", "cd", "bcd", "unab", ".", "-", "[", "]", "東", "京", "É", "é", "İ", "ß", "ﬁ", "́"])
-STRANGE = (
-    "z",
-    "\x00",
-    "\u200b",
-    "\u00a0",
-    "\u2028",
-    " ",
-    "  ",
-    "\n",
-    "\t",
-    "[SEP]",
-    "[sep]",
-    "[UNK]",
-    "{first}",
-    "a" * 120,
-)
+PIECES = ("a", "ab", "abc", "cd", "bcd", "unab", ".", "-", "[", "]")
+PIECES += ("東", "京", "É", "e\u0301", "İ", "ß", "ﬁ", "\u0301")
+STRANGE = ("z", "\x00", "\u200b", "\u00a0", "\u2028", *" \n\t", "  ", "[SEP]", "[sep]", "[UNK]", "{first}", "a" * 120)
 
 
 def write_wordpiece(folder: Path, strip_accents: bool | None = None, single_word: bool = False) -> Path:
