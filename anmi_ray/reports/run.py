@@ -235,11 +235,11 @@ def to_html(data: ReportData) -> str:
 def finding(data: ReportData) -> str:
     """Whether to deploy the system, and its difference from the baseline."""
     found = shown(data)
+    if not found.metrics.num_rows:
+        return "No test query is labelled: nothing was measured"
     row = headline_row(found)
     if data.first is not None and (said := sentence(data.first, row and asdict(row), judges_alone(data))):
         return said
-    if not found.metrics.num_rows:
-        return "No test query is labelled: nothing was measured"
     return f"No comparison of {data.system} with {data.baseline} under {found.measure}"
 
 

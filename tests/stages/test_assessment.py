@@ -161,7 +161,7 @@ def test_unlabelled_queries_are_held_out_chosen_on_and_measured(
     first = run.headline()
     assert first.chosen == "dev"
     assert first.by_judges == "nDCG@10"
-    assert "(by judges, not labels) <span>" in done.report("report.html")
+    assert ", by judges, not labels" in done.report("report.html")
     shown = "\n".join(map(str, described("without", settings.execution.root, 0)))
     assert "by judges, on 15 of 15" in shown
     export("without", settings.execution.root, tmp_path / "model")

@@ -143,7 +143,7 @@ def test_the_report_and_show_tell_of_the_second_round(done: Done) -> None:
     assert content["mining"]["validated"] == verdicts(done)["validate"]
     assert [stage["stage"] for stage in content["stages"]] == list(names_of(done.settings))[:-1]
     assert "<dt>validated</dt>" in done.report("report.html")
-    _, table, *_ = described(done.settings.name, done.settings.execution.root, 0)
+    _, _, table, *_ = described(done.settings.name, done.settings.execution.root, 0)
     assert [name for name in table.columns[0].cells if name] == list(names_of(done.settings))  # type: ignore[union-attr]
 
 
