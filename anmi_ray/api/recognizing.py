@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -129,8 +129,7 @@ def documents(path: Path, copies: Path, columns: Mapping[str, str], given: str |
         return _kept(path, names, rows, chosen)
     skipped: Skipped = {}
     rows_with_ids = _with_ids(_all(path, file.encoding, skipped), chosen, skipped)
-    made = _copied(rows_with_ids, copies / "documents.jsonl", why, skipped)
-    return replace(made, unused=_others(names, chosen))
+    return _copied(rows_with_ids, copies / "documents.jsonl", why, skipped, _others(names, chosen))
 
 
 def queries(path: Path, copies: Path, columns: Mapping[str, str], given: str | None) -> Recognized:
@@ -150,8 +149,8 @@ def queries(path: Path, copies: Path, columns: Mapping[str, str], given: str | N
         why = why or "its ids repeat"  # the reader would take them for the queries'
     if not why:
         return _kept(path, names, rows, {} if is_text else chosen)
-    made = _copied(({role: row[name] for role, name in chosen.items()} for _, row in records), to, why, skipped)
-    return replace(made, unused=_others(names, chosen))
+    renamed = ({role: row[name] for role, name in chosen.items()} for _, row in records)
+    return _copied(renamed, to, why, skipped, _others(names, chosen))
 
 
 def _unreadable(file: File) -> str:
@@ -299,12 +298,14 @@ def _with_ids(
         yield {"id": key, **document}
 
 
-def _copied(rows: Iterator[dict[str, Any]], to: Path, why: str, skipped: Skipped) -> Recognized:
+def _copied(
+    rows: Iterator[dict[str, Any]], to: Path, why: str, skipped: Skipped, unused: Sequence[str] = ()
+) -> Recognized:
     first = list(islice(rows, _SHOWN))
     if not first:
         raise DataError("expected documents, got none", str(to), "name a file or folder that holds text")
     lines = (json.dumps(row, ensure_ascii=False) for part in (first, rows) for row in part)
-    return Recognized(_write(to, lines), first, copied=why, skipped=skipped)
+    return Recognized(_write(to, lines), first, unused=unused, copied=why, skipped=skipped)
 
 
 def _write(to: Path, lines: Iterable[str]) -> Path:

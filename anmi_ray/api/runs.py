@@ -153,14 +153,14 @@ class Run:
 
         By the first measure on test queries; "" if nothing was measured.
         """
-        from anmi_ray.evaluation.headline import sentence
+        from anmi_ray.evaluation import headline
 
         evaluate = self.artifacts.get("evaluate")
-        if evaluate is None or evaluate.manifest() is None or evaluate.read_json("headline.json") is None:
+        if evaluate is None or evaluate.manifest() is None or (content := evaluate.read_json("headline.json")) is None:
             return ""
-        found = self.headline()
+        found = headline.from_json(content)
         row = next((row for row in self.systems() if row["system"] == found.system), None)
-        return sentence(found, row, row is not None and row["by"] == "judges")
+        return headline.sentence(found, row, row is not None and row["by"] == "judges")
 
     def by_judges(self) -> ByJudges | None:
         """Return what judges measured on test queries (evaluate.judged); None if none were asked.

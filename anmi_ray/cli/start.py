@@ -223,7 +223,7 @@ def doctor(
     out = console.stdout()
     out.print("nothing required is missing" if healthy(checks) else "something required is missing or broken")
     for check in checks:
-        if check.state in ("missing", "broken"):
+        if not healthy([check]):
             out.print(f"{check.name}: {check.found}; {check.remedy}", markup=False, style="bold red")
     packages = [check for check in checks if check.gives == "required"]
     present = sum(check.state == "ok" for check in packages)

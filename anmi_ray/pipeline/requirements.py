@@ -22,7 +22,7 @@ from anmi_ray.judging import kinds
 from anmi_ray.judging.http import connections
 from anmi_ray.pipeline.stages import RERANK, TRAIN
 from anmi_ray.runtime.stage import Stage
-from anmi_ray.stages import ingest
+from anmi_ray.stages import ingest, judge
 from anmi_ray.store import Store
 
 _READING_S = 1.5  # limit of reading a collection before ingest counts it
@@ -62,7 +62,7 @@ def servers_of(experiment: Experiment, stages: Iterable[Stage]) -> list[ServerCo
     found: list[ServerConfig | None] = []
     for stage in stages:
         if stage.asks:
-            found += [kinds.of(judge).server for judge in stage.panel(experiment).judges]
+            found += [kinds.of(one).server for one in stage.panel(experiment).judges]
         if stage.name == RERANK:
             found += [peer.endpoint for peer in experiment.rerank.peers]
     return list({(one.base_url, one.model, one.key_env, one.allow_external): one for one in found if one}.values())
@@ -127,20 +127,12 @@ def of_collection(experiment: Experiment, stages: Sequence[Stage], counts: Colle
     if trains and experiment.mine.anchors == "known":
         remedy = "set mine.anchors: confirmed (judges are asked) or rated, or give labels of train queries (qrels)"
         yield from unlabelled(counts, split, "mine.anchors: known, which trains on them alone", remedy)
-    yield from _blind(experiment, counts)
-
-
-def _blind(experiment: Experiment, counts: CollectionCounts) -> Iterator[AnmiError]:
-    """Yield an error if simulated judges, who know labels alone, would be asked about queries without any."""
-    assessors = experiment.assessors
-    asked = {
-        ingest.TRAIN_QUERIES.name: experiment.simulated is not None,
-        "test": assessors is not None and bool(assessors.simulated),
-    }
-    for split, is_simulated in asked.items():
-        if is_simulated and counts.queries[split] and not counts.hidden:
+    # simulated judges know labels alone
+    asking = [stage for stage in stages if stage.asks and stage.panel(experiment).simulated]
+    for blind in sorted({"test" if stage.name == judge.ASSESS.name else split for stage in asking}):
+        if counts.queries[blind] and not counts.hidden:
             remedy = "name one in judge.judges, or ask none: mine.anchors=retrieved evaluate.judged=none"
-            yield from unlabelled(counts, split, "judge: it is simulated, and knows labels alone", remedy)
+            yield from unlabelled(counts, blind, "judge: it is simulated, and knows labels alone", remedy)
 
 
 def unlabelled(counts: CollectionCounts, split: str, place: str, remedy: str) -> Iterator[AnmiError]:
