@@ -143,6 +143,30 @@ signal.pause()
 
 
 @needs_lucene
+@pytest.mark.ray
+def test_ray_leaves_java_its_fault_handlers(tmp_path: Path) -> None:
+    code = f"""
+import ctypes
+from anmi_ray.config.load import validate
+from anmi_ray.retrieval import jvm
+from anmi_ray.runtime.driver import _FAULTS
+from anmi_ray.runtime.tasks import ray_session
+def handlers():
+    actions = [ctypes.create_string_buffer(256) for _ in _FAULTS]
+    for fault, action in zip(_FAULTS, actions):
+        ctypes.CDLL(None).sigaction(fault, None, action)
+    return [action.raw[:16] for action in actions]  # the handler, and what of its mask the kernel fills
+jvm.start()
+before = handlers()
+with ray_session(validate({{"execution": {{"root": {str(tmp_path)!r}}}}}, "test").execution):
+    assert handlers() == before
+assert handlers() == before
+"""
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_lucene
 def test_java_that_does_not_start_is_named(tmp_path: Path) -> None:
     for path in ("bin/java", "lib/server/libjvm.so", "lib/server/libjvm.dylib"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
