@@ -250,9 +250,9 @@ def rerank_run(
         calibrated = _relevance(place, required=min_relevance is not None)
     if table_file is not None and calibrated is None and say is not None:
         say(f"{table_file}: has no column relevance, since {_named(place)} has no calibrated P(relevant)")
-    named = _one_system(run_file, say)
+    named = trec.one_system(run_file, say)
     run = _top(named, collection, depth, own_document, say)
-    others = {name: _one_system(path, say) for name, path in given.items()}
+    others = {name: trec.one_system(path, say) for name, path in given.items()}
     runs = {trec.place_of(given[name]): one for name, one in others.items()} | {trec.place_of(run_file): named}
     lookup.check_ids(str(collection), runs, {}, say)
     queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
@@ -312,15 +312,3 @@ def _relevant(
     if kept.num_rows:
         kept = ranking.ranked(kept, kept["score"].to_numpy())
     return kept.append_column("relevance", pa.array(relevance(kept)))
-
-
-def _one_system(path: Path, say: Callable[[str], None] | None) -> NamedRun:
-    """Return the run of a file with one system. Raise DataError if it has none or several."""
-    from anmi_ray.tables import trec
-
-    run = trec.read_run(path, say=say)
-    tags = pc.unique(run.table["system"]).to_pylist()
-    if len(tags) != 1:
-        what = f"holds {len(tags)} systems (tags {', '.join(tags[:3])})" if tags else "holds no ranking"
-        raise DataError(what, str(path), "give a TREC run file of one tag, the last field of a line")
-    return run

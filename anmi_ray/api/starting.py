@@ -14,6 +14,7 @@ from anmi_ray.api import recognizing
 from anmi_ray.api.recognizing import Recognized
 from anmi_ray.config.load import run_name
 from anmi_ray.core.errors import ConfigError, from_file_error
+from anmi_ray.tables import trec
 
 PLACE = "anmi init"
 _FEW_TRAIN = 200  # train queries below which a training rarely gains
@@ -73,6 +74,7 @@ def start(
     documents: Path,
     queries: Path | None,
     labels: Path | None,
+    ranking: Path | None,
     judge: str,
     price: tuple[float, float] | None,
     budget: float | None,
@@ -82,6 +84,7 @@ def start(
 ) -> Started:
     """Recognize the files and write `out`, and copies next to it where needed.
 
+    ranking: what the search in use finds, as a run; what is trained is compared with it.
     price: dollars per million tokens of prompts and of answers.
     columns: by role, the names of columns that are not recognized.
     Raises ConfigError for a judge or an option that is unknown, DataError for files that cannot be read.
@@ -106,6 +109,11 @@ def start(
     corpus, tables = corpus_of(documents, queries, labels, copies, columns, encoding, unread)
     settings = settings_of(run_name(out), corpus, panel, budget)
     lines = recognizing.skipped_lines("labels", unread)
+    if ranking is not None:
+        trec.one_system(ranking, lines.append)
+        retrieval = {"retrievers": ["engine", "bm25", "dense"], "engine": {"path": str(ranking)}}
+        settings["retrieve"] = settings.get("retrieve", {}) | retrieval
+        settings["evaluate"] = settings.get("evaluate", {}) | {"baseline": "engine"}
     lines += _sized(settings, budget) if budget is not None else []
     if priced is not None and price is None:
         lines.append(f"prices are those of {_PRICES_OF}; add --price IN,OUT for others")

@@ -71,6 +71,9 @@ def init(
         Path | None, typer.Argument(metavar="[QUERIES]", help="a table of queries, or one query a line")
     ] = None,
     labels: Annotated[Path | None, typer.Option(help="relevance grades: query, document, grade")] = None,
+    ranking: Annotated[
+        Path | None, typer.Option(help="what your search finds for the queries (query, document, score), to compare")
+    ] = None,
     judge: Annotated[
         str, typer.Option(help="openai:MODEL, anthropic:MODEL, an address, reranker:MODEL, simulated or none")
     ] = "none",
@@ -104,7 +107,7 @@ def init(
     out = out or Path("search.yaml")
     with console.working("reading the files"):
         started = starting.start(
-            documents, queries, labels, judge, _prices(price), budget, out, _pairs(column or []), encoding
+            documents, queries, labels, ranking, judge, _prices(price), budget, out, _pairs(column or []), encoding
         )
     for name, table in started.tables.items():
         print(table.described(name))

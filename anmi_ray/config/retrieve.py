@@ -8,8 +8,9 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 from pydantic import Field, field_validator
 
 from anmi_ray.config.base import Distinct, Kind, Settings, StartModel
+from anmi_ray.config.paths import PathOrUri
 
-Retriever = Literal["bm25", "lucene", "dense", "late"]
+Retriever = Literal["engine", "bm25", "lucene", "dense", "late"]
 RETRIEVERS: tuple[Retriever, ...] = get_args(Retriever)
 USUAL: tuple[Retriever, ...] = ("bm25", "dense")
 
@@ -98,6 +99,16 @@ class LateConfig(EncoderConfig):
     """Tokens of a query that are encoded; null: as the ColBERT checkpoint says, else 32."""
 
 
+class EngineConfig(Settings):
+    """Rankings of another search engine, from a file, as a retriever: such as those of the search that is in use."""
+
+    by_content = frozenset({"path"})
+
+    path: PathOrUri | None = Field(default=None, min_length=1)
+    """A run of one system: TREC's format, MS MARCO's, or a table (.csv, .jsonl, .parquet) with the columns query_id,
+    doc_id, and score or rank; ids are the collection's."""
+
+
 class FusionConfig(Settings):
     """How the retrievers' rankings become one, the hybrid's."""
 
@@ -118,6 +129,7 @@ class RetrieveConfig(Settings):
     lucene: LuceneConfig = LuceneConfig()
     dense: DenseConfig = DenseConfig()
     late: LateConfig = LateConfig()
+    engine: EngineConfig = EngineConfig()
     fusion: FusionConfig = FusionConfig()
     depth: int = Field(default=100, ge=1, le=10_000)
     """Documents of a query in every run."""
@@ -140,6 +152,8 @@ class RetrieveConfig(Settings):
         return tuple(name for name in self.retrievers if name != "late")
 
     def _problems(self) -> Iterator[str]:
+        if ("engine" in self.retrievers) != (self.engine.path is not None):
+            yield "the retriever engine reads engine.path: give both, or neither"
         if strangers := sorted(set(self.fusion.weights) - set(self.retrievers)):
             yield (
                 f"fusion.weights names {', '.join(strangers)}, but retrievers is {', '.join(self.retrievers)}: name "

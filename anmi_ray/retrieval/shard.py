@@ -141,18 +141,30 @@ class ShardIndex:
         return {} if self._lucene is None else self._lucene.statistics(words).document_frequency
 
     def search(
-        self, queries: pa.Table, qrels: pa.Table, query_Qd: NDArray[np.float32], seed: int, own: pa.Table | None = None
+        self,
+        queries: pa.Table,
+        qrels: pa.Table,
+        query_Qd: NDArray[np.float32],
+        seed: int,
+        own: pa.Table | None = None,
+        rankings: pa.Table | None = None,
     ) -> pa.Table:
         """Return the hits (HITS) of `queries` (Query table, with vectors in its order) for training.
 
         Besides the best documents these are train queries' known positives and possible random negatives.
         own: pairs (query_id, doc_id) that are never hits.
+        rankings: another engine's documents (query_id, doc_id, score), of all shards.
         Raises DataError if the dimensions of query and document vectors differ.
         """
         left_out = np.zeros(0, dtype=np.int64) if own is None else self._flat(queries, own)
         depth = self._config.depth + bool(len(left_out))
         best = self.best(queries["text"].to_pylist(), query_Qd, self._config.retrievers, depth)
         by_retriever = {name: _pairs(hits, len(self.doc_N16), left_out) for name, hits in best}
+        if rankings is not None:
+            pairs, here = self._index(queries, rankings)
+            kept = np.isin(pairs, left_out, invert=True)
+            order = np.argsort(pairs[kept])
+            by_retriever["engine"] = pairs[kept][order], rankings["score"].to_numpy()[here][kept][order]
         positive = self._positives(queries, qrels)
         chosen = np.unique(np.concatenate([positive, *(pairs for pairs, _ in by_retriever.values())]))
         random = self._random(queries, np.union1d(chosen, left_out), np.union1d(positive, left_out), seed)
@@ -180,12 +192,16 @@ class ShardIndex:
 
     def _flat(self, queries: pa.Table, pairs: pa.Table) -> NDArray[np.int64]:
         """Return the `pairs` (query_id, doc_id) with documents of this shard as ascending flat indices."""
+        return np.unique(self._index(queries, pairs)[0])
+
+    def _index(self, queries: pa.Table, pairs: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the flat indices of the `pairs` whose document is in this shard, and which pairs these are."""
         row = pc.index_in(pairs["query_id"], value_set=queries["query_id"].combine_chunks())
         column = pc.index_in(pairs["doc_id"], value_set=self._documents["doc_id"].combine_chunks())
         here = pc.is_valid(column).to_numpy(zero_copy_only=False)
         row_R = row.to_numpy()[here].astype(np.int64)
         column_R = pc.fill_null(column, 0).to_numpy()[here].astype(np.int64)
-        return np.unique(row_R * len(self.doc_N16) + column_R)
+        return row_R * len(self.doc_N16) + column_R, here
 
     def _random(
         self, queries: pa.Table, chosen: NDArray[np.int64], excluded: NDArray[np.int64], seed: int

@@ -18,6 +18,7 @@ from anmi_ray.api import reranking
 from anmi_ray.api.runs import Run
 from anmi_ray.config.load import validate_as
 from anmi_ray.config.retrieve import RetrieveConfig
+from anmi_ray.core.errors import ConfigError
 from anmi_ray.evaluation.fusion import FUSED, ServedFusion
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.kinds import reads_apart
@@ -156,7 +157,12 @@ def retrieval_of(run: Run) -> RetrieveConfig:
     """The settings of a run's first stage. Raises ConfigError if this version does not read them."""
     place = f"run {run.name}, retrieve"
     remedy = "the run is of another version: run it again with this one (anmi run CONFIG)"
-    return validate_as(RetrieveConfig, run.record["config"]["retrieve"], place, remedy)
+    config = validate_as(RetrieveConfig, run.record["config"]["retrieve"], place, remedy)
+    searching = tuple(name for name in config.retrievers if name != "engine")
+    if not {*searching} - {"late"}:
+        what = "its candidates are another engine's rankings, in which new queries cannot be searched"
+        raise ConfigError(what, place, "rerank that engine's results: POST /v1/rerank")
+    return config.model_copy(update={"retrievers": searching})
 
 
 def check(run: Run) -> None:

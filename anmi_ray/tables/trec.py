@@ -1,13 +1,14 @@
-"""Read and write runs in TREC's text format, with the collection's own ids.
+"""Read and write runs, with the collection's own ids.
 
-A line is `qid Q0 docid rank score tag`; the tag is the system.
+A line of TREC's text format is `qid Q0 docid rank score tag`; the tag is the system. Also read are MS MARCO's lines,
+`qid docid rank` with or without a score, and tables with a header.
 """
 
 from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -19,7 +20,7 @@ from anmi_ray.core.errors import DataError
 from anmi_ray.core.identity import doc_id, normalize_id, query_id
 from anmi_ray.core.records import RUN
 from anmi_ray.tables import formats, streams
-from anmi_ray.tables.rows import misread, real_of, whole_of
+from anmi_ray.tables.rows import Rows, misread, real_of, whole_of
 
 FIELD = re.compile(r"[^ \t\r\n\f]+")  # not str.split: a no-break space may be part of an id
 # Names of columns, in lower case, by which a header is recognized.
@@ -36,10 +37,14 @@ _RUN_HEADER = (
     frozenset({"score", "sim", "similarity"}),
     frozenset({"tag", "system", "run", "runid", "run_id", "run-id", "run_name", "runtag", "run_tag", "name"}),
 )
+_QUERY, _, _DOC, _RANK, _SCORE, _SYSTEM = _RUN_HEADER
+_HEADERS = {6: _RUN_HEADER, 4: (_QUERY, _DOC, _RANK, _SCORE), 3: (_QUERY, _DOC, _RANK | _SCORE)}  # by number of fields
+_SYSTEM_OF_TABLE = _SYSTEM - {"name"}  # which may be a document's
 # The order of equal scores: by written rank, then document id; or as in trec_eval, which reads scores as 32 bits, by
 # descending bytes of the document id.
 Ties = Literal["rank", "trec_eval"]
 _SHOWN = 40  # characters of a field in a message
+_WRITE = "write each line as: qid Q0 docid rank score tag"
 
 
 def format_run(run: pa.Table, queries: pa.Table, documents: pa.Table) -> str:
@@ -96,7 +101,14 @@ def parse_run(
     written ranks contradict the scores, or blanks around ids were removed. Raises DataError naming `place` and line for
     a line without six fields, a rank or score that is not a number, and a repeated document.
     """
-    ordered = _ordered(lines, place, ties, say)
+    return _run(_text_records(lines, place), place, ties, say)
+
+
+def _run(
+    records: Iterable[tuple[int, list[str]]], place: str, ties: Ties, say: Callable[[str], None] | None
+) -> NamedRun:
+    """Return the run of numbered records of six fields."""
+    ordered = _ordered(records, place, ties, say)
     ranks: list[int] = []
     for i, line in enumerate(ordered):
         ranks.append(ranks[-1] + 1 if i and ordered[i - 1][:2] == line[:2] else 1)
@@ -114,26 +126,69 @@ def parse_run(
     return NamedRun(table, query_ids, doc_ids)
 
 
-def _ordered(lines: Iterable[str], place: str, ties: Ties, say: Callable[[str], None] | None) -> list[_Line]:
+def _text_records(lines: Iterable[str], place: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and six fields of each line. The first line tells TREC's format from MS MARCO's."""
+    width, scored, tag = 0, False, _tag(place)
+    for number, line in enumerate(lines, 1):
+        fields = FIELD.findall(line)
+        if not fields:
+            continue
+        if not width:
+            width = len(fields) if len(fields) in _HEADERS else 6
+            if is_header(fields, _HEADERS[width]):
+                scored = width == 3 and fields[2].strip('"').lower() in _RUN_HEADER[4]
+                continue
+        if len(fields) != width:
+            what = f"{len(fields)} fields, must be {width}{misread(line, ' ')}"
+            raise DataError(what, f"{place}:{number}", _WRITE)
+        if width < 6:  # a smaller rank is a larger score
+            query, doc, rank, *score = [*fields[:2], "0", fields[2]] if scored else fields
+            fields = [query, "Q0", doc, rank, *(score or [f"-{rank}"]), tag]
+        yield number, fields
+
+
+def _table_records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and six fields of each row of a table, whose columns are recognized by their names."""
+    for rows in formats.read_batches(path, [*_QUERY, *_DOC, *_SYSTEM_OF_TABLE], [*_RANK, *_SCORE]):
+        for refused in rows.refused.slice(0, 1).to_pylist():
+            raise DataError(refused["reason"], refused["place"], "correct it")
+        query, doc, rank, score, system = (
+            _named(rows, names) for names in (_QUERY, _DOC, _RANK, _SCORE, _SYSTEM_OF_TABLE)
+        )
+        needed = {"query_id": query, "doc_id": doc, "score": score or rank}
+        rows.need([found or name for name, found in needed.items()], [query, doc, rank, score, system])
+        count = rows.table.num_rows
+        ids = [rows.text(name).to_pylist() if name else [_tag(path)] * count for name in (query, doc, system)]
+        ranks = rows.number(rank)[0].tolist() if rank else [0.0] * count
+        scores = rows.number(score)[0].tolist() if score else [-place for place in ranks]
+        numbers = range(1, count + 1) if rows.numbers is None else rows.numbers.tolist()
+        for number, *names, place, value in zip(numbers, *ids, ranks, scores, strict=True):
+            yield number, [names[0] or "", "Q0", names[1] or "", repr(place), repr(value), names[2] or ""]
+
+
+def _named(rows: Rows, names: frozenset[str]) -> str:
+    """Return the column with one of these names, or ""; query_id rather than query, which may hold the text."""
+    return max(sorted(names & set(rows.columns)), key=lambda name: name.endswith(("id", "no")), default="")
+
+
+def _tag(path: str | Path) -> str:
+    """Return the name of a file's system, if the file names none."""
+    return Path(path).name.split(".")[0] or "run"
+
+
+def _ordered(
+    records: Iterable[tuple[int, list[str]]], place: str, ties: Ties, say: Callable[[str], None] | None
+) -> list[_Line]:
     """Return the lines of a run file by system and query, each ranking in order."""
     found: dict[tuple[str, str, str], _Line] = {}
     trimmed = 0
-    for number, line in enumerate(lines, 1):
+    for number, fields in records:
         here = f"{place}:{number}"
-        fields = FIELD.findall(line)
-        if not fields or (not found and is_header(fields, _RUN_HEADER)):
-            continue
-        if len(fields) != 6:
-            raise DataError(
-                f"{len(fields)} fields, must be 6{misread(line, ' ')}",
-                here,
-                "write each line as: qid Q0 docid rank score tag",
-            )
         written = fields[0], fields[2], fields[5]
         query, doc, tag = names = tuple(map(normalize_id, written))
         trimmed += names != written
         if not all(names):
-            raise DataError("an id or the tag is blank", here, "write each line as: qid Q0 docid rank score tag")
+            raise DataError("an id or the tag is blank", here, _WRITE)
         rank, score = whole_of(fields[3]), real_of(fields[4])
         if rank is None:
             message = f"rank {fields[3][:_SHOWN]!r} is not a whole number"
@@ -181,11 +236,25 @@ def named(run: pa.Table, queries: pa.Table, documents: pa.Table) -> pa.Table:
 
 
 def read_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] | None = None) -> NamedRun:
-    """Return the run of a TREC run file; .gz and .zst are unpacked, `-` is standard input.
+    """Return the run of a file; .gz and .zst are unpacked, `-` is standard input.
 
+    A table (.csv, .json, .jsonl, .parquet) needs columns query_id, doc_id, and score or rank.
     Raises StoreError if it cannot be read, DataError if it is malformed.
     """
-    return parse_run(formats.text_lines(Path(path)), place_of(path), ties, say)
+    path, place = Path(path), place_of(path)
+    if {".csv", ".json", ".jsonl", ".parquet"} & {suffix.lower() for suffix in path.suffixes[-2:]}:
+        return _run(_table_records(path), place, ties, say)
+    return _run(_text_records(formats.text_lines(path), place), place, ties, say)
+
+
+def one_system(path: Path, say: Callable[[str], None] | None) -> NamedRun:
+    """Return the run of a file with one system. Raises DataError if it has none or several, else as `read_run`."""
+    run = read_run(path, say=say)
+    tags = pc.unique(run.table["system"]).to_pylist()
+    if len(tags) != 1:
+        what = f"holds {len(tags)} systems ({', '.join(tags[:3])})" if tags else "holds no ranking"
+        raise DataError(what, place_of(path), "give the rankings of one system")
+    return run
 
 
 def is_header(cells: Sequence[str], names: Sequence[Collection[str]]) -> bool:

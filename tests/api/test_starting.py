@@ -65,7 +65,7 @@ def pages(folder: Path) -> Path:
 def started(
     folder: Path, documents: Path, queries: Path | None, labels: Path | None = None, judge: str = "none"
 ) -> Started:
-    return start(documents, queries, labels, judge, None, None, folder / "search.yaml", {}, None)
+    return start(documents, queries, labels, None, judge, None, None, folder / "search.yaml", {}, None)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,16 @@ def test_a_query_log_with_other_columns_is_read_by_its_queries_column(tmp_path: 
     experiment = load(made.path)
     assert (experiment.evaluate.judged, experiment.judge.judges[0].kind) == ("unlabelled", "encoder")
     assert "fewer than 200 train queries" in " ".join(made.lines)
+
+
+def test_the_search_in_use_is_what_the_reranker_is_compared_with(tmp_path: Path) -> None:
+    (tmp_path / "engine.tsv").write_text("".join(f"q{i}\tp{i}\t1\n" for i in range(5)))
+    (tmp_path / "log.csv").write_text("\n".join(LOG), encoding="utf-8")
+    files = semicolons(tmp_path), tmp_path / "log.csv", None, tmp_path / "engine.tsv"
+    made = start(*files, "none", None, None, tmp_path / "s.yaml", {}, None)
+    experiment = load(made.path)
+    assert (experiment.retrieve.retrievers, experiment.evaluate.baseline) == (("engine", "bm25", "dense"), "engine")
+    assert experiment.retrieve.engine.path == str(tmp_path / "engine.tsv")
 
 
 def test_pages_are_split_at_headings_and_long_sections_at_paragraphs(tmp_path: Path) -> None:

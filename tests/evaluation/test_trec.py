@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,6 +42,40 @@ def test_round_trip(tmp_path: Path):
     shuffled = run.take(pa.array([4, 2, 0, 3, 1]))
     assert trec.format_run(shuffled, QUERIES, DOCUMENTS) == text
     assert trec.format_run(RUN.empty(), QUERIES, DOCUMENTS) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.tsv", "q\td1\t1\nq\td2\t2\n"),
+        ("a.tsv.gz", "q\td1\t1\t2.5\nq\td2\t2\t1\n"),
+        ("a.txt", "qid docid score\nq d2 1\nq d1 2.5\n"),
+        ("a.csv", "query;query_id;doc_id;score\nwhat?;q;d2;1\nwhat?;q;d1;2.5\n"),
+        ("a.jsonl", '{"qid": "q", "docid": "d1", "rank": 1}\n{"qid": "q", "docid": "d2", "rank": 2}\n'),
+    ],
+)
+def test_runs_of_ms_marco_and_tables(tmp_path: Path, name: str, text: str):
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    run = RUN.check(trec.read_run(tmp_path / name).table, "test")
+    assert order(run) == {identity.query_id("q"): [identity.doc_id("d1"), identity.doc_id("d2")]}
+    assert run["system"].to_pylist() == ["a", "a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "place"),
+    [
+        ("a.tsv", "q\td1\t1\nq\td2\t2\t3\n", "a.tsv:2"),
+        ("a.csv", "query_id,doc_id\nq,d1\n", "a.csv"),
+        ("a.csv", "query_id,doc_id,score\nq,d1,\n", "a.csv:2"),
+        ("a.csv", "query_id,doc_id,score\n,d1,1\n", "a.csv:2"),
+        ("a.csv", "query_id,doc_id,score\nq,d1,2\nq,d1,3\n", "a.csv:3"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, name: str, text: str, place: str):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError) as caught:
+        trec.read_run(tmp_path / name)
+    assert caught.value.place == str(tmp_path / place)
 
 
 def test_reading_follows_the_score_then_the_written_rank():

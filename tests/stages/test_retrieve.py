@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import ray
 import torch
@@ -190,6 +191,40 @@ def test_own_documents_are_left_out_of_every_shard(collection: Path, model: Path
         assert len(found.ranked("dense", "q20")) == len(found.ranked("hybrid", "q20")) == 30
     assert not pairs["same-text"]
     assert len(pairs["keep"]) > 20
+
+
+@pytest.mark.parametrize("by", ["_id", "text"])
+def test_rankings_of_another_engine_are_a_retriever(
+    usual: Retrieved, collection: Path, model: Path, tmp_path: Path, by: str
+) -> None:
+    """Named by ids or texts of queries; of documents in three shards, and of one that the collection lacks."""
+    asked = {row["_id"]: row[by] for row in map(json.loads, (collection / "queries.jsonl").read_text().splitlines())}
+    ranked = [f"d{(13 * i) % 140}" for i in range(40)]
+    rows = [(asked[f"q{i}"], doc, 40 - at) for i in range(20) for at, doc in enumerate(ranked)]
+    rows += [(asked["q3"], "unknown", 50), ("another query", "d1", 1)]
+    table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], ["query", "doc_id", "score"])
+    pq.write_table(table, tmp_path / "engine.parquet")
+    settings = (f"retrieve.engine.path={tmp_path / 'engine.parquet'}", "retrieve.bm25={stemmer: null}")
+    found = Retrieved(tmp_path, collection, model, "retrieve.retrievers=[engine, bm25, dense]", *settings)
+    assert found.ranked("engine", "q19") == [doc_id(name) for name in ranked[:30]]
+    assert found.scores("engine", "q19")[:2] == [40.0, 39.0]
+    assert found.ranked("engine", "q20") == []
+    assert found.ranked("bm25", "q19") == usual.ranked("bm25", "q19")
+    assert found.ranked("hybrid", "q20") == usual.ranked("hybrid", "q20")
+    of_q3 = pc.and_(pc.equal(found.candidates["query_id"], query_id("q3")), pc.equal(found.candidates["rank"], 1))
+    assert "engine" in dict(found.candidates.filter(of_q3)["retriever_ranks"][0].as_py())
+    assert [text for text in found.notices if "1 of 32 documents" in text or "2 of 8 test queries" in text][1:]
+    with pytest.raises(DataError) as caught:
+        Retrieved(
+            tmp_path, collection, model, "retrieve.retrievers=[engine]", f"retrieve.engine.path={_strange(tmp_path)}"
+        )
+    assert caught.value.place == str(_strange(tmp_path))
+
+
+def _strange(folder: Path) -> Path:
+    """A run of none of the queries."""
+    (folder / "strange.tsv").write_text("1\td1\t1\n")
+    return folder / "strange.tsv"
 
 
 def test_shards_change_nothing(usual: Retrieved, collection: Path, model: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from anmi_ray.config.experiment import Experiment
@@ -15,6 +16,7 @@ from anmi_ray.retrieval import jvm
 from anmi_ray.runtime.stage import Inputs, Stage
 from anmi_ray.runtime.tasks import Context
 from anmi_ray.store import Artifact
+from anmi_ray.tables import formats
 
 
 def run(artifact: Artifact, inputs: Inputs, config: RetrieveConfig, context: Context) -> dict[str, Any]:
@@ -28,8 +30,10 @@ def _also(config: RetrieveConfig, *_: Any) -> dict[str, str]:
     models = {"model": config.dense.model}
     if "late" in config.retrievers:
         models["model of late"] = config.late.model
-    dev = {"dev": "rated"} if config.rates_dev else {}
-    return {name: loading.resolve(model).revision or "unpinned" for name, model in models.items()} | dev
+    others = {"dev": "rated"} if config.rates_dev else {}
+    if config.engine.path is not None:
+        others["rankings of engine"] = formats.content_hash(Path(config.engine.path))
+    return {name: loading.resolve(model).revision or "unpinned" for name, model in models.items()} | others
 
 
 def _config(experiment: Experiment) -> RetrieveConfig:

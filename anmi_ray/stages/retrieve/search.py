@@ -42,7 +42,7 @@ from anmi_ray.runtime.capacity import alive
 from anmi_ray.runtime.stage import Inputs
 from anmi_ray.runtime.tasks import Context, data_settings, model_room, our_errors, over_buckets, rows_of, run_buckets
 from anmi_ray.stages.ingest import own_of
-from anmi_ray.stages.retrieve import late, merging
+from anmi_ray.stages.retrieve import engine, late, merging
 from anmi_ray.store import Artifact, Flow, add_flows, index_cache
 
 _OTHERS = (
@@ -64,6 +64,7 @@ def run(artifact: Artifact, inputs: Inputs, config: RetrieveConfig, context: Con
     shards = int((ingest.manifest() or {})["shards"])
     late.check(config)
     if not _sealed(artifact, context, _RUNS):
+        engine.read(artifact, ingest, config, context, shards)
         _search(artifact, ingest, config, context, shards)
         late.rescore(artifact, ingest, config, context, shards)
     flows = run_buckets(context, artifact, _RUNS, merging.merge_bucket, ingest, config, context.seed, shards)
@@ -87,7 +88,7 @@ def _checked(flows: Sequence[Flow], config: RetrieveConfig, context: Context) ->
         raise DataError(f"nothing was found for {by_unit['queries'].rows_in:,} queries", "retrieve", _OTHERS)
     for name in config.retrievers:
         flow = by_unit[merging.unit_of(name)]
-        if 2 * flow.rejected > flow.rows_in:
+        if 2 * flow.rejected > flow.rows_in and name != engine.NAME:
             what = f"found nothing for {flow.rejected:,} of {flow.rows_in:,} queries"
             context.notice(f"{name} {what}: {_OTHERS}")
     for flow in flows:
@@ -312,7 +313,8 @@ class _Searcher:
     def _found(self, index: shard.ShardIndex, bucket: int) -> pa.Table:
         queries, vectors = self.asked(bucket)
         qrels = self.ingest.read_part("qrels", bucket, QREL)
-        return index.search(queries, qrels, vectors, self.seed, own_of(self.ingest, bucket))
+        rankings = engine.of_bucket(self.artifact, self.config, bucket)
+        return index.search(queries, qrels, vectors, self.seed, own_of(self.ingest, bucket), rankings)
 
     def _documents(self, number: int) -> pa.Table:
         return self.ingest.read_part("documents", number, DOCUMENT).sort_by("doc_id")
