@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -195,9 +196,11 @@ class EvaluateConfig(Settings):
 
 
 def measure_of(name: str) -> Measure:
-    """The ir_measures measure of this name; MRR@10 is its RR@10. Raises ValueError for an unknown name."""
+    """The ir_measures measure of this name, or of trec_eval's; MRR@10 is RR@10. Raises ValueError for an unknown one."""
     import ir_measures
 
+    with suppress(ValueError):
+        name = str(ir_measures.parse_trec_measure(name)[0])  # ndcg_cut_10 and the like
     try:
         measure = ir_measures.parse_measure(name)
         if ir_measures.DefaultPipeline.supports(measure) and measure.params.get("cutoff", 1) >= 1:

@@ -28,8 +28,8 @@ BLOCK_QUERIES = 2_000  # the library wants nested dictionaries, about 100 bytes 
 def parse(name: str) -> Measure:
     """The ir_measures measure called `name` (MRR@10, Recall@100 are its RR@10, R@100); ConfigError if unknown.
 
-    >>> str(parse("MRR@10"))
-    'RR@10'
+    >>> str(parse("MRR@10")), str(parse("ndcg_cut_10"))
+    ('RR@10', 'nDCG@10')
     """
     try:
         return measure_of(name)
