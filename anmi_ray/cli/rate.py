@@ -27,9 +27,7 @@ PriorOption = Annotated[
 TiesOption = Annotated[
     Literal["half", "davidson"], typer.Option(help="a preference of .5: half a win, or a tie (bradley-terry only)")
 ]
-DispersionOption = Annotated[
-    str, typer.Option(help="variance of an answer over a fair coin's: pooled, pearson, or a NUMBER")
-]
+DispersionOption = Annotated[str, typer.Option(help="variance of an answer over a fair coin's: pooled, or a NUMBER")]
 EstimateOption = Annotated[
     Literal["mean", "mode"], typer.Option(help="point of the posterior; without a prior always the mode")
 ]

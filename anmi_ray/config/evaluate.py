@@ -196,7 +196,7 @@ class EvaluateConfig(Settings):
 
 
 def measure_of(name: str) -> Measure:
-    """The ir_measures measure of this name, or of trec_eval's; MRR@10 is RR@10. Raises ValueError for an unknown one."""
+    """The ir_measures measure of this name or trec_eval's; MRR@10 is RR@10. Raises ValueError for an unknown one."""
     import ir_measures
 
     with suppress(ValueError):

@@ -45,6 +45,7 @@ REPLACED = {
     "mine.gap": "leave it out: gaps are to the example's own anchor",
     "mine.top_rated_anchors": "use mine.anchors: confirmed, or rated",
     "refines": "leave it out; a larger compare.degree asks about more pairs and keeps the answers",
+    "rate.inconsistent_strength": "leave it out: it is 1",
     "rate.tie_width": "leave it out: it is fitted",
     "rate.strength": "use rate.judge_weights",
     "retrieve.fusion.k": "leave it out: it is 60",

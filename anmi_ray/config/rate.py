@@ -27,13 +27,9 @@ class RateConfig(Settings):
     estimate: Literal["mean", "mode"] = "mean"
     """Which point of the posterior is the rating: its mean, with the errors that belong to it, or its mode, which is
     faster and understates wide gaps; without a prior always the mode (maximum likelihood)."""
-    dispersion: Literal["pooled", "pearson"] | Annotated[float, Field(gt=0.0, le=100.0)] = "pooled"
-    """Variance of an answer over a fair coin's: pooled estimates it from leave-one-out predictions, pearson from fitted
-    residuals (too small where games are few), both from at least 60 degrees of freedom (else it is 1; below 200 it is
-    at least 1); 1.0 trusts every answer."""
-    inconsistent_strength: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Strength of a judge's answer whose two orders prefer different documents, where orders are averaged
-    (judge_offsets: false); below 1 gaps are overstated, for such pairs are the close ones."""
+    dispersion: Literal["pooled"] | Annotated[float, Field(gt=0.0, le=100.0)] = "pooled"
+    """Variance of an answer over a fair coin's: pooled estimates it from leave-one-out predictions, from at least 60
+    degrees of freedom (else it is 1; below 200 it is at least 1); 1.0 trusts every answer."""
     judge_weights: dict[str, Annotated[float, Field(ge=0.0, le=1000.0)]] = {}
     """By judge, how many answers one of its answers counts for; 1 where it is not named."""
     ties: Literal["half", "davidson"] = "half"

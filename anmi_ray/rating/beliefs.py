@@ -137,7 +137,7 @@ def _fit(
     judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table, globals_: Globals, config: RateConfig
 ) -> Gaussian | None:
     """The posterior's Gaussian approximation, or None where no pair has an answer."""
-    read = config.inconsistent_strength, config.judge_offsets, config.judge_weights
+    read = config.judge_offsets, config.judge_weights
     games, _ = read_games(judgments, comparisons, candidates, *read)
     return approximate(games, globals_, config)[1] if games.queries else None
 

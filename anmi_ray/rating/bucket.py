@@ -50,10 +50,10 @@ def rate(
     confirmed: (query_id, doc_id) that gaps are measured from whatever they are rated, in queries without a known one.
     """
     tables = judgments, comparisons, candidates
-    games, rejects = read_games(*tables, config.inconsistent_strength, config.judge_offsets, config.judge_weights)
+    games, rejects = read_games(*tables, config.judge_offsets, config.judge_weights)
     pairs = None
     if config.judge_offsets:
-        pairs, _ = read_games(*tables, config.inconsistent_strength, weights=config.judge_weights)
+        pairs, _ = read_games(*tables, weights=config.judge_weights)
     also = None
     if confirmed is not None:
         rated = {"query_id": games.query_ids[games.query_of_doc], "doc_id": games.doc_ids}
@@ -224,6 +224,5 @@ def compile_solver(config: RateConfig) -> None:
         second=np.ones(2, np.int32),
         w=np.array([0.25, 0.75]),
         answers=np.ones(2),
-        inconsistent=np.zeros(2, np.bool_),
     )
     rate_games(games, globals_of(games, config), config)

@@ -17,7 +17,7 @@ from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.scale import Floats, to_latent
 from anmi_ray.rating.diagnostics import Components
 from anmi_ray.rating.games import Games
-from anmi_ray.rating.gaussian import gaps, linearise
+from anmi_ray.rating.gaussian import linearise
 from anmi_ray.rating.likelihood import Likelihood, moments
 from anmi_ray.rating.prior import PriorShape, log_marginal
 from anmi_ray.rating.solver import Posterior
@@ -27,7 +27,6 @@ from anmi_ray.rating.uncertainty import game_variances
 DISPERSION_BOUNDS = (0.02, 50.0)
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
-_TAIL = 1e-3  # fitted probabilities are held this far from 0 and 1: one stray upset must not set φ for all
 
 
 def pooled_dispersion(posterior: Posterior, latent: Floats, component: NDArray[np.int32], threads: int = 1) -> float:
@@ -107,17 +106,6 @@ def predictions(like: Likelihood, left: LeftOut) -> Iterator[tuple[float, Floats
     """(weight, mean, variance of one answer [G]) at every node of a quadrature over the predicted gaps."""
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         yield weight, *moments(like, left.gap + left.width * node)
-
-
-def pearson_dispersion(posterior: Posterior, latent: Floats, component_count: NDArray[np.int64]) -> float:
-    """Pearson's X² = Σ answers (w - μ)² / V over Σ_q (P - n + components); NaN without residual freedom."""
-    games = posterior.games
-    mean, variance = moments(posterior.likelihood, gaps(posterior, latent))
-    mean = np.clip(mean, _TAIL, 1.0 - _TAIL)
-    variance = np.maximum(variance, _TAIL * (1.0 - _TAIL))
-    chi2 = float(np.sum(games.answers * np.square(games.w - mean) / variance))
-    freedom = int(np.sum(games.games - games.documents + component_count))
-    return float(np.clip(chi2 / freedom, *bounds(games))) if freedom > 0 else float("nan")
 
 
 DISPERSION_FREEDOM = 60  # degrees of freedom; with fewer, the dispersion is 1

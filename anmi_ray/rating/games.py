@@ -25,9 +25,9 @@ class Games:
 
     query_ids uint8[Q, 16]; doc_ids uint8[D, 16]; doc_start, game_start int64[Q + 1]; positive bool[D];
     first, second int32[P] (positions inside the query, its games sorted by `first`); w float64[P], the preference for
-    `first`; answers float64[P], how many judges' answers it holds (strength before dispersion); inconsistent bool[P],
-    some judge's two orders disagree. Where games are single answers: judge int32[P] into `judges`, and shown int8[P],
-    1 where `first` was shown first, -1 where `second` was, 0 unknown; without them no judge's leaning can be told.
+    `first`; answers float64[P], how many judges' answers it holds (strength before dispersion). Where games are single
+    answers: judge int32[P] into `judges`, and shown int8[P], 1 where `first` was shown first, -1 where `second` was,
+    0 unknown; without them no judge's leaning can be told.
     """
 
     query_ids: NDArray[np.uint8]
@@ -39,7 +39,6 @@ class Games:
     second: NDArray[np.int32]
     w: Floats
     answers: Floats
-    inconsistent: NDArray[np.bool_]
     judges: tuple[str, ...] = ()
     judge: NDArray[np.int32] | None = None
     shown: NDArray[np.int8] | None = None
@@ -151,7 +150,6 @@ def subset(games: Games, keep: NDArray[np.bool_], inside: NDArray[np.bool_]) -> 
         second=(new[second[inside]] - base).astype(np.int32),
         w=games.w[inside],
         answers=games.answers[inside],
-        inconsistent=games.inconsistent[inside],
         judge=None if games.judge is None else games.judge[inside],
         shown=None if games.shown is None else games.shown[inside],
     )

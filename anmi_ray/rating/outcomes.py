@@ -83,7 +83,6 @@ class Preferences(Refusals):
             second=(end[len(o.w) :] - base).astype(np.int32),
             w=o.w,
             answers=o.strength,
-            inconsistent=np.zeros(len(o.w), np.bool_),
         )
         return replace(games, **{"judge": o.judge, "judges": self.judges, "shown": o.shown}) if judged else games
 

@@ -28,14 +28,11 @@ _PLACE = "rate"
 _PAIR = ("query_id", "doc_a", "doc_b")
 
 
-def combine_orders(
-    p_CJ2: Floats, inconsistent_strength: float, weight_J: Floats | None = None
-) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Return (w, answers, inconsistent) per comparison from p_a[C, J, order], NaN without an answer.
+def combine_orders(p_CJ2: Floats, weight_J: Floats | None = None) -> tuple[Floats, Floats]:
+    """Return (w, answers) per comparison from p_a[C, J, order], NaN without an answer.
 
-    methods 3: w = mean over orders, then over judges weighted by their strength: 1 for both orders, 1/2 for one,
-    times `inconsistent_strength` where the orders lie on different sides of 1/2, times the judge's own weight. w is NaN
-    without answers.
+    methods 3: w = mean over orders, then over judges weighted by their strength: 1 for both orders, 1/2 for one, times
+    the judge's own weight. w is NaN without answers.
     """
     ab = p_CJ2[:, :, 0]
     ba = p_CJ2[:, :, 1]
@@ -43,9 +40,7 @@ def combine_orders(
     has_ba = ~np.isnan(ba)
     ab = np.where(has_ab, ab, 0.5)
     ba = np.where(has_ba, ba, 0.5)
-    disagree_CJ = (ab - 0.5) * (ba - 0.5) < 0.0
     strength_CJ = 0.5 * has_ab + 0.5 * has_ba
-    strength_CJ = np.where(disagree_CJ, strength_CJ * inconsistent_strength, strength_CJ)
     if weight_J is not None:
         strength_CJ = strength_CJ * weight_J
     # a missing order was set to 1/2, so its sum with the other is counted once by the sum of the answered ones
@@ -54,15 +49,10 @@ def combine_orders(
     answers_C = strength_CJ.sum(axis=1)
     with np.errstate(invalid="ignore"):
         w_C = (strength_CJ * w_CJ).sum(axis=1) / answers_C
-    return w_C, answers_C, np.asarray(disagree_CJ.any(axis=1), dtype=np.bool_)
+    return w_C, answers_C
 
 
-def preferences(
-    judgments: pa.Table,
-    comparisons: pa.Table,
-    inconsistent_strength: float,
-    weights: Mapping[str, float] | None = None,
-) -> pa.Table:
+def preferences(judgments: pa.Table, comparisons: pa.Table, weights: Mapping[str, float] | None = None) -> pa.Table:
     """Return the preference of every pair: query_id, doc_a, doc_b, preference (of doc_a, 0 to 1), sorted by the ids.
 
     The preference is the w of `combine_orders`, as a fit reads it with these settings; of a pair that was compared in
@@ -70,7 +60,7 @@ def preferences(
     """
     p_CJ2, judges, _, _ = _answers(judgments, comparisons)
     weight_J = np.array([(weights or {}).get(name, 1.0) for name in judges])
-    w_C, answers_C, _ = combine_orders(p_CJ2, inconsistent_strength, weight_J)
+    w_C, answers_C = combine_orders(p_CJ2, weight_J)
     used = np.flatnonzero(answers_C > 0.0)
     ids = [id_matrix(comparisons[name])[used] for name in _PAIR]
     order = id_order(*ids)
@@ -88,7 +78,6 @@ def read_games(
     judgments: pa.Table,
     comparisons: pa.Table,
     candidates: pa.Table,
-    inconsistent_strength: float,
     single_answers: Literal["both-orders"] | bool = False,
     weights: Mapping[str, float] | None = None,
 ) -> tuple[Games, pa.Table]:
@@ -105,12 +94,12 @@ def read_games(
     second = positions(np.hstack([query_C, id_matrix(comparisons["doc_b"])]), doc_keys)
     p_CJ2, judges, failed_C, strays = _answers(judgments, comparisons)
     weight_J = np.array([(weights or {}).get(name, 1.0) for name in judges])
-    w, answers, inconsistent = combine_orders(p_CJ2, inconsistent_strength, weight_J)
+    w, answers = combine_orders(p_CJ2, weight_J)
 
     are_candidates = (first >= 0) & (second >= 0)
     used = np.flatnonzero(are_candidates & (answers > 0.0))
     used = used[np.lexsort((second[used], first[used]))]
-    games, rated = _games(doc_keys, positive, first[used], second[used], w[used], answers[used], inconsistent[used])
+    games, rated = _games(doc_keys, positive, first[used], second[used], w[used], answers[used])
     if single_answers:
         games = _single(games, p_CJ2[used], judges, weight_J, single_answers is True)
 
@@ -140,7 +129,6 @@ def _single(games: Games, p_PJ2: Floats, judges: tuple[str, ...], weight_J: Floa
         second=games.second[game],
         w=p_PJ2[game, judge, order],
         answers=0.5 * weight_J[judge],
-        inconsistent=games.inconsistent[game],
         judges=judges,
         judge=judge.astype(np.int32),
         shown=np.where(order_known, np.where(order == 0, 1, -1), 0).astype(np.int8),
@@ -188,13 +176,7 @@ def _answers(judgments: pa.Table, comparisons: pa.Table) -> tuple[Floats, tuple[
 
 
 def _games(
-    doc_keys: Ids,
-    positive: NDArray[np.bool_],
-    first: Longs,
-    second: Longs,
-    w: Floats,
-    answers: Floats,
-    inconsistent: NDArray[np.bool_],
+    doc_keys: Ids, positive: NDArray[np.bool_], first: Longs, second: Longs, w: Floats, answers: Floats
 ) -> tuple[Games, NDArray[np.bool_]]:
     rated = np.zeros(len(doc_keys), dtype=np.bool_)
     rated[first] = rated[second] = True
@@ -218,7 +200,6 @@ def _games(
         second=(new[second] - base).astype(np.int32),
         w=w,
         answers=answers,
-        inconsistent=inconsistent,
     )
     return games, rated
 

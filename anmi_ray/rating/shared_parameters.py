@@ -25,7 +25,6 @@ from anmi_ray.rating.dispersion import (
     DEFAULT,
     Spreads,
     least_dispersion,
-    pearson_dispersion,
     pooled_dispersion,
     weighted_spreads,
     with_defaults,
@@ -142,7 +141,7 @@ def fit_globals(judgments: pa.Table, comparisons: pa.Table, candidates: pa.Table
         table.filter(pc.is_in(table["query_id"], value_set=id_array(chosen)))
         for table in (judgments, comparisons, candidates)
     )
-    how = (config.inconsistent_strength, config.judge_offsets, config.judge_weights)
+    how = (config.judge_offsets, config.judge_weights)
     games, _ = read_games(judgments, comparisons, candidates, *how)
     return globals_of(games, config)
 
@@ -251,16 +250,13 @@ def _settle(sample: _Sample, state: _State, free: Free) -> _State:
     for _ in range(_ROUNDS):
         state = _fit_prior(sample, state, free)[0]
         state, width_settled = _fit_tie_width(sample, state)
-        if state.dispersion_how not in ("pooled", "pearson"):
+        if state.dispersion_how != "pooled":
             if width_settled:
                 return state
             continue
         state, estimate = _fit_dispersion(sample, state)
         if np.isnan(estimate):
             return replace(state, dispersion_how="1, no game is predicted by others")
-        if state.dispersion_how != "pooled":
-            state = replace(state, dispersion=estimate)
-            continue
         log_used = math.log(state.dispersion)
         log_estimate = math.log(estimate)
         if abs(log_estimate - log_used) <= _SETTLED and width_settled:
@@ -316,14 +312,8 @@ def _mode(sample: _Sample, state: _State) -> tuple[Posterior, Floats]:
 
 def _fit_dispersion(sample: _Sample, state: _State) -> tuple[_State, float]:
     target, latent = _mode(sample, state)
-    if state.dispersion_how == "pearson":  # once: fed back, it runs towards zero where games are few
-        how = "pearson at dispersion 1"
-        estimate = pearson_dispersion(target, latent, sample.parts.count)
-    else:
-        how = "pooled"
-        estimate = pooled_dispersion(target, latent, sample.parts.component, sample.threads)
-    estimate = max(estimate, least_dispersion(sample.games, sample.parts))
-    return replace(state, latent=latent, dispersion_how=how), estimate
+    estimate = pooled_dispersion(target, latent, sample.parts.component, sample.threads)
+    return replace(state, latent=latent), max(estimate, least_dispersion(sample.games, sample.parts))
 
 
 def _globals(sample: _Sample, state: _State, positives: int, fitted: bool, spread: bool) -> Globals:

@@ -135,7 +135,7 @@ def _direct(inputs: Inputs, bucket: int) -> pa.Table:
 
     config = settings_of(inputs["rate"])
     answers = sources_of(inputs).answers(bucket)
-    table = rating.preferences(*answers, config.inconsistent_strength, config.judge_weights)
+    table = rating.preferences(*answers, config.judge_weights)
     parts = [inputs["borderline"].read_part(part, bucket, COMPARISON) for part in ("comparisons", "known")]
     pairs = pa.concat_tables(parts).select(_PAIR)
     silent = pairs.filter(pa.array(find_rows(table, {name: pairs[name] for name in _PAIR}) < 0))

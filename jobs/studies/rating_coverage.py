@@ -52,8 +52,7 @@ class Design:
 HELD = [Design(degree, judges, sd) for degree in (4, 8, 16) for judges in (1, 3) for sd in (0.5, 1.0, 2.0)]
 LEANINGS = ((0.0, 0.0, 0.0), (0.1, 0.3, -0.2), (0.5, 0.5, 0.5), (1.0, 1.0, 1.0))  # the second: the realistic preset
 READINGS = {
-    "strength .5": RateConfig(inconsistent_strength=0.5, judge_offsets=False),
-    "strength 1": RateConfig(inconsistent_strength=1.0, judge_offsets=False),
+    "averaged": RateConfig(judge_offsets=False),
     "offsets": RateConfig(judge_offsets=True),
 }
 BROKEN = [Design(degree, 3, 1.0, correlation) for degree in (4, 8, 16) for correlation in (0.0, 0.3, 0.6)]

@@ -114,7 +114,6 @@ def bucket(played: Sequence[Played], positives: bool = False) -> tuple[Games, Fl
         second=pairs[:, 1].copy(),
         w=np.concatenate([one.w for one in played]),
         answers=np.concatenate([one.answers for one in played]),
-        inconsistent=np.zeros(len(pairs), np.bool_),
     )
     return games, np.concatenate([one.latent for one in played])
 

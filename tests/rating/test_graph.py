@@ -197,7 +197,7 @@ def test_coins_run_in_circles_a_quarter_of_the_time() -> None:
 
 
 def test_queries_of_a_bucket_do_not_mix() -> None:
-    games, _ = read_games(*tournament(5, 30, 4, judges=1, seed=3).tables, 0.5)
+    games, _ = read_games(*tournament(5, 30, 4, judges=1, seed=3).tables)
     whole = facts(games)
     for q in range(games.queries):
         docs, own = slice(*games.doc_start[q : q + 2]), slice(*games.game_start[q : q + 2])

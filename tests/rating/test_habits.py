@@ -23,7 +23,7 @@ from tests.rating.tournaments import Tournament, tournament
 
 def replayed(t: Tournament, like: Likelihood, seed: int) -> Games:
     """The tournament's pairs, each judged once by a judge of this likelihood: wins, ties and losses."""
-    games, _ = read_games(*t.tables, 0.5)
+    games, _ = read_games(*t.tables)
     first, second = games.global_ends()
     keys = [(games.query_ids[q].tobytes(), d.tobytes()) for q, d in zip(games.query_of_doc, games.doc_ids, strict=True)]
     truth = np.array([t.truth[key] for key in keys])
@@ -73,7 +73,7 @@ ID_COLUMNS = ("comparison_id", "query_id", "doc_a", "doc_b")
 def test_planted_leanings_are_found() -> None:
     planted = np.array([0.6, -0.2, 0.0])
     t, _ = leaning_judges(planted, seed=7)
-    games, _ = read_games(*t.tables, 0.5, single_answers=True)
+    games, _ = read_games(*t.tables, single_answers=True)
     assert len(games.w) == t.judgments.num_rows
     assert games.judges == ("judge0", "judge1", "judge2")
     config = RateConfig(judge_offsets=True)
@@ -89,7 +89,7 @@ def test_planted_leanings_are_found() -> None:
 
 def test_gradient_in_the_leanings() -> None:
     t, _ = leaning_judges(np.array([0.4, -0.3]), seed=8)
-    games, _ = read_games(*t.tables, 0.5, single_answers=True)
+    games, _ = read_games(*t.tables, single_answers=True)
     like, at, h = Likelihood.of("thurstone"), np.array([0.2, 0.1]), 1e-5
     for shape in (PriorShape(0.8, None, None), None):
         gradient = games.by_judge(log_marginal(games, like, games.answers, shape, offset=games.offset(at)).by_offset)
@@ -107,7 +107,7 @@ def test_what_stands_first_in_one_order_alone_is_no_leaning() -> None:
     t, _ = leaning_judges(np.array([0.5, 0.5]), seed=7)
     one_order = pc.and_(pc.equal(t.judgments["judge"], "judge0"), pc.equal(t.judgments["order"], "ba"))
     tables = t.judgments.filter(pc.invert(one_order)), t.comparisons, t.candidates
-    games, _ = read_games(*tables, 1.0, "both-orders")
+    games, _ = read_games(*tables, "both-orders")
     assert games.shown is not None
     assert games.judge is not None
     assert not games.shown[games.judge == 0].any()
@@ -120,6 +120,6 @@ def test_what_stands_first_in_one_order_alone_is_no_leaning() -> None:
 
 
 def test_leanings_without_orders_are_none() -> None:
-    games, _ = read_games(*tournament(3, 6, 4, seed=9).tables, 0.5)
+    games, _ = read_games(*tournament(3, 6, 4, seed=9).tables)
     assert games.offset(np.zeros(0)) is None
     assert globals_of(games, RateConfig(judge_offsets=True)).offsets == {}

@@ -35,44 +35,39 @@ def tables(answers: dict[tuple[int, int], dict[str, tuple[float, float]]]) -> tu
     )
 
 
-def read(
-    answers: dict[tuple[int, int], dict[str, tuple[float, float]]], strength: float = 0.5
-) -> tuple[Games, pa.Table]:
-    return read_games(*tables(answers), strength)
+def read(answers: dict[tuple[int, int], dict[str, tuple[float, float]]]) -> tuple[Games, pa.Table]:
+    return read_games(*tables(answers))
 
 
 @pytest.mark.parametrize(
-    ("p", "w", "answers", "inconsistent"),
+    ("p", "w", "answers"),
     [
-        ([[0.8, 0.6]], 0.7, 1.0, False),
-        ([[1.0, 0.0]], 0.5, 0.5, True),  # kept, with less strength
-        ([[0.9, 0.3]], 0.6, 0.5, True),
-        ([[1.0, 0.5]], 0.75, 1.0, False),  # a tie contradicts nothing
-        ([[NAN, 0.3]], 0.3, 0.5, False),  # one order failed: the other, at half the strength
-        ([[1.0, NAN], [1.0, 1.0]], 1.0, 1.5, False),
-        ([[1.0, 1.0], [0.0, NAN]], 1.0 / 1.5, 1.5, False),
-        ([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], 2.0 / 3.0, 3.0, False),
-        ([[NAN, NAN], [0.0, 0.0]], 0.0, 1.0, False),  # a judge without an answer is no vote
+        ([[0.8, 0.6]], 0.7, 1.0),
+        ([[1.0, 0.0]], 0.5, 1.0),
+        ([[NAN, 0.3]], 0.3, 0.5),  # one order failed: the other, at half the strength
+        ([[1.0, NAN], [1.0, 1.0]], 1.0, 1.5),
+        ([[1.0, 1.0], [0.0, NAN]], 1.0 / 1.5, 1.5),
+        ([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], 2.0 / 3.0, 3.0),
+        ([[NAN, NAN], [0.0, 0.0]], 0.0, 1.0),  # a judge without an answer is no vote
     ],
 )
-def test_combine_orders(p: list[list[float]], w: float, answers: float, inconsistent: bool) -> None:
-    found = combine_orders(np.array([p]), 0.5)
+def test_combine_orders(p: list[list[float]], w: float, answers: float) -> None:
+    found = combine_orders(np.array([p]))
     assert found[0][0] == pytest.approx(w)
     assert found[1][0] == pytest.approx(answers)
-    assert found[2][0] == inconsistent
 
 
 def test_a_judge_counts_as_much_as_its_weight() -> None:
     p = np.array([[[1.0, 1.0], [0.0, 0.0], [NAN, 0.25]]])
-    w, answers, _ = combine_orders(p, 0.5, np.array([2.0, 1.0, 4.0]))
+    w, answers = combine_orders(p, np.array([2.0, 1.0, 4.0]))
     assert answers[0] == 2.0 + 1.0 + 2.0
     assert w[0] == pytest.approx((2.0 * 1.0 + 2.0 * 0.25) / 5.0)
     t = tournament(2, 6, 4, judges=3, seed=4)
-    whole, _ = read_games(*t.tables, 0.5, weights={"judge0": 0.0, "judge1": 3.0})
+    whole, _ = read_games(*t.tables, weights={"judge0": 0.0, "judge1": 3.0})
     for single in (False, True):
-        named, _ = read_games(*t.tables, 0.5, single_answers=single, weights={"judge1": 3.0, "judge0": 0.0})
+        named, _ = read_games(*t.tables, single_answers=single, weights={"judge1": 3.0, "judge0": 0.0})
         left_out = t.judgments.filter(pc.not_equal(t.judgments["judge"], "judge0"))
-        without, _ = read_games(left_out, *t.tables[1:], 0.5, single_answers=single, weights={"judge1": 3.0})
+        without, _ = read_games(left_out, *t.tables[1:], single_answers=single, weights={"judge1": 3.0})
         np.testing.assert_array_equal(named.w, without.w)
         np.testing.assert_array_equal(named.answers, without.answers)
     assert set(whole.answers.tolist()) == {4.0}
@@ -80,11 +75,10 @@ def test_a_judge_counts_as_much_as_its_weight() -> None:
 
 def test_swapping_documents_flips_the_preference() -> None:
     p = np.random.default_rng(0).random((50, 3, 2))
-    w, answers, inconsistent = combine_orders(p, 0.5)
-    back, answers_back, inconsistent_back = combine_orders(1.0 - p[:, :, ::-1], 0.5)
+    w, answers = combine_orders(p)
+    back, answers_back = combine_orders(1.0 - p[:, :, ::-1])
     np.testing.assert_allclose(back, 1.0 - w)
     np.testing.assert_allclose(answers_back, answers)
-    np.testing.assert_array_equal(inconsistent_back, inconsistent)
 
 
 def test_failed_pair_and_lonely_document_are_rejects() -> None:
@@ -102,26 +96,25 @@ def test_failed_pair_and_lonely_document_are_rejects() -> None:
 def test_unasked_pair_is_a_reject() -> None:
     judgments, comparisons, docs = tables({(0, 1): {"x": (1.0, 1.0)}, (1, 2): {"x": (1.0, 1.0)}})
     keep = pc.equal(judgments["comparison_id"], pa.scalar(comparisons["comparison_id"][0].as_py(), pa.binary(16)))
-    _, rejects = read_games(judgments.filter(keep), comparisons, docs, 0.5)
+    _, rejects = read_games(judgments.filter(keep), comparisons, docs)
     row = next(row for row in rejects.to_pylist() if row["reason"] == "no answer")
     assert row["detail"] == "not judged"
 
 
 def test_judgment_of_unknown_pair_and_pair_of_unknown_document() -> None:
     judgments, comparisons, docs = tables({(0, 1): {"x": (1.0, 1.0)}, (2, 3): {"x": (1.0, 1.0)}})
-    games, rejects = read_games(judgments, comparisons.slice(0, 1), docs, 0.5)
+    games, rejects = read_games(judgments, comparisons.slice(0, 1), docs)
     assert games.games.tolist() == [1]
     assert rejects["reason"].to_pylist().count("unknown comparison") == 2
-    _, rejects = read_games(
-        judgments, comparisons, docs.filter(pc.not_equal(docs["doc_id"], pa.scalar(DOCS[3], pa.binary(16)))), 0.5
-    )
+    others = docs.filter(pc.not_equal(docs["doc_id"], pa.scalar(DOCS[3], pa.binary(16))))
+    _, rejects = read_games(judgments, comparisons, others)
     assert rejects["reason"].to_pylist().count("not candidates") == 1
 
 
 def test_rows_in_are_rows_out_and_rejects() -> None:
     t = tournament(queries=6, documents=12, k=4, judges=2, seed=7)
     broken = t.judgments.slice(0, t.judgments.num_rows // 2)
-    games, rejects = read_games(broken, t.comparisons, t.candidates, 0.5)
+    games, rejects = read_games(broken, t.comparisons, t.candidates)
     reasons = rejects["reason"].to_pylist()
     assert len(games.w) + reasons.count("no answer") == t.comparisons.num_rows
     assert len(games.doc_ids) + reasons.count("no games") == t.candidates.num_rows
@@ -132,7 +125,7 @@ def test_random_candidates_are_not_rated() -> None:
     random = docs.slice(3, 1)
     random = random.set_column(2, docs.schema.field("source"), pa.array(["random"]))
     random = random.set_column(4, docs.schema.field("rank"), pa.array([None], pa.int32()))
-    _, rejects = read_games(judgments, comparisons, pa.concat_tables([docs.slice(0, 3), random]), 0.5)
+    _, rejects = read_games(judgments, comparisons, pa.concat_tables([docs.slice(0, 3), random]))
     assert rejects["key"].to_pylist() == [DOCS[2].hex()]
 
 
@@ -152,18 +145,18 @@ def test_preferences_are_what_the_fit_reads() -> None:
     }
     judgments, comparisons, known = tables(answers)
     weights = {"y": 2.0, "z": 0.0}
-    found = preferences(judgments, comparisons, 0.5, weights)
-    games, _ = read_games(judgments, comparisons, known, 0.5, weights=weights)
+    found = preferences(judgments, comparisons, weights)
+    games, _ = read_games(judgments, comparisons, known, weights=weights)
     order = [
         (games.doc_ids[i].tobytes(), games.doc_ids[j].tobytes()) for i, j in zip(*games.global_ends(), strict=True)
     ]
     assert list(zip(found["doc_a"].to_pylist(), found["doc_b"].to_pylist(), strict=True)) == order
     np.testing.assert_allclose(found["preference"].to_numpy(), games.w)
-    np.testing.assert_allclose(found["preference"].to_numpy(), [(0.7 + 0.5 * 2 * 0.5) / 2.0, 1.0, 0.3])
+    np.testing.assert_allclose(found["preference"].to_numpy(), [(0.7 + 0.5 * 2) / 3.0, 1.0, 0.3])
     assert set(found["query_id"].to_pylist()) == {QUERY}
     mixed = np.random.default_rng(0).permutation(judgments.num_rows)
-    assert preferences(judgments.take(pa.array(mixed)), comparisons, 0.5, weights).equals(found)
-    assert preferences(judgments.slice(0, 0), comparisons, 0.5).num_rows == 0
+    assert preferences(judgments.take(pa.array(mixed)), comparisons, weights).equals(found)
+    assert preferences(judgments.slice(0, 0), comparisons).num_rows == 0
 
 
 def test_a_pair_of_two_rounds_has_one_preference_by_strength() -> None:
@@ -174,6 +167,6 @@ def test_a_pair_of_two_rounds_has_one_preference_by_strength() -> None:
     both = [
         pa.concat_tables([one, other.cast(one.schema)]) for one, other in ((first[0], judged), (first[1], compared))
     ]
-    found = preferences(both[0], both[1], 0.5)
+    found = preferences(both[0], both[1])
     assert found.num_rows == 1
     assert found["preference"][0].as_py() == pytest.approx((0.9 + 0.5 * 0.3) / 1.5)

@@ -28,7 +28,7 @@ from tests.rating.tournaments import Tournament, tournament
 
 
 def games_of(t: Tournament) -> Games:
-    return read_games(*t.tables, 0.5)[0]
+    return read_games(*t.tables)[0]
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,8 @@ def test_options() -> None:
     assert (fixed.sigma0, fixed.sigma0_how, fixed.dispersion, fixed.dispersion_how) == (0.7, "fixed", 1.0, "fixed")
     assert fixed.positive_how == "same as all documents"
     assert fixed.positive_mean is None
-    none = globals_of(games, RateConfig(prior=0.7, positive_prior="maximum", dispersion="pearson"))
+    none = globals_of(games, RateConfig(prior=0.7, positive_prior="maximum"))
     assert none.positive_how == "maximum of n draws"
-    assert none.dispersion_how.startswith("pearson")
     mean, precision = prior_arrays(games, PriorShape(0.7, None, None))
     assert not mean.any()
     np.testing.assert_allclose(precision, 0.7**-2)

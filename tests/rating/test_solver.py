@@ -152,7 +152,7 @@ def test_exact_probabilities_recover_planted_ratings(model: Model, seed: int, sd
 
 @pytest.mark.parametrize("model", MODELS)
 def test_threads_change_nothing(model: Model) -> None:
-    games, _ = read_games(*tournament(23, 11, 4, 2, model=model, seed=7).tables, 0.5)
+    games, _ = read_games(*tournament(23, 11, 4, 2, model=model, seed=7).tables)
     of = target(games, model, 1.0)
     one, three = (solve(of, 1e-9, 50, threads=threads) for threads in (1, 3))
     assert one.latent.tobytes() == three.latent.tobytes()

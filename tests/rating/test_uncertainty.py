@@ -153,7 +153,7 @@ def test_a_piece_of_a_large_query() -> None:
     small, _ = planted(20, 4, 1, "thurstone", seed=14)
     assert bounded(small, 20) is small
     t = tournament(3, 40, 8, 1, sd=1.0, positives=False, seed=15)
-    games, _ = read_games(*t.tables, 0.5)
+    games, _ = read_games(*t.tables)
     piece = bounded(games, 25)
     assert piece.queries == 3
     assert (piece.documents <= 25).all()

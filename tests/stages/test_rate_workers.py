@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.ray]
 BUCKETS, LOGICAL_CPUS = 8, 4
 Inputs = dict[str, Artifact]
 Files = dict[str, bytes]
-FITTED = RateConfig(model="bradley-terry", ties="davidson", judge_offsets=True, dispersion="pearson")
+FITTED = RateConfig(model="bradley-terry", ties="davidson", judge_offsets=True)
 
 
 @pytest.fixture(scope="module")
