@@ -111,7 +111,7 @@ def start(
     lines = recognizing.skipped_lines("labels", unread)
     if ranking is not None:
         trec.one_system(ranking, lines.append)
-        retrieval = {"retrievers": ["engine", "bm25", "dense"], "engine": {"path": str(ranking)}}
+        retrieval = {"retrievers": ["engine", "bm25", "dense"], "engine": str(ranking)}
         settings["retrieve"] = settings.get("retrieve", {}) | retrieval
         settings["evaluate"] = settings.get("evaluate", {}) | {"baseline": "engine"}
     lines += _sized(settings, budget) if budget is not None else []

@@ -99,16 +99,6 @@ class LateConfig(EncoderConfig):
     """Tokens of a query that are encoded; null: as the ColBERT checkpoint says, else 32."""
 
 
-class EngineConfig(Settings):
-    """Rankings of another search engine, from a file, as a retriever: such as those of the search that is in use."""
-
-    by_content = frozenset({"path"})
-
-    path: PathOrUri | None = Field(default=None, min_length=1)
-    """A run of one system: TREC's format, MS MARCO's, or a table (.csv, .jsonl, .parquet) with the columns query_id,
-    doc_id, and score or rank; ids are the collection's."""
-
-
 class FusionConfig(Settings):
     """How the retrievers' rankings become one, the hybrid's."""
 
@@ -121,6 +111,7 @@ class FusionConfig(Settings):
 class RetrieveConfig(Settings):
     """Which documents a query is ranked over, and which of them are compared."""
 
+    by_content = frozenset({"engine"})
     rates_dev: ClassVar[bool] = False  # whether dev queries without a label get candidates too
 
     retrievers: Annotated[tuple[Retriever, ...], Distinct] = Field(default=USUAL, min_length=1)
@@ -129,7 +120,9 @@ class RetrieveConfig(Settings):
     lucene: LuceneConfig = LuceneConfig()
     dense: DenseConfig = DenseConfig()
     late: LateConfig = LateConfig()
-    engine: EngineConfig = EngineConfig()
+    engine: PathOrUri | None = Field(default=None, min_length=1)
+    """The retriever engine: what another search finds, such as the one in use. A run of one system: TREC's format, MS
+    MARCO's, or a table (.csv, .jsonl, .parquet) with query_id (or the query's text), doc_id, and score or rank."""
     fusion: FusionConfig = FusionConfig()
     depth: int = Field(default=100, ge=1, le=10_000)
     """Documents of a query in every run."""
@@ -152,8 +145,8 @@ class RetrieveConfig(Settings):
         return tuple(name for name in self.retrievers if name != "late")
 
     def _problems(self) -> Iterator[str]:
-        if ("engine" in self.retrievers) != (self.engine.path is not None):
-            yield "the retriever engine reads engine.path: give both, or neither"
+        if ("engine" in self.retrievers) != (self.engine is not None):
+            yield "the retriever engine reads the file `engine`: give both, or neither"
         if strangers := sorted(set(self.fusion.weights) - set(self.retrievers)):
             yield (
                 f"fusion.weights names {', '.join(strangers)}, but retrievers is {', '.join(self.retrievers)}: name "

@@ -1,4 +1,4 @@
-"""Turn a declared chart into SVG: the theme, and Altair's and vl-convert's output reduced to what is visible.
+"""Turn a declared chart into SVG by Altair and vl-convert: the theme, and labels of marks as tooltips.
 
 Colours are CSS variables, so that a picture follows the page's light or dark theme. Equal charts give equal bytes:
 widths of texts are measured with a font that comes with vl-convert.
@@ -68,10 +68,6 @@ _CONFIG: dict[str, Any] = {
     "rule": {"color": FAINT},
 }
 _SVG = "{http://www.w3.org/2000/svg}"
-_KEPT = ("fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap")
-_KEPT += ("font-size", "text-anchor", "d", "transform", "x", "y", "x1", "y1", "x2", "y2", "dy", "opacity")
-_DEFAULTS = (("fill-opacity", "1"), ("opacity", "1"), ("transform", "translate(0,0)"))
-_NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|-?\d+e-\d+")
 _NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -103,9 +99,11 @@ class Canvas:
         drawn = vl_convert.vegalite_to_svg(json.dumps(_legible(content), allow_nan=False))
         root = ElementTree.fromstring(drawn)
         box = root.attrib["viewBox"]
-        for node in root.iter():
+        for node in list(root.iter()):
             node.tag = node.tag.removeprefix(_SVG)
-        _tidy(root)
+            label = node.attrib.pop("aria-label", None)
+            if label and node.tag != "g":
+                ElementTree.SubElement(node, "title").text = label  # a tooltip
         root.attrib = {"class": "figure", "viewBox": box, "role": "img", "aria-label": _legible(self._label)}
         return Markup(ElementTree.tostring(root, encoding="unicode"))
 
@@ -117,31 +115,6 @@ def _legible(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _legible(item) for key, item in value.items()}
     return [_legible(item) for item in value] if isinstance(value, list) else value
-
-
-def _tidy(node: ElementTree.Element) -> None:
-    """Keep what is visible, labels of marks as tooltips, and numbers to a tenth."""
-    kept: list[ElementTree.Element] = []
-    for child in node:
-        label = child.attrib.get("aria-label") if not len(child) and child.tag != "g" else None
-        if child.attrib.get("class") in ("background", "foreground") or child.tag == "rect":
-            continue
-        _tidy(child)
-        rounded = {name: _NUMBER.sub(_rounded, child.attrib[name]) for name in _KEPT if name in child.attrib}
-        child.attrib = {name: value for name, value in rounded.items() if (name, value) not in _DEFAULTS}
-        if label:
-            ElementTree.SubElement(child, "title").text = label
-        if child.tag == "g" and not child.attrib:
-            kept += list(child)
-        elif len(child) or child.tag != "g":
-            kept.append(child)
-    node[:] = kept
-
-
-def _rounded(found: re.Match[str]) -> str:
-    number = float(found[0])
-    text = f"{number:.2f}" if abs(number) < 1 else f"{number:.1f}"
-    return text.rstrip("0").rstrip(".").replace("-0", "0") if float(text) == 0 else text.rstrip("0").rstrip(".")
 
 
 def short(name: str, limit: int = 30) -> str:

@@ -12,22 +12,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import yaml
 
+from anmi_ray.config.evaluate import FIRST_STAGE
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, caught, refuse
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.core.logs import Span
+from anmi_ray.core.records import QREL, RUN
+from anmi_ray.evaluation import measures
 from anmi_ray.evaluation.replicates import contrast, family
 from anmi_ray.pipeline import requirements
 from anmi_ray.pipeline import run as path
-from anmi_ray.pipeline.per_query import per_query
 from anmi_ray.pipeline.resolve import resolve, todo
-from anmi_ray.pipeline.stages import FIRST, RERANK
+from anmi_ray.pipeline.stages import FIRST, INGEST, RERANK, RETRIEVE
 from anmi_ray.reports.campaign import CampaignData, RepeatData, RepeatRow, Trial, to_html, to_json
 from anmi_ray.runtime.reporter import Reporter
 from anmi_ray.runtime.tasks import Context, our_errors, ray_session, windowed
+from anmi_ray.stages.ingest import of_queries, queries_of
+from anmi_ray.stages.rerank.ranking import SYSTEM
+from anmi_ray.store import Artifact, Store
 from anmi_ray.store.files import with_checksum
 from anmi_ray.tuning import driver, study
 from anmi_ray.tuning.campaign import MEASURE, Campaign, alone, best
@@ -143,6 +150,25 @@ def _carried_out(
 def _run(experiment: Experiment, content: str) -> dict[str, Any]:
     """Run it up to rerank."""
     return path.run(experiment, last=RERANK, content=content)
+
+
+def per_query(one: Experiment, record: Mapping[str, Any], measure: str, system: str = SYSTEM) -> dict[str, float]:
+    """Return a measure of one system of a run by test query, in hexadecimal; 0 for a query without a ranking.
+
+    record: of the run, complete up to rerank, or up to retrieve for systems of the first stage.
+    """
+    store = Store(one.execution.root)
+    stages = {name: Artifact(store, name, stage["fingerprint"]) for name, stage in record["stages"].items()}
+    made = stages[RETRIEVE if system in FIRST_STAGE else RERANK]
+    runs = []
+    qrels = []
+    for bucket in range(store.buckets(one.execution.buckets)):
+        asked = queries_of(stages[INGEST], bucket, "test")
+        rows = made.read_part("runs", bucket, RUN)
+        runs.append(of_queries(rows.filter(pc.equal(rows["system"], system)), asked))
+        qrels.append(of_queries(stages[INGEST].read_part("qrels", bucket, QREL), asked))
+    rows = measures.evaluate(pa.concat_tables(runs), pa.concat_tables(qrels), [measure], [system])
+    return {row["query_id"].hex(): row["value"] for row in rows.to_pylist()}
 
 
 def write(

@@ -33,7 +33,7 @@ from anmi_ray.config.load import apply, validate
 from anmi_ray.config.rules import NAMED
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.evaluation.replicates import Contrast, contrast, family
-from anmi_ray.pipeline.per_query import STARTS, per_query
+from anmi_ray.tuning.run import per_query
 from jobs.studies import harness
 from jobs.studies.collected import count_test_queries
 from jobs.studies.harness import Results, Table

@@ -118,7 +118,7 @@ def test_the_search_in_use_is_what_the_reranker_is_compared_with(tmp_path: Path)
     made = start(*files, "none", None, None, tmp_path / "s.yaml", {}, None)
     experiment = load(made.path)
     assert (experiment.retrieve.retrievers, experiment.evaluate.baseline) == (("engine", "bm25", "dense"), "engine")
-    assert experiment.retrieve.engine.path == str(tmp_path / "engine.tsv")
+    assert experiment.retrieve.engine == str(tmp_path / "engine.tsv")
 
 
 def test_pages_are_split_at_headings_and_long_sections_at_paragraphs(tmp_path: Path) -> None:

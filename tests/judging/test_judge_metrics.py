@@ -18,7 +18,6 @@ from anmi_ray.judging import audit, read_judgments
 from anmi_ray.judging.audit.intervals import (
     MIN_QUERIES,
     Queries,
-    Reals,
     alpha_of,
     alpha_terms,
     krippendorff,
@@ -155,19 +154,16 @@ def test_answers_that_the_order_leaves_cold_have_no_bias(seed: int, queries: int
 @pytest.mark.parametrize("queries", [4, 25])
 def test_intervals_cover(queries: int) -> None:
     """Over seeds the 95 % intervals of independent answers hold what the judge does; few queries, wide margins."""
-    hits: dict[str, list[bool]] = {"bias": [], "slope": []}
+    hits: list[bool] = []
     sigmoid = lambda x: 1 / (1 + np.exp(-np.asarray(x)))  # noqa: E731
     gaps = np.array([0.3 * (a - b) for a in range(6) for b in range(a)])
     true_bias = float((sigmoid(gaps + 0.4) / 2 + 1 / 2 - sigmoid(gaps - 0.4) / 2).mean() - 0.5)
     for seed in range(60):
         judge = audited(world(seed, queries, first=0.4))["judges"]["j"]
         low, high = judge["position_bias"]["interval"]
-        hits["bias"].append(low <= true_bias <= high)
+        hits.append(low <= true_bias <= high)
         assert low > 0 or queries == 4
-        flat = audited(world(seed, queries, noise=1e9, longer=0.8))["judges"]["j"]["length_bias"]
-        hits["slope"].append(flat["slope_interval"][0] <= 0.8 <= flat["slope_interval"][1])
-    for name, inside in hits.items():
-        assert np.mean(inside) >= 0.85, name
+    assert np.mean(hits) >= 0.85
 
 
 def test_intervals_are_wider_where_queries_differ() -> None:
@@ -196,25 +192,6 @@ def test_what_never_happened_has_an_interval() -> None:
     assert half == pytest.approx([0.5 - unseen / 2, 0.5 + unseen / 2])
     empty = Queries(np.zeros(3, np.int64), 1).shares({"x": (np.zeros(3), np.zeros(3))})["x"]
     assert (empty.value, empty.interval) == (None, None)
-
-
-def slope_of(preference: Reals, log_length: Reals) -> Any:
-    """The slope of one query's pairs of two documents each."""
-    rows = [
-        {"query_id": "q", "doc_a": f"a{i}", "doc_b": f"b{i}", "preference": p, "length_a": math.exp(x), "length_b": 1.0}
-        for i, (p, x) in enumerate(zip(preference, log_length, strict=True))
-    ]
-    return audited(rows)["judges"][""]["length_bias"].get("slope")
-
-
-def test_slopes_by_hand() -> None:
-    """Of pairs of one ratio the odds are those counted: σ(b x) = share."""
-    x = np.array([2.0, 2.0, 2.0, 2.0])
-    assert slope_of(np.array([1.0, 1.0, 1.0, 0.0]), x) == pytest.approx(math.log(3) / 2)
-    assert slope_of(np.array([0.5, 0.5]), x[:2]) == pytest.approx(0.0)
-    assert slope_of(np.array([1.0, 1.0]), x[:2]) is None  # no finite maximum
-    assert slope_of(np.array([1.0, 0.0]), np.array([1.0, -1.0])) is None
-    assert slope_of(np.array([1.0, 0.0]), np.array([0.0, 0.0])) is None  # equal lengths
 
 
 def test_lengths_come_from_both_orders_where_there_are_some() -> None:

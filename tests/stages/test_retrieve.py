@@ -204,7 +204,7 @@ def test_rankings_of_another_engine_are_a_retriever(
     rows += [(asked["q3"], "unknown", 50), ("another query", "d1", 1)]
     table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], ["query", "doc_id", "score"])
     pq.write_table(table, tmp_path / "engine.parquet")
-    settings = (f"retrieve.engine.path={tmp_path / 'engine.parquet'}", "retrieve.bm25={stemmer: null}")
+    settings = (f"retrieve.engine={tmp_path / 'engine.parquet'}", "retrieve.bm25={stemmer: null}")
     found = Retrieved(tmp_path, collection, model, "retrieve.retrievers=[engine, bm25, dense]", *settings)
     assert found.ranked("engine", "q19") == [doc_id(name) for name in ranked[:30]]
     assert found.scores("engine", "q19")[:2] == [40.0, 39.0]
@@ -215,9 +215,7 @@ def test_rankings_of_another_engine_are_a_retriever(
     assert "engine" in dict(found.candidates.filter(of_q3)["retriever_ranks"][0].as_py())
     assert [text for text in found.notices if "1 of 32 documents" in text or "2 of 8 test queries" in text][1:]
     with pytest.raises(DataError) as caught:
-        Retrieved(
-            tmp_path, collection, model, "retrieve.retrievers=[engine]", f"retrieve.engine.path={_strange(tmp_path)}"
-        )
+        Retrieved(tmp_path, collection, model, "retrieve.retrievers=[engine]", f"retrieve.engine={_strange(tmp_path)}")
     assert caught.value.place == str(_strange(tmp_path))
 
 

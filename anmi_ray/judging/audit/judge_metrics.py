@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anmi_ray.core.scale import Z95, normal_quantile, sigmoid
-from anmi_ray.judging.audit.intervals import MIN_QUERIES, Queries, Reals, Share, pair_means
+from anmi_ray.core.scale import normal_quantile
+from anmi_ray.judging.audit.intervals import Queries, Reals, Share, pair_means
 
 Longs = NDArray[np.int64]
 # query[P] in 0..Q-1, first[P] and second[P] documents, preference for first[P] -> triads and cyclic ones, [≤ Q]
 Triads = Callable[[Longs, Longs, Longs, Reals], tuple[Longs, Longs]]
-_STEEPEST = 1e3  # slope above which the fit has no finite maximum
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,8 @@ def figures(p_a: Reals, failed: Reals, world: World, leaning: float | None = Non
     if world.triads is not None:
         shares["cycle_rate"] = _cycles(p_a, world, world.triads)
     report: dict[str, object] = {"position_bias": _position_bias(p_a, shares.pop("first"), leaning)}
-    if longer is not None and world.log_length is not None:
-        report["length_bias"] = _length_bias(p_a, world, shares.pop("longer"), shares.pop("longer_equal", None))
+    if longer is not None:
+        report["length_bias"] = _length_bias(p_a, shares.pop("longer"), shares.pop("longer_equal", None))
     report |= {name: share.value for name, share in shares.items()}
     report["intervals"] = {name: share.interval for name, share in shares.items()}
     report["counts"] = {name: round(share.whole) for name, share in shares.items()}
@@ -142,53 +140,14 @@ def _position_bias(p_a: Reals, first: Share, leaning: float | None) -> dict[str,
     return bias | {"first_preferred": int((lean > 0).sum()), "second_preferred": int((lean < 0).sum())}
 
 
-def _length_bias(p_a: Reals, world: World, longer: Share, equal: Share | None) -> dict[str, object]:
-    """Return how often the longer document won, and the log odds per unit of log length ratio."""
-    assert world.log_length is not None
+def _length_bias(p_a: Reals, longer: Share, equal: Share | None) -> dict[str, object]:
+    """Return how often the longer document won."""
     both = bool((~np.isnan(p_a).any(axis=1)).any())
     found: dict[str, object] = {"both_orders": both, "pairs": round(longer.whole), "longer": longer.value}
     found["interval"] = longer.interval
     if equal is not None:
         found["equal_grades"] = {"pairs": round(equal.whole), "longer": equal.value, "interval": equal.interval}
-    slope = _slope(_usable(p_a), world.log_length, world.queries)
-    if slope is not None:
-        found |= {"slope": slope[0], "slope_interval": list(slope[1:])}
     return found
-
-
-def _slope(preference: Reals, x: Reals, queries: Queries) -> tuple[float, float, float] | None:
-    """Return b of P(doc_a preferred) = σ(b·x) by maximum likelihood, with a robust 95 % interval.
-
-    No intercept, since swapping the documents changes the sign of x. Clustered by query with at least MIN_QUERIES, else
-    by comparison. None without a finite maximum or with fewer than two clusters.
-    """
-    there = ~np.isnan(preference) & ~np.isnan(x) & (x != 0)
-    p = preference[there]
-    x = x[there]
-    of = queries.of[there]
-    toward = (p - 0.5) * x
-    if not len(x) or not (toward > -0.5 * np.abs(x)).any() or not (toward < 0.5 * np.abs(x)).any():
-        return None  # every preference is whole and on one side
-
-    def score(slope: float) -> float:
-        return float(((p - sigmoid(slope * x)) * x).sum())
-
-    if score(_STEEPEST) >= 0.0 or score(-_STEEPEST) <= 0.0:
-        return None
-    from scipy import optimize
-
-    found: Any = optimize.root_scalar(score, bracket=(-_STEEPEST, _STEEPEST), xtol=1e-12)
-    slope = float(found.root)
-    mean = sigmoid(slope * x)
-    cluster = np.unique(of, return_inverse=True)[1]
-    if cluster.max() + 1 < MIN_QUERIES:
-        cluster = np.arange(len(x))
-    scores = np.bincount(cluster, (p - mean) * x)
-    if len(scores) < 2:
-        return None
-    bread = (mean * (1 - mean) * x * x).sum()
-    slack = Z95 * float(np.sqrt(len(scores) / (len(scores) - 1) * np.square(scores).sum()) / bread)
-    return slope, slope - slack, slope + slack
 
 
 def _cycles(p_a: Reals, world: World, triads: Triads) -> Share:

@@ -31,8 +31,8 @@ def _also(config: RetrieveConfig, *_: Any) -> dict[str, str]:
     if "late" in config.retrievers:
         models["model of late"] = config.late.model
     others = {"dev": "rated"} if config.rates_dev else {}
-    if config.engine.path is not None:
-        others["rankings of engine"] = formats.content_hash(Path(config.engine.path))
+    if config.engine is not None:
+        others["rankings of engine"] = formats.content_hash(Path(config.engine))
     return {name: loading.resolve(model).revision or "unpinned" for name, model in models.items()} | others
 
 

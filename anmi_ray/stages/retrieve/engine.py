@@ -39,7 +39,7 @@ def of_bucket(artifact: Artifact, config: RetrieveConfig, bucket: int) -> pa.Tab
 
 
 def _read(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, buckets: int, shards: int) -> list[str]:
-    place, said = str(config.engine.path), list[str]()
+    place, said = str(config.engine), list[str]()
     run = trec.one_system(Path(place), said.append)
     top = run.table.filter(pc.less_equal(run.table["rank"], config.depth + 1))  # its own document is left out later
     buckets_of = [ingest.read_part("queries", bucket, QUERY) for bucket in range(buckets)]
