@@ -44,6 +44,7 @@ _SAMPLE = 1000  # rows that columns are recognized by
 _HEAD = 1 << 20  # bytes that an encoding is recognized by
 _SHOWN = 5  # rows
 _WIDTH = 60  # characters of a cell
+_HEADERS = (*NAMES["query"], "queries", "searches")  # of a log with one column
 _TITLE = 200  # characters, and more than any title
 _MEASURING = 300  # labelled queries that are all kept to measure
 Skipped = dict[str, tuple[int, str]]  # by reason: number of rows, place of the first
@@ -139,7 +140,7 @@ def queries(path: Path, copies: Path, columns: Mapping[str, str], given: str | N
     to = copies / "queries.jsonl"
     skipped: Skipped = {}
     records = _all(path, file.encoding, skipped)
-    if len(names) == 1 and file.kind in (".csv", ".tsv") and not _is_header(names[0]):
+    if len(names) == 1 and file.kind in (".csv", ".tsv") and names[0].lower().strip() not in _HEADERS:
         texts = ({"query": row[names[0]]} for _, row in records)
         return _copied(chain([{"query": names[0]}], texts), to, "it had no header", skipped)
     is_text = file.kind == ".txt"
@@ -274,10 +275,6 @@ def _is_id(values: list[Any]) -> bool:
 def _are_titles(values: list[Any]) -> bool:
     texts = [value for value in values if isinstance(value, str) and " " in value.strip() and len(value) < _TITLE]
     return 2 * len(set(texts)) > len(values) and any(map(str.isalpha, "".join(texts)))
-
-
-def _is_header(name: str) -> bool:
-    return name.lower().strip() in (*NAMES["query"], "queries", "searches")
 
 
 def _with_ids(

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
-from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from anmi_ray.config.paths import FolderOrName, LocalPath
@@ -203,7 +202,8 @@ def result_settings(group: Settings) -> dict[str, Any]:
             continue
         if name in group.former_default and value == group.former_default[name]:
             continue
-        if not field.is_required() and whole(value) == whole(_default(group, field)):
+        default = field.get_default(call_default_factory=True, validated_data=dict(vars(group)))
+        if not field.is_required() and whole(value) == whole(default):
             continue
         settings[name] = result_settings(value) if isinstance(value, Settings) else whole(value, shorten=True)
     return settings
@@ -221,10 +221,6 @@ def named_inputs(value: object, place: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, tuple):
         for i, one in enumerate(cast(tuple[object, ...], value)):
             yield from named_inputs(one, f"{place}.{i}")
-
-
-def _default(group: Settings, field: FieldInfo) -> Any:
-    return field.get_default(call_default_factory=True, validated_data=dict(vars(group)))
 
 
 def whole(value: object, shorten: bool = False) -> Any:

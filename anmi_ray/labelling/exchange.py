@@ -56,7 +56,9 @@ def to_csv(questions: Sequence[Question], answers: Iterable[PersonAnswer]) -> st
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)  # quotes protect a lone carriage return
     writer.writerow(("pair", "query", "first", "second", "person", "answer"))
     for one in questions:
-        cells = (one.pair, *map(_as_text, (one.query, _plain(one.a), _plain(one.b))))
+        texts = (one.query, _plain(one.a), _plain(one.b))
+        # a spreadsheet would evaluate some: queries and documents are hostile
+        cells = (one.pair, *(f"'{text}" if text.startswith(FORMULA) else text for text in texts))
         writer.writerows((*cells, *answer) for answer in by_pair.get(one.pair, [("", "")]))
     return text.getvalue()
 
@@ -68,11 +70,6 @@ def to_label_studio(questions: Sequence[Question]) -> str:
         for one in questions
     ]
     return json.dumps(tasks, ensure_ascii=False, indent=1) + "\n"
-
-
-def _as_text(text: str) -> str:
-    """Prefix an apostrophe to a cell that a spreadsheet would evaluate: queries and documents are hostile."""
-    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def _plain(document: Document) -> str:

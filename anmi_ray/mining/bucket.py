@@ -77,6 +77,7 @@ def read(
     count = np.maximum(np.bincount(query[rows], minlength=len(queries)), 1)
     mean = np.bincount(query[rows], rating[rows], minlength=len(queries)) / count
     spread = np.sqrt(np.bincount(query[rows], (rating[rows] - mean[query[rows]]) ** 2, minlength=len(queries)) / count)
+    low, high = grouped_quantiles(query[rows], rating[rows], len(queries), (0.25, 0.75))
     text = candidates["query_id"], candidates["key"]
     return RatedBucket(
         candidates=candidates,
@@ -89,7 +90,7 @@ def read(
         error=error,
         mean=mean,
         sd=np.maximum(spread, LEAST_SD),
-        spread=np.maximum(_robust_sd(query[rows], rating[rows], len(queries)), LEAST_SD),
+        spread=np.maximum(np.nan_to_num(high - low) / 1.349, LEAST_SD),  # as of a normal distribution
         rank=pc.fill_null(pc.cast(candidates["rank"], pa.float64()), np.nan).to_numpy(),
         score=candidates["similarity"].to_numpy(),
         text=np.unique(identity.mix(*map(identity.id_matrix, text)), return_inverse=True)[1],
@@ -101,12 +102,6 @@ def _probability(candidates: pa.Table, confirmed: pa.Table | None) -> Reals:
         return np.zeros(candidates.num_rows)
     row = find_rows(confirmed, {name: candidates[name] for name in ("query_id", "doc_id")})
     return np.append(confirmed["probability"].to_numpy(), 0.0)[row]  # row -1: unknown
-
-
-def _robust_sd(query: Ints, rating: Reals, queries: int) -> Reals:
-    """Return each query's interquartile range of ratings, scaled to a normal sd; 0 without ratings."""
-    low, high = grouped_quantiles(query, rating, queries, (0.25, 0.75))
-    return np.nan_to_num(high - low) / 1.349
 
 
 def candidate_rows(candidates: pa.Table, query_id: pa.ChunkedArray, doc_id: pa.ChunkedArray, what: str) -> Ints:

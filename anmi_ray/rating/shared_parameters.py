@@ -223,8 +223,12 @@ class _State:
 def _first_state(sample: _Sample) -> _State:
     config = sample.config
     width = 0.0 if config.ties == "half" else _FIRST_WIDTH
+    shape = None
+    if config.prior is not None:
+        factors = (None, None) if config.positive_prior == "same" else ()
+        shape = PriorShape(1.0 if isinstance(config.prior, str) else config.prior, *factors)
     return _State(
-        shape=_first_shape(config),
+        shape=shape,
         dispersion=1.0 if isinstance(config.dispersion, str) else config.dispersion,
         dispersion_how=config.dispersion if isinstance(config.dispersion, str) else _given(sample, "dispersion"),
         like=Likelihood.of(config.model, config.ties, width),
@@ -237,13 +241,6 @@ def _given(sample: _Sample, setting: str) -> str:
     return "fixed" if getattr(sample.asked, setting) == getattr(sample.config, setting) else DEFAULT
 
 
-def _first_shape(config: RateConfig) -> PriorShape | None:
-    if config.prior is None:
-        return None
-    sigma0 = 1.0 if isinstance(config.prior, str) else config.prior
-    return PriorShape(sigma0, None, None) if config.positive_prior == "same" else PriorShape(sigma0)
-
-
 def _settle(sample: _Sample, state: _State, free: Free) -> _State:
     """Fit prior, tie width and dispersion in turn, by secant steps in log φ, until an estimate repeats its input."""
     before: tuple[float, float] | None = None
@@ -254,11 +251,13 @@ def _settle(sample: _Sample, state: _State, free: Free) -> _State:
             if width_settled:
                 return state
             continue
-        state, estimate = _fit_dispersion(sample, state)
+        target, latent = _mode(sample, state)
+        state = replace(state, latent=latent)
+        estimate = pooled_dispersion(target, latent, sample.parts.component, sample.threads)
         if np.isnan(estimate):
             return replace(state, dispersion_how="1, no game is predicted by others")
         log_used = math.log(state.dispersion)
-        log_estimate = math.log(estimate)
+        log_estimate = math.log(max(estimate, least_dispersion(sample.games, sample.parts)))
         if abs(log_estimate - log_used) <= _SETTLED and width_settled:
             return state
         # a larger φ gives a smaller σ0, which gives a smaller φ: the plain iteration swings, so steps are shortened
@@ -308,12 +307,6 @@ def _mode(sample: _Sample, state: _State) -> tuple[Posterior, Floats]:
     offset = games.offset(state.leaning)
     target = posterior(games, state.like, games.answers / state.dispersion, state.shape, offset)
     return target, solve(target, start=state.latent, threads=sample.threads).latent
-
-
-def _fit_dispersion(sample: _Sample, state: _State) -> tuple[_State, float]:
-    target, latent = _mode(sample, state)
-    estimate = pooled_dispersion(target, latent, sample.parts.component, sample.threads)
-    return replace(state, latent=latent), max(estimate, least_dispersion(sample.games, sample.parts))
 
 
 def _globals(sample: _Sample, state: _State, positives: int, fitted: bool, spread: bool) -> Globals:

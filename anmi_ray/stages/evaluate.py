@@ -110,7 +110,8 @@ def _evaluate(
     first = _headline(dev_runs, choice, sweeps, config, [name for name in comparable if name not in peers])
     compare = partial(significance.compare, metrics, seed=seed)
     of = config.measures if measured else ()
-    shares = _labelled_shares(runs, qrels, config) if measured else {}
+    labelled = pc.unique(qrels.filter(pc.greater(qrels["grade"], 0))["query_id"])
+    shares = judged.judged_share(runs, qrels, labelled, measures.depth_of(config.measures[0])) if measured else {}
     compared = [judged.with_shares(compare(first.baseline, systems, measure, partial=peers), shares) for measure in of]
     if first.control and measured:
         trained = [name for name in (FUSED, "reranked") if name in present]
@@ -119,8 +120,8 @@ def _evaluate(
     artifact.publish_json("headline.json", asdict(first))
     artifact.publish_json("fusion.json", asdict(sweeps["reranked"]) if sweeps else None)
     _write_trec(artifact, runs, queries, retrieve, systems, buckets)
-    labelled = len(pc.unique(metrics["query_id"]))
-    flows = [Flow("test queries", labelled, labelled)]
+    count = len(pc.unique(metrics["query_id"]))
+    flows = [Flow("test queries", count, count)]
     parts = {"metrics": (METRIC, metrics), "fused": (RUN, fused)}
     if assessed is not None:
         by_judge, rows = by_judges.measure(assessed, runs, queries, config, systems, first.baseline, peers, seed)
@@ -191,12 +192,6 @@ def _known_of_test(
     if choice.judges:
         found.reverse()
     return next((known for known in found if known.rows.num_rows), None)
-
-
-def _labelled_shares(runs: pa.Table, qrels: pa.Table, config: EvaluateConfig) -> dict[str, float]:
-    """Return by system the share of the top documents of labelled queries that have a label."""
-    labelled = pc.unique(qrels.filter(pc.greater(qrels["grade"], 0))["query_id"])
-    return judged.judged_share(runs, qrels, labelled, measures.depth_of(config.measures[0]))
 
 
 def _headline(

@@ -102,8 +102,10 @@ class Objective(Losses):
             varied = (highest - lowest > CONSTANT_SPREAD).sum()
             counts = torch.tensor([len(outputs[0]), batch.tokens], dtype=torch.float64).to(self.device)
             losses = torch.stack([part.detach().double() for part in (loss, ranking, error)])
-            weights = _negative_weights(grid)
-            self._sums += torch.cat([losses, counts, torch.stack([varied, clamped.sum(), *weights]).double()])
+            weight = torch.where(grid["mask_BK"] & ~grid["positive_BK"], grid["weight_BK"], 0.0)[:, 1:]
+            rated = weight[grid["rating_BK"][:, 1:].isfinite()].sum()  # random and in-batch negatives are not rated
+            facts = torch.stack([varied, clamped.sum(), rated, weight.sum()]).double()
+            self._sums += torch.cat([losses, counts, facts])
             self._measure(grid, *outputs)
         return loss
 
@@ -252,12 +254,6 @@ class Objective(Losses):
         for name in ("weights", "sharpness", "balance"):
             getattr(self, name).load(state[name])
         self._clamped_steps = state["clamped_steps"]
-
-
-def _negative_weights(on: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return Σ w of rated negatives and of all negatives; random and in-batch ones are not rated."""
-    weight = torch.where(on["mask_BK"] & ~on["positive_BK"], on["weight_BK"], 0.0)[:, 1:]
-    return weight[on["rating_BK"][:, 1:].isfinite()].sum(), weight.sum()
 
 
 def _positive_share(config: TrainConfig, false_negative_rate: float | None) -> float:

@@ -40,6 +40,7 @@ from jobs.studies.harness import Results, Table
 
 MEASURE = "nDCG@10"
 POOLED = "pooled"
+STARTS = ("bm25", "dense", "hybrid")  # systems of the first stage
 METHOD = (
     "Every variant is trained on every collection with every seed; all else is the same. The model alone reranks the "
     "hybrid's first documents of the test queries. Differences are paired by query, Holm's correction is over a family."

@@ -62,8 +62,11 @@ class Queries:
             value = float(part.sum()) / total
             ends = drawn.get(name) or (linearised(*pairs) if pairs else None)
             units = (part, whole) if name in drawn or pairs is None else pairs
-            if ends is not None and _all_alike(*units):
-                ends = _unseen(value, int(np.count_nonzero(units[1])))
+            counted = units[1] > 0
+            if ends is not None and np.ptp(units[0][counted] / units[1][counted]) < 1e-12:
+                # all units are alike: the unseen share of others may have any ratio
+                others = wilson(0.0, int(np.count_nonzero(counted)))[1]
+                ends = value * (1 - others), value * (1 - others) + others
             found[name] = Share(value, None if ends is None else np.clip(ends, 0.0, 1.0).tolist(), total)
         return found
 
@@ -101,17 +104,6 @@ def linearised(part: Reals, whole: Reals) -> tuple[float, float] | None:
     spread = np.sqrt(len(part) / (len(part) - 1) * np.square(part - value * whole).sum())
     slack = Z95 * float(spread / whole.sum())
     return value - slack, value + slack
-
-
-def _all_alike(part: Reals, whole: Reals) -> bool:
-    ratio = part[whole > 0] / whole[whole > 0]
-    return bool(np.ptp(ratio) < 1e-12)
-
-
-def _unseen(value: float, units: int) -> tuple[float, float]:
-    """Return the interval if all units are equal; the unseen share of other units may have any ratio."""
-    others = wilson(0.0, units)[1]
-    return value * (1 - others), value * (1 - others) + others
 
 
 Reals = NDArray[np.float64]

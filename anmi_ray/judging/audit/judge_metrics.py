@@ -43,7 +43,8 @@ def figures(p_a: Reals, failed: Reals, world: World, leaning: float | None = Non
 
     Shares are under their names, their 95 % intervals in `intervals`, and their denominators in `counts`.
     """
-    parts = _reliability(p_a, failed) | _orders(p_a)
+    answered = _total(~np.isnan(p_a))
+    parts = {"failure_rate": (failed, answered + failed), "tie_rate": (_total(p_a == 0.5), answered)} | _orders(p_a)
     if leaning is not None and not parts["first"][1].any():
         parts["first"] = _shown_first(p_a)
     if world.difference is not None:
@@ -64,11 +65,6 @@ def figures(p_a: Reals, failed: Reals, world: World, leaning: float | None = Non
     report["intervals"] = {name: share.interval for name, share in shares.items()}
     report["counts"] = {name: round(share.whole) for name, share in shares.items()}
     return report
-
-
-def _reliability(p_a: Reals, failed: Reals) -> dict[str, tuple[Reals, Reals]]:
-    answered = _total(~np.isnan(p_a))
-    return {"failure_rate": (failed, answered + failed), "tie_rate": (_total(p_a == 0.5), answered)}
 
 
 def _orders(p_a: Reals) -> dict[str, tuple[Reals, Reals]]:
@@ -108,15 +104,14 @@ def _total(flags: NDArray[np.bool_]) -> Reals:
     return flags.sum(axis=1).astype(np.float64)
 
 
-def _usable(p_a: Reals) -> Reals:
-    """Return one preference per comparison, only of those in both orders if there are any: position bias cancels."""
-    both = ~np.isnan(p_a).any(axis=1)
-    return np.where(both, pair_means(p_a), np.nan) if both.any() else pair_means(p_a)
-
-
 def _longer(p_a: Reals, log_length: Reals) -> tuple[Reals, Reals]:
-    """Return which comparisons of unequal lengths were decided for the longer document, and which were decided."""
-    lean = np.sign(_usable(p_a) - 0.5) * np.sign(log_length)
+    """Return which comparisons of unequal lengths were decided for the longer document, and which were decided.
+
+    Only those in both orders count if there are any: position bias cancels.
+    """
+    both = ~np.isnan(p_a).any(axis=1)
+    usable = np.where(both | ~both.any(), pair_means(p_a), np.nan)
+    lean = np.sign(usable - 0.5) * np.sign(log_length)
     return (lean > 0).astype(float), (np.abs(lean) > 0).astype(float)
 
 
