@@ -46,7 +46,10 @@ def documents(folder: Path, encoding: str | None) -> Iterator[dict[str, str]]:
         kind = _KINDS[path.suffix.lower()]
         text = _decoded(path, encoding)
         if kind == "html":
-            text = _as_markdown(text)
+            parser = _Text()
+            parser.feed(re.sub(r"(?is)<title>.*?</title>", "", text))  # it is left to the first heading
+            parser.close()
+            text = "".join(parser.text)
         front = _FRONT_MATTER.match(text) if kind == "markdown" else None
         named = _TITLE.search(front[2]) if front else None
         text = text[front.end() :] if front else text
@@ -124,11 +127,3 @@ class _Text(HTMLParser):
     def handle_data(self, data: str) -> None:
         if not self._skipped:
             self.text.append(re.sub(r"\s+", " ", data).replace("#", "\0"))  # \0: not a heading, see _sections
-
-
-def _as_markdown(page: str) -> str:
-    """Return a page's text; the heading of <title> is left to the first heading."""
-    parser = _Text()
-    parser.feed(re.sub(r"(?is)<title>.*?</title>", "", page))
-    parser.close()
-    return "".join(parser.text)

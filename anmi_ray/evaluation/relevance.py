@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from pydantic import TypeAdapter, ValidationError
 from scipy import special
 
-from anmi_ray.core.arrays import Flags, Ints, Reals
+from anmi_ray.core.arrays import Ints, Reals
 from anmi_ray.core.errors import ConfigError, DataError
 from anmi_ray.core.identity import rng
 from anmi_ray.evaluation.judged import ENOUGH, logistic
@@ -317,7 +317,10 @@ def check(scored: ScoredPairs, probability: Reals, at: Sequence[float | None], t
     """Compare `probability` float64[N] with the truth, at the thresholds `at` (see `thresholds`) too."""
     pairs = Pairs(1.0 - probability, probability, scored.truth, scored.query)
     likely = probability >= LIKELY
-    of_likely, others = (_some(pairs, chosen) for chosen in (likely, ~likely))
+    of_likely, others = (
+        Pairs(pairs.first_P[chosen], pairs.second_P[chosen], pairs.score_P[chosen], pairs.query_P[chosen])
+        for chosen in (likely, ~likely)
+    )
     curve = reliability(others, 1) if len(others) else ()
     if len(of_likely):
         curve += reliability(of_likely, min(_BUCKETS, max(1, len(of_likely) // _FEWEST)))
@@ -332,11 +335,6 @@ def check(scored: ScoredPairs, probability: Reals, at: Sequence[float | None], t
         curve=curve,
         thresholds=tuple(_kept(scored, probability, *each) for each in zip(PRECISIONS, at, strict=True)),
     )
-
-
-def _some(pairs: Pairs, chosen: Flags) -> Pairs:
-    first, second, score = (part[chosen] for part in (pairs.first_P, pairs.second_P, pairs.score_P))
-    return Pairs(first, second, score, pairs.query_P[chosen])
 
 
 def _kept(pairs: ScoredPairs, probability: Reals, precision: float, least: float | None) -> RelevanceThreshold:

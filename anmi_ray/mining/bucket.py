@@ -77,6 +77,10 @@ def read(
     count = np.maximum(np.bincount(query[rows], minlength=len(queries)), 1)
     mean = np.bincount(query[rows], rating[rows], minlength=len(queries)) / count
     spread = np.sqrt(np.bincount(query[rows], (rating[rows] - mean[query[rows]]) ** 2, minlength=len(queries)) / count)
+    probability = np.zeros(candidates.num_rows)
+    if confirmed is not None:
+        row = find_rows(confirmed, {name: candidates[name] for name in ("query_id", "doc_id")})
+        probability = np.append(confirmed["probability"].to_numpy(), 0.0)[row]  # row -1: unknown
     low, high = grouped_quantiles(query[rows], rating[rows], len(queries), (0.25, 0.75))
     text = candidates["query_id"], candidates["key"]
     return RatedBucket(
@@ -84,7 +88,7 @@ def read(
         queries=queries,
         query=query,
         is_positive=candidates["is_positive"].to_numpy(),
-        probability=_probability(candidates, confirmed),
+        probability=probability,
         is_random=pc.equal(candidates["source"], "random").to_numpy().astype(bool),
         rating=rating,
         error=error,
@@ -95,13 +99,6 @@ def read(
         score=candidates["similarity"].to_numpy(),
         text=np.unique(identity.mix(*map(identity.id_matrix, text)), return_inverse=True)[1],
     )
-
-
-def _probability(candidates: pa.Table, confirmed: pa.Table | None) -> Reals:
-    if confirmed is None:
-        return np.zeros(candidates.num_rows)
-    row = find_rows(confirmed, {name: candidates[name] for name in ("query_id", "doc_id")})
-    return np.append(confirmed["probability"].to_numpy(), 0.0)[row]  # row -1: unknown
 
 
 def candidate_rows(candidates: pa.Table, query_id: pa.ChunkedArray, doc_id: pa.ChunkedArray, what: str) -> Ints:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from anmi_ray.config.evaluate import START
 from anmi_ray.evaluation.fusion import WeightSweep
@@ -256,14 +255,6 @@ def _references(data: ReportData) -> str:
     return f"{who} {decimal(mean['reranked'])} {data.measure}: {means}"
 
 
-def _per_query(data: ReportData) -> NDArray[np.float64] | None:
-    """The headline's differences, ordered by query id; None if not measured."""
-    values = by_system(data.metrics, data.measure)
-    if data.system == data.baseline or not {data.system, data.baseline} <= set(values):
-        return None
-    return values[data.system][1] - values[data.baseline][1]
-
-
 def evidence(data: ReportData) -> str:
     """The p-value, the number of queries, and other runs' means; empty without a comparison."""
     data = shown(data)
@@ -280,9 +271,11 @@ def _figures(data: ReportData, rows: Mapping[str, Sequence[SystemComparison]]) -
 
     quality = {name: charts.by_system(some, data.system, data.baseline, data.level) for name, some in rows.items()}
     drawn: dict[str, Any] = {"quality": quality}
-    difference = _per_query(data)
-    if difference is not None and np.any(difference):
-        drawn["per_query"] = charts.per_query(difference, data.measure, data.system, data.baseline)
+    values = by_system(data.metrics, data.measure)
+    if {data.system, data.baseline} <= set(values):
+        difference = values[data.system][1] - values[data.baseline][1]  # ordered by query id
+        if np.any(difference):
+            drawn["per_query"] = charts.per_query(difference, data.measure, data.system, data.baseline)
     if data.fusion is not None:
         best = (data.fusion.chosen[0], data.fusion.value)
         curve = charts.Curve("dev", data.fusion.curve())

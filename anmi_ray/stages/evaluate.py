@@ -110,8 +110,7 @@ def _evaluate(
     first = _headline(dev_runs, choice, sweeps, config, [name for name in comparable if name not in peers])
     compare = partial(significance.compare, metrics, seed=seed)
     of = config.measures if measured else ()
-    labelled = pc.unique(qrels.filter(pc.greater(qrels["grade"], 0))["query_id"])
-    shares = judged.judged_share(runs, qrels, labelled, measures.depth_of(config.measures[0])) if measured else {}
+    shares = _labelled_shares(runs, qrels, config) if measured else {}
     compared = [judged.with_shares(compare(first.baseline, systems, measure, partial=peers), shares) for measure in of]
     if first.control and measured:
         trained = [name for name in (FUSED, "reranked") if name in present]
@@ -192,6 +191,12 @@ def _known_of_test(
     if choice.judges:
         found.reverse()
     return next((known for known in found if known.rows.num_rows), None)
+
+
+def _labelled_shares(runs: pa.Table, qrels: pa.Table, config: EvaluateConfig) -> dict[str, float]:
+    """Return by system the share of the top documents of labelled queries that have a label."""
+    labelled = pc.unique(qrels.filter(pc.greater(qrels["grade"], 0))["query_id"])
+    return judged.judged_share(runs, qrels, labelled, measures.depth_of(config.measures[0]))
 
 
 def _headline(

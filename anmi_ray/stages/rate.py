@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.rate import RateConfig
 from anmi_ray.core.records import CANDIDATE, COMPARISON, FIT, GAP, JUDGMENT, RATING, RELEVANCE
 from anmi_ray.core.scale import elo_per_latent
@@ -145,11 +144,6 @@ class Rater:
         return flows
 
 
-def _of_refit(stage: Stage, experiment: Experiment) -> Stage:
-    """Take anchors from the first fit: a document that the second fit rates lower keeps its gaps."""
-    return stage if experiment.mine.anchors == "known" else replace(stage, inputs=(*stage.inputs, "anchor"))
-
-
 STAGE = Stage(
     name="rate",
     version=5,  # 5: defaults where there are too few comparisons to estimate dispersion and prior
@@ -163,5 +157,8 @@ REFIT = replace(
     name="refit",
     inputs=(*STAGE.inputs, "validate", "borderline"),
     does="fit ratings and gaps again, to the judgments of both rounds",
-    of=_of_refit,
+    # anchors are those of the first fit: a document that the second rates lower keeps its gaps
+    of=lambda stage, experiment: (
+        stage if experiment.mine.anchors == "known" else replace(stage, inputs=(*stage.inputs, "anchor"))
+    ),
 )

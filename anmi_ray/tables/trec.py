@@ -244,7 +244,7 @@ def read_run(path: str | Path, ties: Ties = "rank", say: Callable[[str], None] |
     path, place = Path(path), place_of(path)
     if {".csv", ".json", ".jsonl", ".parquet"} & {suffix.lower() for suffix in path.suffixes[-2:]}:
         return _run(_table_records(path), place, ties, say)
-    return _run(_text_records(formats.text_lines(path), place), place, ties, say)
+    return parse_run(formats.text_lines(path), place, ties, say)
 
 
 def one_system(path: Path, say: Callable[[str], None] | None) -> NamedRun:

@@ -34,7 +34,7 @@ def read(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, context: 
 
 
 def of_bucket(artifact: Artifact, config: RetrieveConfig, bucket: int) -> pa.Table | None:
-    """Return the rankings (query_id, doc_id, score) of a bucket's queries; None if the engine is no retriever."""
+    """Return the rankings (query_id, doc_id, score) of a bucket's queries; None without that retriever."""
     return exchange.read(artifact, NAME, 0, bucket) if NAME in config.retrievers else None
 
 
