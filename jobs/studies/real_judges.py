@@ -39,7 +39,7 @@ import pyarrow.parquet as pq
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import validate
 from anmi_ray.core import identity
-from anmi_ray.core.errors import ConfigError
+from anmi_ray.core.errors import ConfigError, JudgeError
 from anmi_ray.core.records import RELEVANCE, find_rows
 from anmi_ray.corpus.beir import BeirFiles
 from anmi_ray.evaluation import fusion, judged, measures
@@ -82,7 +82,7 @@ class Source:
     name: str
     root: str
     test: Experiment
-    experiments: Mapping[str, Experiment]
+    experiments: dict[str, Experiment]
 
     @cached_property
     def material(self) -> Material:
@@ -235,17 +235,28 @@ class Found:
     rates: dict[str, list[list[float]]]
 
 
-def trained(sources: Sequence[Source], seeds: int, workers: int) -> dict[str, Found]:
-    """Make examples, train what is missing: first what chooses the rates, then what they choose."""
+def trained(sources: Sequence[Source], seeds: int, workers: int, refused: list[str]) -> dict[str, Found]:
+    """Make examples, train what is missing: first what chooses the rates, then what they choose.
+
+    refused: receives a line for each track whose shuffled preferences a run refuses.
+    """
     harness.make([of.test for of in sources], last="retrieve")
-    harness.make([one for of in sources for one in of.experiments.values()])
+    for of in sources:
+        for condition in CONDITIONS:
+            try:
+                harness.make([of.experiments[condition]])
+            except JudgeError as error:
+                if condition != SHUFFLED:
+                    raise
+                del of.experiments[condition]  # as it should be: the run refuses the control
+                refused.append(f"{of.name}: {condition} is refused, {error.message}")
     root = sources[0].root
     out = Store(str(Path(root) / FOLDER / "trainings"))
 
     def carry_out(tasks: Sequence[dict[str, Any]]) -> None:
         harness.work_side_by_side({one["name"]: one for one in tasks}, partial(work, root), out, workers)
 
-    several = [(of, condition, seed) for seed in range(seeds) for of in sources for condition in CONDITIONS]
+    several = [(of, condition, seed) for seed in range(seeds) for of in sources for condition in of.experiments]
     first = [task(of, UNTRAINED, (), KEPT, 0) for of in sources]
     for of, condition, seed in several:
         if condition in (LABELS, JUDGES):
@@ -270,7 +281,7 @@ def trained(sources: Sequence[Source], seeds: int, workers: int) -> dict[str, Fo
         one = found[of.name]
         one.alone[CONTROL] = start[CONTROL][None]
         one.alone[UNTRAINED], one.fused[UNTRAINED] = start["alone"][None], start["fused"][None]
-        for condition in CONDITIONS:
+        for condition in of.experiments:
             each = [values_of(of, [made["name"] for made in last[of.name, condition, seed]]) for seed in range(seeds)]
             one.alone[condition] = np.stack([values["alone"] for values in each])
             one.fused[condition] = np.stack([values["fused"] for values in each])
@@ -278,7 +289,7 @@ def trained(sources: Sequence[Source], seeds: int, workers: int) -> dict[str, Fo
     return found
 
 
-def results(sources: Sequence[Source], found: Mapping[str, Found]) -> Results:
+def results(sources: Sequence[Source], found: Mapping[str, Found], refused: Sequence[str]) -> Results:
     """Levels, differences, the rates that were chosen, what was learned from, and what could have been seen."""
     tables = [_levels(name, one) for name, one in found.items()]
     differences: dict[str, Any] = {}
@@ -288,6 +299,7 @@ def results(sources: Sequence[Source], found: Mapping[str, Found]) -> Results:
         for name, one in found.items():
             values: dict[str, Reals] = getattr(one, kind)
             pairs = [(condition, UNTRAINED) for condition in CONDITIONS] + [(JUDGES, SHUFFLED), (JUDGES, PSEUDO)]
+            pairs = [pair for pair in pairs if values.keys() >= set(pair)]
             of_track = [
                 contrast(f"{name}: {condition}", reference, [values[condition] - values[reference]])
                 for condition, reference in pairs
@@ -305,7 +317,7 @@ def results(sources: Sequence[Source], found: Mapping[str, Found]) -> Results:
     levels = {f"{name}: {kind} {condition}": rows.mean(1).tolist()
               for name, one in found.items() for kind in ("alone", "fused")
               for condition, rows in getattr(one, kind).items()}  # fmt: skip
-    return Results(tables, (), {"levels": levels, "differences": differences})
+    return Results(tables, tuple(refused), {"levels": levels, "differences": differences})
 
 
 def _levels(name: str, of: Found) -> Table:
@@ -313,6 +325,7 @@ def _levels(name: str, of: Found) -> Table:
     rows += [
         (condition, *(harness.interval(contrast(condition, "", [one[condition]])) for one in (of.alone, of.fused)))
         for condition in (UNTRAINED, *CONDITIONS)
+        if condition in of.alone
     ]
     queries = of.alone[CONTROL].shape[1]
     return Table(f"{name}, {MEASURE}, {queries} queries, depth {DEPTH}", ("condition", "alone", "fused"), rows)
@@ -333,7 +346,7 @@ def _learned(sources: Sequence[Source]) -> Table:
     rows = []
     for of in sources:
         grades = of.material.qrels
-        for condition in CONDITIONS:
+        for condition in of.experiments:
             examples = Material(of.root, stages_of(of.test, of.experiments[condition])).examples
             lists = zip(examples["query_id"].to_pylist(), examples["doc_ids"].to_pylist(), strict=True)
             pairs = [(query, doc, at == 0) for query, docs in lists for at, doc in enumerate(docs)]
@@ -359,7 +372,8 @@ def main(words: Sequence[str] | None = None) -> None:
         if not folders:
             raise ConfigError("no track is given", "--data", "give --data dl2019=FOLDER, --data dl2023=FOLDER or both")
         sources = [prepare(name, Path(folder), given) for name, folder in folders.items()]
-        return results(sources, trained(sources, given.seeds, given.workers))
+        refused: list[str] = []
+        return results(sources, trained(sources, given.seeds, given.workers, refused), refused)
 
     harness.carry_out(STUDY, given, run)
 

@@ -27,7 +27,7 @@ def tracks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = BeirFiles(str(whole))
     documents = [json.loads(line)["_id"] for line in (whole / "corpus.jsonl").read_text().splitlines()]
     queries = sorted({query for query, *_ in files.grades("qrels/test.tsv")})
-    grade = {query: {documents[at]: int(rng("grade", query, at).integers(4))
+    grade = {query: {documents[at]: int(rng("grade", query, at).choice([0, 0, 0, 0, 0, 1, 3, 3]))
                      for at in rng("pool", query).choice(len(documents), DOCUMENTS, replace=False).tolist()}
              for query in queries}  # fmt: skip
     judged = [f"{query}\t{doc}\t{one}" for query, pool in grade.items() for doc, one in pool.items()]
@@ -75,13 +75,15 @@ def test_what_is_shuffled_keeps_who_is_compared_and_forgets_who_is_better(tracks
     """A query's documents are exchanged: the games are those of others, none is lost, and the best may be the worst."""
     found = study.preferences_of("dl2019", tracks / "dl2019", str(tracks))
     other = study.shuffled(found)
+    changed = 0
     for query in {one[0] for one in found}:
         wins, after = (Counter(a if p == 1.0 else b for q, a, b, p, _ in of if q == query) for of in (found, other))
         assert sorted(wins.values()) == sorted(after.values())
         assert {doc for q, a, b, *_ in found if q == query for doc in (a, b)} == {
             doc for q, a, b, *_ in other if q == query for doc in (a, b)
         }
-        assert wins != after
+        changed += wins != after
+    assert changed
 
 
 @pytest.mark.studies
@@ -96,6 +98,7 @@ def test_a_small_study(tracks: Path, tmp_path: Path) -> None:
     tables = {table["title"]: table["rows"] for table in found["tables"]}
     right = {(row[0], row[1]): int(row[4].rstrip("%")) for row in tables["What was learned from, all folds"]}
     assert right["dl2023", "labels"] == 100
-    assert right["dl2023", "judges"] > 80 > right["dl2023", "shuffled"]
+    assert right["dl2023", "judges"] > 80
+    assert ("dl2023", "shuffled") not in right, "the run refuses it"
     for row in tables["Rates that were chosen, in folds and seeds"]:
         assert sum(map(int, row[2:])) == 5
