@@ -1,4 +1,4 @@
-"""A wheel in a fresh environment, outside the clone: the demo, then documents of one's own up to the report.
+"""A wheel in a fresh environment, outside the clone: the demo, strangers' files, then one of them up to the service.
 
 The commands are those of docs/tutorials/own-documents.md, as they stand there.
 """
@@ -13,8 +13,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import Request, urlopen
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.judging.serving import Chat, serving
@@ -43,30 +49,35 @@ def commands() -> list[str]:
     return [line.partition("#")[0].strip() for line in re.findall(r"^anmi .*$", section, flags=re.MULTILINE)]
 
 
-def write_tables(folder: Path, collection: Path) -> None:
-    """documents.csv with ids, and queries.csv with a column of texts alone."""
-    for name, fields, most in (("corpus", ("id", "title", "text"), None), ("queries", ("query",), QUERIES)):
-        lines = (collection / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()[:most]
-        rows = [{**row, "id": row["_id"], "query": row["text"]} for row in map(json.loads, lines)]
-        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, fields, extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(rows)
-    (folder / "corpus.csv").rename(folder / "documents.csv")
-
-
-def edit(config: Path, url: str) -> None:
-    """Change what the page says is to be changed: the two files, the judge's address and its model."""
-    text = config.read_text(encoding="utf-8")
-    for setting, value in {
-        "documents": "documents.csv",
-        "queries": "queries.csv",
-        "base_url": url,
-        "model": "judge",
-    }.items():
-        text, changed = re.subn(rf"^(\s+{setting}:) \S+", rf"\1 {value}", text, count=1, flags=re.MULTILINE)
-        assert changed, setting
-    config.write_text(text, encoding="utf-8")
+def write_files(folder: Path, collection: Path) -> dict[str, tuple[str, ...]]:
+    """Documents and queries of strangers, as the arguments of `anmi init` by kind."""
+    rows, asked = (
+        [json.loads(line) for line in (collection / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+        for name in ("corpus", "queries")
+    )
+    for name, delimiter, encoding in (("docs.csv", ";", "utf-8-sig"), ("west.csv", ",", "cp1252")):
+        with (folder / name).open("w", encoding=encoding, newline="", errors="replace") as file:
+            writer = csv.writer(file, delimiter=delimiter)
+            writer.writerow(("sku", "Bezeichnung", "Beschreibung"))
+            writer.writerows((row["_id"], f"Stück {row['title']}", row["text"]) for row in rows)
+    log = [row["text"] for row in asked[:QUERIES]]
+    (folder / "queries.csv").write_text("\n".join(["query", *log]), encoding="utf-8")
+    (folder / "log.txt").write_text("\n".join(log), encoding="utf-8")
+    (folder / "pages").mkdir()
+    for at, row in enumerate(rows[:50]):
+        (folder / "pages" / f"page-{at}.md").write_text(f"# {row['title']}\n\n{row['text']}\n", encoding="utf-8")
+    pq.write_table(
+        pa.table({"key": [row["_id"] for row in rows], "text": [row["text"] for row in rows]}), folder / "docs.parquet"
+    )
+    column = ("--column", "text=Beschreibung")
+    return {
+        "semicolons": ("docs.csv", "queries.csv", *column),
+        "cp1252": ("west.csv", "queries.csv", *column),
+        "log": ("docs.csv", "log.txt", *column),
+        "pages": ("pages", "queries.csv"),
+        "beir": (str(collection),),
+        "parquet": ("docs.parquet", "queries.csv"),
+    }
 
 
 @pytest.mark.long
@@ -88,21 +99,43 @@ def test_a_wheel_takes_own_documents_to_a_report(tmp_path: Path, small_collectio
         return done.stdout
 
     shell(sys.executable, "-m", "venv", home)
-    shell(home / "bin" / "pip", "install", "--quiet", "--no-compile", wheel)
+    shell(home / "bin" / "pip", "install", "--quiet", "--no-compile", f"{wheel}[serve]")
     assert str(home) in shell("python", "-c", "import anmi_ray; print(anmi_ray.__file__)")
-    write_tables(place, small_collection)
     typed = commands()
     assert {line.split()[1] for line in typed} >= {"doctor", "demo", "init", "plan", "judge", "run", "show"}
     with serving() as port:
         chat = Chat(port, "installed")
         chat.setup(mixed="words")
+        judge = f"{chat.url}/v1#judge"
+        for kind, words in write_files(place, small_collection).items():
+            shell("anmi", "init", *words, "--judge", judge, "--out", f"{kind}.yaml")
+            assert "to do" in shell("anmi", "plan", f"{kind}.yaml")
+        said = ""
         for line in typed:
-            said = shell(*shlex.split(line))
-            if line.startswith("anmi init"):
-                edit(place / "own-documents.yaml", f"{chat.url}/v1")
-            elif line.startswith("anmi doctor"):
+            words = shlex.split(line.replace("openai:gpt-6-luna", judge))
+            said = shell(*words, *(("--column", "text=Beschreibung") if words[1] == "init" else ()))
+            if line.startswith("anmi doctor"):
                 assert "nothing required is missing" in said
-    report = place / "results" / "reports" / "own-documents"
-    found = json.loads((report / "report.json").read_text(encoding="utf-8"))
-    assert (report / "report.html").is_file()
-    assert found
+    assert json.loads((place / "results" / "reports" / "search" / "report.json").read_text(encoding="utf-8"))
+    assert re.search("^(Deploy|Do not deploy|Undecided)", said, flags=re.MULTILINE), said
+    serve = subprocess.Popen([home / "bin" / "anmi", "serve", "search", "--port", "8765"], cwd=place, env=clean)
+    try:
+        answer = asked("http://127.0.0.1:8765/v1/rerank", {"query": "chair", "documents": ["a chair", "a lamp"]})
+        assert sorted(row["index"] for row in answer["results"]) == [0, 1]
+    finally:
+        serve.terminate()
+        assert serve.wait(timeout=120) in (0, 143)
+
+
+def asked(url: str, body: dict[str, Any], within_s: float = 180.0) -> Any:
+    """The answer of a service, once it listens."""
+    end = time.monotonic() + within_s
+    request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    while True:
+        try:
+            with urlopen(request, timeout=60) as answer:
+                return json.load(answer)
+        except URLError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(1)

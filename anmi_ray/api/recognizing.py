@@ -6,7 +6,9 @@ queries without a header, and text that is not UTF-8.
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -136,13 +138,17 @@ def documents(path: Path, copies: Path, columns: Mapping[str, str], given: str |
 def queries(path: Path, copies: Path, columns: Mapping[str, str], given: str | None) -> Recognized:
     """Recognize a table of queries or one query a line, as `documents` does."""
     file = _file(path, given)
-    names, rows = _sampled(file)
     to = copies / "queries.jsonl"
     skipped: Skipped = {}
+    if file.kind in (".csv", ".tsv"):
+        lines = _readable(_searches(path, file.encoding), skipped)
+        header = next((text for _, text in lines), "")
+        if not re.search(r"[,;\t|]", header):
+            is_query = header.lower() not in _HEADERS
+            texts = ({"query": text} for text in chain([header] * is_query, (text for _, text in lines)) if text)
+            return _copied(texts, to, "it had no header" if is_query else "searches may hold commas", skipped)
+    names, rows = _sampled(file)
     records = _all(path, file.encoding, skipped)
-    if len(names) == 1 and file.kind in (".csv", ".tsv") and names[0].lower().strip() not in _HEADERS:
-        texts = ({"query": row[names[0]]} for _, row in records)
-        return _copied(chain([{"query": names[0]}], texts), to, "it had no header", skipped)
     is_text = file.kind == ".txt"
     chosen = {"query": "query"} if is_text else _columns(names, rows, _QUERY, columns, str(path))
     why = _unreadable(file)
@@ -152,6 +158,14 @@ def queries(path: Path, copies: Path, columns: Mapping[str, str], given: str | N
         return _kept(path, names, rows, {} if is_text else chosen)
     renamed = ({role: row[name] for role, name in chosen.items()} for _, row in records)
     return _copied(renamed, to, why, skipped, _others(names, chosen))
+
+
+def _searches(path: Path, encoding: str) -> Iterator[tuple[str, str | LineError]]:
+    """Yield the lines of a log with one column, without quotes around them; a search may hold the separator."""
+    for file in files_of([str(path)], "documents", _KINDS, encoding):
+        for place, line in file.lines():
+            text = line if isinstance(line, LineError) else line.decode("utf-8", "replace").strip()
+            yield place, ",".join(next(csv.reader([text]), [])) if isinstance(text, str) else text
 
 
 def _unreadable(file: File) -> str:

@@ -17,13 +17,11 @@ from pydantic import Field
 from anmi_ray.config.base import Settings
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.config.load import validate
-from anmi_ray.core import identity
 from anmi_ray.core.errors import ConfigError, JudgeError
-from anmi_ray.corpus.beir import BeirFiles
 from anmi_ray.pipeline.resolve import resolve
 from anmi_ray.store import Store
 from jobs.studies import harness
-from jobs.studies.collected import Grade, Part, exported, halves, judged_queries, view
+from jobs.studies.collected import Part, exported, halves, judged_queries
 from jobs.studies.student_training import READ, Material, work
 from jobs.studies.students import Collection
 
@@ -35,9 +33,8 @@ LabelFreeT = TypeVar("LabelFreeT", bound="LabelFree")
 class Condition(Settings):
     """Where the train queries' positives come from."""
 
-    positives: Literal["known", "one", "first", "judges"] = Field(
-        description="known: the collection's labels; one: one of them; first: the hybrid's first document; judges: "
-        "labels are hidden"
+    positives: Literal["known", "first", "judges"] = Field(
+        description="known: the collection's labels; first: the hybrid's first document; judges: labels are hidden"
     )
     settings: dict[str, Any] = Field(default={}, description="settings of the experiment that are its own")
     train: dict[str, Any] = Field(default={}, description="settings of training that are its own")
@@ -74,25 +71,10 @@ class LabelFree:
             own["corpus"]["labels"] = ["dev", "test"]
         if of.positives == "first":
             own["mine"] = {"anchors": "retrieved"}
-        if of.positives == "one":
-            own["corpus"]["path"] = str(self.one_label(part))
         content = harness.merged(
             [self.plan.settings, one.settings, of.settings, own, {"execution": {"root": self.root}}]
         )
         return validate({**content, "name": f"label-free-{part.name}-{condition}"}, f"the study, {condition}")
-
-    def one_label(self, part: Part) -> Path:
-        """The collection with one of its relevant documents of every train query, drawn by hash."""
-        files = BeirFiles(str(self.folder[part.name]))
-        splits = {split: list(files.grades(name)) for split in ("train", "dev", "test")
-                  if (name := files.find_optional(f"qrels/{split}.tsv"))}  # fmt: skip
-        drawn: dict[str, tuple[bytes, Grade]] = {}
-        for query, document, grade in splits["train"]:
-            key = identity.digest("label-free", "one-label", query, document)
-            if grade > 0:
-                drawn[query] = min(drawn.get(query, (key, (query, document, grade))), (key, (query, document, grade)))
-        splits["train"] = [row for _, row in drawn.values()]
-        return view(str(self.folder[part.name]), Path(self.root) / FOLDER / "one-label" / part.name, splits)
 
     def learned_from(self, part: Part, condition: str) -> Path:
         """The collection whose train queries a condition learns from."""

@@ -4,12 +4,10 @@
 
 Every condition trains the same student from the same weights on the same train queries, and ranks the hybrid's top
 documents of the same test queries. `labels`: train queries have their known positives, negatives come from a window of
-the retriever's ranks, no judge is heard: what most would do who have labels. `one-label`: the same with one positive a
-query, drawn by hash, where the collection knows several: its others may become negatives, as in most collections that
-are labelled by clicks or one document a query. `pseudo-labels`: the same, with the hybrid's first document taken for
-relevant. `judges-N`: labels are hidden; a judge who puts N % of pairs of a relevant and another candidate right
-compares and confirms, and half of the variance of its errors is a lasting misreading of documents, which no further
-question averages away; `panel-N` are three such judges, each with errors of its own.
+the retriever's ranks, no judge is heard: what most would do who have labels. `pseudo-labels`: P(relevant) from rank and
+similarity alone (`mine.anchors: retrieved`). `judges-N`: labels are hidden; a judge who puts N % of pairs of a relevant
+and another candidate right compares and confirms, and half of the variance of its errors is a lasting misreading of
+documents, which no further question averages away; `panel-N` are three such judges, each with errors of its own.
 `untrained` is the start, bm25+dense the fusion of both retrievers. A collection of test queries alone (`halves`) is cut
 in two, each half trained on for the other. Nothing is chosen on test; settings are the quickstart's. `fused` is the
 mean of a system's score and of bm25+dense, weights fixed.

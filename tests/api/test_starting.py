@@ -111,6 +111,14 @@ def test_a_query_log_with_other_columns_is_read_by_its_queries_column(tmp_path: 
     assert "fewer than 200 train queries" in " ".join(made.lines)
 
 
+def test_a_log_of_one_column_may_hold_commas_and_quotes(tmp_path: Path) -> None:
+    lines = ["query", "chair, oak", '"desk, ""big"" one"', '12" lamp', '"sofa', ""]
+    (tmp_path / "log.csv").write_text("\n".join(lines), encoding="utf-8")
+    made = started(tmp_path, semicolons(tmp_path), tmp_path / "log.csv")
+    found = [json.loads(line)["query"] for line in made.tables["queries"].path.read_text(encoding="utf-8").splitlines()]
+    assert found == ["chair, oak", 'desk, "big" one', '12" lamp', "sofa"]
+
+
 def test_the_search_in_use_is_what_the_reranker_is_compared_with(tmp_path: Path) -> None:
     (tmp_path / "engine.tsv").write_text("".join(f"q{i}\tp{i}\t1\n" for i in range(5)))
     (tmp_path / "log.csv").write_text("\n".join(LOG), encoding="utf-8")

@@ -44,10 +44,10 @@ def test_later_settings_win_key_by_key() -> None:
 
 @pytest.mark.studies
 def test_a_small_study(tmp_path: Path) -> None:
-    found = carried_out("label_free", tmp_path, "--conditions", "labels,one-label,pseudo-labels,judges-90")
+    found = carried_out("label_free", tmp_path, "--conditions", "labels,pseudo-labels,judges-90")
     levels = found["values"]["levels"]
     assert {len(levels[f"{kind}: whole {one}"]) for kind in ("alone", "fused") for one in PLAN.conditions
             if f"{kind}: whole {one}" in levels} == {1}  # fmt: skip
     rows = learned(found)
     assert rows["labels"][5] == "100%"
-    assert set(rows) == {"labels", "one-label", "pseudo-labels", "judges-90"}
+    assert set(rows) == {"labels", "pseudo-labels", "judges-90"}
