@@ -51,7 +51,10 @@ def evaluate(
     if not judged.num_rows:
         raise DataError("no query has a relevant document", "qrels", "give judgments of the evaluated queries")
     names = sorted(set(pc.unique(run["system"]).to_pylist()) | set(systems or ()))
-    run = _needed(run, list(parsed.values()))
+    cutoffs = [None if one.params.get("judged_only") else one.params.get("cutoff") for one in parsed.values()]
+    depths = [int(cutoff) for cutoff in cutoffs if isinstance(cutoff, int)]
+    if len(depths) == len(cutoffs):  # rows below the deepest cutoff change no value
+        run = run.filter(pc.less_equal(run["rank"], max(depths)))
     ids = sorted(pc.unique(judged["query_id"]).to_pylist())
     values = np.zeros((len(ids), len(names), len(parsed)))
     for start in range(0, len(ids), BLOCK_QUERIES):
@@ -94,13 +97,6 @@ def mean(metrics: pa.Table, system: str, measure: str) -> float:
 def _judged(qrels: pa.Table) -> pa.Array:
     """Ids of the queries with at least one relevant document."""
     return pc.unique(qrels.filter(pc.greater(qrels["grade"], 0))["query_id"]).cast(ID)
-
-
-def _needed(run: pa.Table, measures: Sequence[Measure]) -> pa.Table:
-    """The rows that can change a value: down to the deepest cutoff, if every measure has one."""
-    cutoffs = [None if measure.params.get("judged_only") else measure.params.get("cutoff") for measure in measures]
-    depths = [int(cutoff) for cutoff in cutoffs if isinstance(cutoff, int)]
-    return run.filter(pc.less_equal(run["rank"], max(depths))) if len(depths) == len(cutoffs) else run
 
 
 def _nested(table: pa.Table, queries: pa.Array, column: str) -> dict[str, dict[str, int]]:

@@ -6,6 +6,7 @@ Exact with the judge's tokenizer; otherwise estimated from bytes, rather too hig
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MARK = " […]"
+_MARKUP = re.compile(r"[<\[].+[>\]]", re.DOTALL)
 _TURN = 8  # assumed tokens of a chat template around a message
 
 
@@ -74,7 +76,7 @@ class TokenizerTokens:
         self.tokenizer = tokenizer
         added = list(tokenizer.added_tokens_decoder.items())
         # tokens that look like markup (<tool_call>) are not always declared special
-        marks = [(i, token.content) for i, token in added if token.special or _is_markup(token.content)]
+        marks = [(i, token.content) for i, token in added if token.special or _MARKUP.fullmatch(token.content)]
         self.special_tokens: tuple[str, ...] = tuple(sorted({*tokenizer.all_special_tokens, *(c for _, c in marks)}))
         # the unknown token is harmless
         self._special_ids: set[object] = {*tokenizer.all_special_ids, *(i for i, _ in marks)}
@@ -162,10 +164,6 @@ def load_tokens(name: str | None) -> ByteTokens | TokenizerTokens:
 def _check_room(room: int, limit: int) -> None:
     if room <= 0:
         raise ConfigError(f"a limit of {limit} tokens leaves no room for the mark{MARK}", "prompt", "raise the limit")
-
-
-def _is_markup(token: str) -> bool:
-    return token[:1] in "<[" and token[-1:] in ">]" and len(token) > 2
 
 
 def _weights() -> NDArray[np.int64]:

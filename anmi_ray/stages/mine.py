@@ -253,12 +253,6 @@ def _borderline(artifact: Artifact, bucket: int, inputs: Inputs, config: MineCon
     return flows
 
 
-def _of_borderline(stage: Stage, experiment: Experiment) -> Stage:
-    """Read the confirmed anchors if they are used, and queries if dev is rated."""
-    asked = ("ingest",) if experiment.rates_dev else ()
-    return replace(stage, inputs=(*stage.inputs, *asked, *CONFIRMING[experiment.mine.anchors]))
-
-
 def _cost_of_borderline(load: Workload) -> StageCost:
     """Count what it found, else a share of the candidates."""
     pairs = load.found(_TO_ASK, round(_BORDERLINE_SHARE * load.candidates))
@@ -289,7 +283,9 @@ BORDERLINE = Stage(
     cost=_cost_of_borderline,
     settings="mine",
     config=lambda experiment: experiment.mine.asking,
-    of=_of_borderline,
+    of=lambda stage, experiment: replace(
+        stage, inputs=(*stage.inputs, *["ingest"] * experiment.rates_dev, *CONFIRMING[experiment.mine.anchors])
+    ),
 )
 STAGE = Stage(
     name="mine",

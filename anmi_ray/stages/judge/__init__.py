@@ -40,11 +40,6 @@ def _of(stage: Stage, experiment: Experiment) -> Stage:
     return replace(stage, inputs=(*stage.inputs, "distill")) if experiment.judge.distilled else stage
 
 
-def _of_assessors(stage: Stage, experiment: Experiment) -> Stage:
-    """Return the training panel, or a separate one."""
-    return replace(stage, settings="evaluate.judge") if experiment.evaluate.judge else _of(stage, experiment)
-
-
 def _also(config: JudgeConfig, *_: Any) -> dict[str, str]:
     """Return the template files of prompts."""
     from anmi_ray.judging import kinds
@@ -134,7 +129,9 @@ ASSESS = replace(
     name="assess",
     does="ask judges of the top documents of held-out queries, one by one, whether they answer the query",
     run=assess,
-    of=_of_assessors,
+    of=lambda stage, experiment: (
+        replace(stage, settings="evaluate.judge") if experiment.evaluate.judge else _of(stage, experiment)
+    ),
     played_by={COMPARED: "pool", "first": "compare"},
 )
 LABEL = replace(
