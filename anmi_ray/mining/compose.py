@@ -84,11 +84,10 @@ def mine(
     """
     bucket, anchors, refused, pool = pooled(ratings, gaps, candidates, config, inputs)
     common = Common(config, seed, inputs.mixture)
-    settled = _settled(pool.negatives, common)
-    ruled = _weighed(pool.negatives, settled, common)
+    ruled = weights_of(pool.negatives, common)
     chosen = _choose_negatives(pool.negatives, ruled.weight, common)
     if isinstance(config.weigh, _IN_BITS):
-        own = chosen[np.isnan(settled[chosen])]  # verdicts of allow rules are final
+        own = chosen[np.isnan(_settled(pool.negatives, common)[chosen])]  # verdicts of allow rules are final
         ruled = replace(ruled, weight=_full(ruled.weight, own, pool.negatives.example))
     possible, verdict = _choose_positives(bucket, pool)
     positive = members.rated_members(possible, pool, verdict)
@@ -106,7 +105,10 @@ def weights_of(negatives: Negatives, common: Common) -> RuleVerdict:
 
     Known positives and confirmed documents weigh 0. A weight set by one allow rule is not changed by later rules.
     """
-    return _weighed(negatives, _settled(negatives, common), common)
+    settled, weigh = _settled(negatives, common), common.config.weigh
+    ruled = WEIGH[weigh.rule](negatives, weigh, common)
+    category = posterior.categories(negatives.gap, common.config) if ruled.category is None else ruled.category
+    return RuleVerdict(np.where(np.isnan(settled), ruled.weight, settled), category)
 
 
 def _settled(negatives: Negatives, common: Common) -> Reals:
@@ -116,13 +118,6 @@ def _settled(negatives: Negatives, common: Common) -> Reals:
         allowed = ALLOW[rule.rule](negatives, rule, common).weight
         settled = np.where(np.isnan(settled), allowed, settled)
     return settled
-
-
-def _weighed(negatives: Negatives, settled: Reals, common: Common) -> RuleVerdict:
-    weigh = common.config.weigh
-    ruled = WEIGH[weigh.rule](negatives, weigh, common)
-    category = posterior.categories(negatives.gap, common.config) if ruled.category is None else ruled.category
-    return RuleVerdict(np.where(np.isnan(settled), ruled.weight, settled), category)
 
 
 def _full(weight: Reals, rows: Ints, example: Ints) -> Reals:

@@ -54,7 +54,7 @@ def test_what_an_engine_found_is_reranked(code: dict[str, Any], url: str, engine
 
 
 def test_an_engines_rankings_are_a_run(code: dict[str, Any], tmp_path: Path) -> None:
-    code["write_run"](tmp_path / "engine.trec", {"q1": ["b", "a"], "q2": ["c"]}, "engine")
-    run = read_run(tmp_path / "engine.trec")
+    code["write_rankings"](tmp_path / "engine.csv", {"q1": [("b", 2.5), ("a", 1.0)], "q2": [("c", 7)]})
+    run = read_run(tmp_path / "engine.csv")
     assert run.table["rank"].to_pylist() == [1, 2, 1]
     assert set(run.documents) == {"a", "b", "c"}
