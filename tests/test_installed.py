@@ -102,7 +102,7 @@ def test_a_wheel_takes_own_documents_to_a_report(tmp_path: Path, small_collectio
     shell(home / "bin" / "pip", "install", "--quiet", "--no-compile", f"{wheel}[serve]")
     assert str(home) in shell("python", "-c", "import anmi_ray; print(anmi_ray.__file__)")
     typed = commands()
-    assert {line.split()[1] for line in typed} >= {"doctor", "demo", "init", "plan", "judge", "run", "show"}
+    assert {line.split()[1] for line in typed} >= {"doctor", "demo", "init", "plan", "judge", "run"}
     with serving() as port:
         chat = Chat(port, "installed")
         chat.setup(mixed="words")
