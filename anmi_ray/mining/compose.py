@@ -84,10 +84,11 @@ def mine(
     """
     bucket, anchors, refused, pool = pooled(ratings, gaps, candidates, config, inputs)
     common = Common(config, seed, inputs.mixture)
-    ruled = weights_of(pool.negatives, common)
+    settled = _settled(pool.negatives, common)
+    ruled = weights_of(pool.negatives, common, settled)
     chosen = _choose_negatives(pool.negatives, ruled.weight, common)
     if isinstance(config.weigh, _IN_BITS):
-        own = chosen[np.isnan(_settled(pool.negatives, common)[chosen])]  # verdicts of allow rules are final
+        own = chosen[np.isnan(settled[chosen])]  # verdicts of allow rules are final
         ruled = replace(ruled, weight=_full(ruled.weight, own, pool.negatives.example))
     possible, verdict = _choose_positives(bucket, pool)
     positive = members.rated_members(possible, pool, verdict)
@@ -100,12 +101,14 @@ def mine(
     return members.examples(anchors, kept, roles, bucket), rejects(PLACE, [*refused, *few])
 
 
-def weights_of(negatives: Negatives, common: Common) -> RuleVerdict:
+def weights_of(negatives: Negatives, common: Common, settled: Reals | None = None) -> RuleVerdict:
     """Return weight and category of all N documents: allow rules in order, then the weigh rule.
 
     Known positives and confirmed documents weigh 0. A weight set by one allow rule is not changed by later rules.
+    settled: the weights that allow rules set, if they are known.
     """
-    settled, weigh = _settled(negatives, common), common.config.weigh
+    settled = _settled(negatives, common) if settled is None else settled
+    weigh = common.config.weigh
     ruled = WEIGH[weigh.rule](negatives, weigh, common)
     category = posterior.categories(negatives.gap, common.config) if ruled.category is None else ruled.category
     return RuleVerdict(np.where(np.isnan(settled), ruled.weight, settled), category)

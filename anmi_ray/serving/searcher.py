@@ -161,7 +161,7 @@ def retrieval_of(run: Run) -> RetrieveConfig:
     searching = tuple(name for name in config.retrievers if name != "engine")
     if not {*searching} - {"late"}:
         what = "its candidates are another engine's rankings, in which new queries cannot be searched"
-        raise ConfigError(what, place, "rerank that engine's results: POST /v1/rerank")
+        raise ConfigError(what, place, f"anmi export {run.name} --to FOLDER, then anmi serve FOLDER: it only reranks")
     return config.model_copy(update={"retrievers": searching})
 
 

@@ -34,7 +34,7 @@ class Condition(Settings):
     """Where the train queries' positives come from."""
 
     positives: Literal["known", "first", "judges"] = Field(
-        description="known: the collection's labels; first: the hybrid's first document; judges: labels are hidden"
+        description="known: labels; first: pseudo-labels by rank and similarity; judges: labels are hidden"
     )
     settings: dict[str, Any] = Field(default={}, description="settings of the experiment that are its own")
     train: dict[str, Any] = Field(default={}, description="settings of training that are its own")
