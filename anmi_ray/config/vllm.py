@@ -18,11 +18,17 @@ from anmi_ray.config.prompt import PromptConfig, PromptReadout
 # arguments of the engine that this program sets, by its own settings or because the judge rests on them
 _OWN = frozenset({
     "model", "model_tag", "tokenizer", "tokenizer_mode", "revision", "tokenizer_revision", "code_revision",
-    "trust_remote_code", "skip_tokenizer_init", "task", "task_type", "runner", "convert", "load_format", "dtype",
-    "seed", "max_model_len", "max_logprobs", "logprobs_mode", "enable_prefix_caching", "disable_log_stats",
+    "trust_remote_code", "skip_tokenizer_init", "task", "task_type", "runner", "convert", "dtype", "seed", "max_model_len", "max_logprobs", "logprobs_mode", "enable_prefix_caching", "disable_log_stats",
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "distributed_executor_backend",
     "gpu_memory_utilization",
 })  # fmt: skip
+# arguments of the engine that change how fast it answers, and answers only by rounding
+_SPEED = frozenset({
+    "async_scheduling", "attention_backend", "attention_config", "block_size", "compilation_config", "enforce_eager",
+    "load_format", "max_num_batched_tokens", "max_num_seqs", "model_loader_extra_config", "optimization_level",
+    "performance_mode",
+})  # fmt: skip
+_LOAD_FORMATS = ("safetensors", "runai_streamer", "fastsafetensors")  # other formats may contain code
 
 
 class VllmPromptConfig(PromptConfig):
@@ -51,8 +57,8 @@ class VllmExecution(GpuType):
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     """Share of a GPU's memory to use."""
     environment: dict[str, str] = {}
-    """Environment variables of the engines' processes, such as VLLM_ATTENTION_BACKEND, or VLLM_CPU_KVCACHE_SPACE (GB of
-    the KV cache on a CPU, else 4)."""
+    """Environment variables of the engines' processes, such as VLLM_CPU_KVCACHE_SPACE (GB of the KV cache on a CPU,
+    else 4)."""
 
     metrics: bool = False
     """The engines' own counters, at Ray's metrics endpoint (needs ray[serve])."""
@@ -78,7 +84,9 @@ class VllmJudgeConfig(ModelJudge[Literal["vllm"]]):
     seed: int = Field(default=0, ge=0)
     """Seed of sampling."""
     engine_kwargs: dict[str, JsonValue] = {}
-    """More arguments of vLLM's engine, such as quantization, kv_cache_dtype, max_num_seqs, enforce_eager."""
+    """More arguments of vLLM's engine, such as quantization or kv_cache_dtype. Those that only change its speed
+    (max_num_seqs, max_num_batched_tokens, attention_backend, enforce_eager, load_format, ...) keep the answers bought
+    with others."""
     execution: VllmExecution = VllmExecution()
     """Resources of the engines."""
 
@@ -87,12 +95,19 @@ class VllmJudgeConfig(ModelJudge[Literal["vllm"]]):
         """See OneJudge."""
         return self.model_copy(update={"prompt": self.prompt.direct})
 
+    @property
+    def answering(self) -> dict[str, JsonValue]:
+        """The arguments of the engine that may change an answer."""
+        return {name: value for name, value in self.engine_kwargs.items() if name not in _SPEED}
+
     @field_validator("engine_kwargs")
     @classmethod
     def _not_own(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
         taken = sorted(set(value) & _OWN)
         if taken:
             raise ValueError(f"{', '.join(taken)}: set by this program or by a setting of that name, not here")
+        if value.get("load_format", "safetensors") not in _LOAD_FORMATS:
+            raise ValueError(f"load_format: expected {', '.join(_LOAD_FORMATS)}, got {value['load_format']}")
         return value
 
     def _problems(self) -> Iterator[str]:

@@ -132,6 +132,16 @@ class Budget:
         )
 
     @property
+    def reservable(self) -> tuple[float, float]:
+        """Calls and dollars that may be reserved on top of reservations: MAX_RESERVED of the remaining budget in all."""
+        record = self.record
+        calls, dollars = record.calls - record.calls_under_way, record.dollars - record.dollars_under_way
+        return (
+            MAX_RESERVED * (_limit(self.share.calls) - calls) - record.calls_under_way,
+            MAX_RESERVED * (_limit(self.share.dollars) - dollars) - record.dollars_under_way,
+        )
+
+    @property
     def _calls_each(self) -> float:
         """Estimated calls per question."""
         records = (*self.past, self._record)
@@ -165,10 +175,8 @@ class Budget:
         calls = before.calls
         dollars = before.dollars
         max_calls, max_dollars, max_hours = map(_limit, (self.share.calls, self.share.dollars, self.share.hours))
-        settled_calls = calls - before.calls_under_way
-        settled_dollars = dollars - before.dollars_under_way
-        most_calls = settled_calls + MAX_RESERVED * (max_calls - settled_calls)
-        most_dollars = settled_dollars + MAX_RESERVED * (max_dollars - settled_dollars)
+        more_calls, more_dollars = self.reservable
+        most_calls, most_dollars = calls + more_calls, dollars + more_dollars
         questions_held = sum(chunk.questions for chunk in self._under_way.values())
         own = self._under_way.setdefault(key, _UnderWay())
         admitted = 0
@@ -222,6 +230,7 @@ def _limit(value: float | None) -> float:
 _HOPELESS = 200  # questions without any answer after which asking stops
 _WRITE_S = 5.0  # seconds between writes of settled spend
 _READ_S = 2.0  # seconds between reads of other sessions' spend
+_LEASE_S = 1.0  # seconds that admissions should last which one write covers
 
 
 @dataclass(frozen=True)
@@ -258,7 +267,9 @@ class BudgetSession:
         self._problem = ""
         self._failures: Counter[str] = Counter()
         self._began = 0.0
-        self._written = 0.0
+        self._written = float("-inf")
+        self._covered = (0.0, 0.0)  # calls and dollars in the log
+        self._ahead = 0  # admissions like the last one that a write covers in advance
         self._read = float("-inf")
         self._read_others()
 
@@ -272,9 +283,10 @@ class BudgetSession:
         """Admit queries as `Budget.admit` does; none after a problem."""
         self._read_others()
         if not self._problem:
+            before = self._budget.record
             admitted = self._budget.admit(key, queries, self._hours(), patient)
-            # before asking: if the process is killed, questions in flight count as spent
-            self._write(now=admitted.queries > 0)
+            if admitted.queries:
+                self._cover(before)
             if not self._problem:
                 return admitted
         return Admission(0, over=True)
@@ -314,11 +326,29 @@ class BudgetSession:
     def _hours(self) -> float:
         return (time.monotonic() - self._began) / 3600 if self._began else 0.0
 
-    def _write(self, now: bool = False) -> None:
+    def _cover(self, before: SpendRecord) -> None:
+        """Have the log cover an admission before its questions are sent: if the process is killed, they are spent.
+
+        Where writes would follow each other within _LEASE_S, one covers more and more admissions in advance, within what
+        may be reserved.
+        """
+        now = self._budget.record
+        if now.calls <= self._covered[0] and now.dollars <= self._covered[1]:
+            return
+        self._ahead = 2 * self._ahead + 1 if time.monotonic() - self._written < _LEASE_S else self._ahead // 2
+        wanted = self._ahead * (now.calls - before.calls), self._ahead * (now.dollars - before.dollars)
+        calls, dollars = (max(0.0, min(pair)) for pair in zip(wanted, self._budget.reservable, strict=True))
+        self._write(now=True, calls=calls, dollars=dollars)
+
+    def _write(self, now: bool = False, calls: float = 0.0, dollars: float = 0.0) -> None:
+        """Write the spend and reservations, and further reservations of `calls` and `dollars`."""
         if now or time.monotonic() - self._written >= _WRITE_S:
-            self._written = time.monotonic()
+            record = self._budget.record
+            held = record.calls_under_way + calls, record.dollars_under_way + dollars
+            record = replace(record, calls_under_way=held[0], dollars_under_way=held[1])
             with self._stopping():
-                self._log.write(self._session, self._budget.record)
+                self._log.write(self._session, record)
+            self._written, self._covered = time.monotonic(), (record.calls, record.dollars)
 
     def _read_others(self) -> None:
         """Read the spend and admissions of other sessions."""

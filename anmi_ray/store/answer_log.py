@@ -2,7 +2,7 @@
 
 `answers/<judge_id>/<bucket>/<time>-<uuid>.parquet`: the judge_id hashes everything that can change an answer, the
 bucket depends on the query's text, so equal questions of all runs are in one bucket. Segments are
-published whole and never changed. Without locks, two concurrent runs may buy an answer twice, within seconds of each
+published whole and never changed; a stage that has read a bucket merges them into one. Without locks, two concurrent runs may buy an answer twice, within seconds of each
 other. The earliest final answer counts; a transient failure counts only without one, and is asked again.
 Letters: N answers.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anmi_ray.core.identity import id_column, id_matrix, mix_ids
+from anmi_ray.core.errors import DamagedError
+from anmi_ray.core.identity import digest, id_column, id_matrix, mix_ids
 from anmi_ray.core.records import ANSWER
 from anmi_ray.store import Store, parquet_bytes
 
 _REMEDY = "delete it and run again: its answers are bought anew"
 _LOOK_S = 2.0  # what others answered since is not known
+_READERS = 16  # segments that are read at once
 HASHES = ("query_hash", "first_hash", "second_hash")
 
 
@@ -93,13 +96,11 @@ class Lacking:
 
     def _look(self) -> None:
         self._due = time.monotonic() + _LOOK_S
-        for name in self._log.segments(self._bucket):
-            if name not in self._read:
-                table = self._log.segment(name)
-                final = table.filter(pc.invert(table["transient"]))
-                self._lacks &= ~pc.is_in(self._ids, value_set=id_column(question_ids(final))).to_numpy(False)
-                self._read.add(name)
-                self.answered = self.answered or _answered(table)
+        for name, table in self._log.tables(self._bucket, self._read).items():
+            final = table.filter(pc.invert(table["transient"]))
+            self._lacks &= ~pc.is_in(self._ids, value_set=id_column(question_ids(final))).to_numpy(False)
+            self._read.add(name)
+            self.answered = self.answered or _answered(table)
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,10 @@ class AnswerLog:
 
     def publish(self, bucket: int, table: pa.Table) -> str:
         """Make answers of one bucket visible, whole or not at all; returns the segment's name."""
-        name = f"{bucket:05d}/{time.time_ns():016x}-{uuid.uuid4().hex[:12]}.parquet"
+        return self._write(bucket, table, f"{time.time_ns():016x}-{uuid.uuid4().hex[:12]}")
+
+    def _write(self, bucket: int, table: pa.Table, name: str) -> str:
+        name = f"{bucket:05d}/{name}.parquet"
         path = f"{self.path}/{name}"
         table = ANSWER.check(table, self.store.where(path)).cast(ANSWER.schema)
         footer = {"record": ANSWER.name, "version": ANSWER.version, "judge": self.judge_id, "bucket": bucket}
@@ -134,9 +138,37 @@ class AnswerLog:
 
     def read(self, bucket: int) -> Held:
         """The answers of a bucket. Raises StoreError for a damaged segment or an unknown version."""
-        return hold(map(self.segment, self.segments(bucket)))
+        return hold(self.tables(bucket).values())
 
-    def segment(self, name: str) -> pa.Table:
+    def merge(self, bucket: int) -> Held:
+        """Read a bucket and leave its answers in one segment, named after the first and by the names of all.
+
+        Whatever is killed in between leaves answers twice, never fewer: the next merge ends it. Two at once write the
+        same file, or two whose common answers are equal.
+        """
+        tables = self.tables(bucket)
+        held, names = hold(tables.values()), list(tables)
+        if len(names) > 1:
+            first = names[0].partition("/")[2].partition("-")[0]
+            self._write(bucket, held.table, f"{first}-{digest('merged', *names).hex()[:12]}")
+            for name in names:
+                self.store.remove(f"{self.path}/{name}")
+        return held
+
+    def tables(self, bucket: int, read: Set[str] = frozenset()) -> dict[str, pa.Table]:
+        """The segments of a bucket that are not in `read`, by name, earliest first; see `read` for errors."""
+        names = self.segments(bucket)
+        while True:
+            new = [name for name in names if name not in read]
+            try:
+                with ThreadPoolExecutor(_READERS) as pool:
+                    return dict(zip(new, pool.map(self._segment, new), strict=True))
+            except DamagedError:
+                before, names = names, self.segments(bucket)
+                if names == before:  # else one was merged into another meanwhile
+                    raise
+
+    def _segment(self, name: str) -> pa.Table:
         """One segment. Raises StoreError where it is damaged, DataError where it has other columns."""
         path = f"{self.path}/{name}"
         table = self.store.read_table(path, remedy=_REMEDY).replace_schema_metadata(None)

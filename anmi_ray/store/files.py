@@ -184,7 +184,7 @@ class Store:
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with all that is in it, if it is there."""
         filesystem, base = self._open()
-        with self._named(path):
+        with self._named(path), suppress(FileNotFoundError):  # another process may remove it at the same time
             kind = filesystem.get_file_info(f"{base}/{path}").type
             if kind == pafs.FileType.File:
                 filesystem.delete_file(f"{base}/{path}")

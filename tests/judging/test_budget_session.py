@@ -16,7 +16,7 @@ from anmi_ray.core.errors import StoreError, rebuild
 from anmi_ray.judging import budget, kinds
 from anmi_ray.judging.budget import MIN_RESERVED, BudgetSession
 from anmi_ray.store import Store
-from anmi_ray.store.spend_log import Spend, SpendLog
+from anmi_ray.store.spend_log import Spend, SpendLog, SpendRecord
 from tests.store.test_faults import FailingHandler, Fuse
 
 PANEL = kinds.reading(JudgeConfig.model_validate({"judges": [{"kind": "null", "name": "llm"}]}))
@@ -57,6 +57,36 @@ def test_what_another_lets_through_counts_after_two_seconds(tmp_path: Path, monk
     assert both[0].admit("chunk", [(MIN_RESERVED // 2, 0.0)]) == (1, False)
     now += 2.0
     assert both[1].admit("chunk", [(1, 0.0)]) == (0, True)
+
+
+@pytest.mark.parametrize("limit", [None, 40_000.0])
+def test_a_slow_store_covers_many_admissions_with_one_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float | None
+) -> None:
+    """The log holds whatever was admitted at any moment, within the budget, in a write a second, not one an admission."""
+    now, writes = 100.0, 0
+    monkeypatch.setattr(budget.time, "monotonic", lambda: now)
+    real = SpendLog.write
+
+    def write(log: SpendLog, session: str, record: SpendRecord) -> None:
+        nonlocal now, writes
+        now += 0.035  # object storage
+        writes += 1
+        real(log, session, record)
+
+    monkeypatch.setattr(SpendLog, "write", write)
+    one = session(Store(str(tmp_path)), **({} if limit is None else {"calls": limit}))
+    one.begin("chunk")
+    admitted = 0
+    for _ in range(3000):
+        now += 0.001
+        admitted += 320 * one.admit("chunk", [(320, 0.0)]).queries
+        (record,) = SpendLog(Store(str(tmp_path)), "campaign").records()
+        assert admitted <= record.calls <= (limit or float("inf"))
+        one.settle("chunk", 320, {}, Spend(requests=320))
+    assert admitted == min(3000 * 320, limit or float("inf")) // 320 * 320
+    if limit is None:
+        assert writes < 30
 
 
 def test_a_chunk_hears_whether_the_judge_has_ever_answered(tmp_path: Path) -> None:

@@ -222,7 +222,8 @@ def test_only_what_can_change_an_answer_is_in_the_identity(model: Path, tmp_path
     moved.mkdir()
     for file in model.iterdir():
         (moved / file.name).write_bytes(file.read_bytes())
-    same = [{"name": "other"}, {"model": str(moved)}, {"max_tokens": 5}, {"execution": {"device": "cpu"}}]
+    same = [{"name": "other"}, {"model": str(moved)}, {"max_tokens": 5}, {"execution": {"device": "cpu"}},
+            {"engine_kwargs": {"max_num_seqs": 9, "load_format": "runai_streamer"}}]  # fmt: skip
     assert {kinds.of(config(**{"model": model, **one_})).identity for one_ in same} == {name}
     different: list[dict[str, Any]] = [
         {"dtype": "float32"}, {"prompt": {"document_tokens": 99}}, {"chat": {"a": 1}},
@@ -238,6 +239,9 @@ def test_only_what_can_change_an_answer_is_in_the_identity(model: Path, tmp_path
 
 def test_the_engine_is_started_safely(judge: VllmModel, model: Path) -> None:
     given_ = judge.engine_kwargs()
+    assert given_["max_num_batched_tokens"] == 16_384
+    fewer = replace(judge, config=config(model, engine_kwargs={"max_num_batched_tokens": 8}))
+    assert fewer.engine_kwargs()["max_num_batched_tokens"] == 8
     assert (given_["load_format"], given_["trust_remote_code"]) == ("safetensors", False)
     assert given_["distributed_executor_backend"] == "uni"
     several = replace(judge, config=config(model, execution={"tensor_parallel": 2}))

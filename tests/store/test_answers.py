@@ -134,18 +134,53 @@ from pathlib import Path
 mine = log(Path(sys.argv[1]))
 for i in range(40):
     mine.publish(0, bought(*((q, f"{sys.argv[2]} {i}", False) for q in range(i, i + 8))))
+    if sys.argv[4] and not i % 4:
+        mine.merge(0)
 """
 
 
-def test_writers_at_work_at_once_lose_nothing(tmp_path: Path) -> None:
-    """Three processes buy overlapping questions; every question has one answer, and all others are counted."""
+@pytest.mark.parametrize("merges", ["", "merges"])
+def test_writers_at_work_at_once_lose_nothing(tmp_path: Path, merges: str) -> None:
+    """Three processes buy overlapping questions; every question has one answer, and all others are counted.
+
+    The same while each of them merges segments all the time.
+    """
     here = str(Path(__file__).resolve().parents[2])
     command = [sys.executable, "-c", _WRITER, str(tmp_path)]
-    writers = [subprocess.Popen([*command, str(n), here], env={**os.environ, "PYTHONPATH": here}) for n in range(3)]
+    writers = [subprocess.Popen([*command, str(n), here, merges], env={**os.environ, "PYTHONPATH": here}) for n in range(3)]
     while any(writer.poll() is None for writer in writers):
         log(tmp_path).read(0)  # a reader in the middle sees whole segments only
     assert [writer.returncode for writer in writers] == [0, 0, 0]
     held = log(tmp_path).read(0)
     assert held.final(ids(*range(47))).all()
     assert held.table.num_rows == 47
-    assert held.superseded == 3 * 40 * 8 - 47
+    assert merges or held.superseded == 3 * 40 * 8 - 47
+    merged = log(tmp_path).merge(0)
+    assert len(log(tmp_path).segments(0)) == 1
+    assert log(tmp_path).read(0).table.equals(merged.table) and merged.table.equals(held.table)
+
+
+def test_a_merge_that_is_killed_loses_and_changes_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it was about to do: write the merged segment, or remove any of the others."""
+    mine = log(tmp_path)
+    for i in range(5):
+        mine.publish(0, bought(*((q, f"{i}", False) for q in range(i, i + 3)), (99, None, True)))
+    before = mine.read(0).table
+    real, left = Store.remove, 0
+
+    def killed(store: Store, path: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        real(store, path)
+
+    monkeypatch.setattr(Store, "remove", killed)
+    for left in (0, 1, 3):
+        with pytest.raises(KeyboardInterrupt):
+            mine.merge(0)
+        assert mine.read(0).table.equals(before)
+    left = 99
+    assert mine.merge(0).table.equals(before)
+    assert len(mine.segments(0)) == 1
+    assert mine.read(0).table.equals(before)

@@ -95,12 +95,13 @@ class VllmJudge(PromptJudge):
     def content(self) -> dict[str, object]:
         """Return prompt, model and, for replies, sampling."""
         content = super().content()
-        names = ["chat", "dtype", "engine_kwargs", "trust_remote_code"]
+        names = ["chat", "dtype", "trust_remote_code"]
         if not content["logprob"]:  # otherwise nothing is sampled
             names += ["temperature", "max_tokens", "seed"]
         content |= {name: whole(getattr(self.config, name)) for name in names}
         # "max_model_len" was a setting; its default is still part of the identity
-        return content | {"max_model_len": None, "weights": revision(self.config)}
+        content |= {"max_model_len": None, "engine_kwargs": self.config.answering}
+        return content | {"weights": revision(self.config)}
 
     def engine(self, lease: Leases | None = None, answered: bool = False) -> JudgeEngine:
         """Not used: its engines are Ray's."""
@@ -171,7 +172,7 @@ class VllmModel:
         parallel = execution.tensor_parallel
         given: dict[str, Any] = {
             "max_model_len": self.max_model_len, "dtype": config.dtype, "seed": config.seed,
-            "trust_remote_code": config.trust_remote_code, "load_format": "safetensors",
+            "trust_remote_code": config.trust_remote_code,
             "revision": self.source.hub_revision, "tokenizer_revision": self.source.hub_revision,
             "enable_prefix_caching": True, "disable_log_stats": not execution.metrics,
             "gpu_memory_utilization": execution.gpu_memory_utilization if gpu else None,
@@ -179,8 +180,10 @@ class VllmModel:
             # separate processes for several GPUs: Ray's would hold a placement group until the driver ends
             "distributed_executor_backend": "uni" if parallel == 1 else "mp",
         }  # fmt: skip
-        own: dict[str, Any] = {"max_num_seqs": 256}
-        if not gpu:
+        own: dict[str, Any] = {"max_num_seqs": 256, "load_format": "safetensors"}
+        if gpu:  # as vllm.LLM chooses on an H100: an engine of Ray would read 2,048 tokens, two prompts, a step
+            own["max_num_batched_tokens"] = 16_384
+        else:
             own["block_size"] = 32  # tokens per KV cache block; the CPU default of 128 shares less
         return {**own, **config.engine_kwargs, **{name: value for name, value in given.items() if value is not None}}
 

@@ -92,14 +92,14 @@ def ask(artifact: Artifact, sources: QuestionSources, config: JudgeConfig, conte
 
 
 def bought(store: Store, sources: QuestionSources, config: JudgeConfig, bucket: int) -> dict[str, AnswerSource]:
-    """Return the logged answers about a bucket, by name of the panel's text judges."""
+    """Return the logged answers about a bucket, by name of the panel's text judges; leave them in one segment each."""
     if not config.reading:
         return {}
     sources.fetch()
     questions = sources.questions(bucket)
     answers: dict[str, AnswerSource] = {}
     for judge in kinds.reading(config):
-        held = log_of(store, judge).read(bucket)
+        held = log_of(store, judge).merge(bucket)
         rows = held.rows(questions.ids)
         answers[judge.name] = answer_source(questions, held.table, rows, judge.read_reply(), NO_BUDGET_LEFT)
     return answers
