@@ -18,7 +18,8 @@ from anmi_ray.config.prompt import PromptConfig, PromptReadout
 # arguments of the engine that this program sets, by its own settings or because the judge rests on them
 _OWN = frozenset({
     "model", "model_tag", "tokenizer", "tokenizer_mode", "revision", "tokenizer_revision", "code_revision",
-    "trust_remote_code", "skip_tokenizer_init", "task", "task_type", "runner", "convert", "dtype", "seed", "max_model_len", "max_logprobs", "logprobs_mode", "enable_prefix_caching", "disable_log_stats",
+    "trust_remote_code", "skip_tokenizer_init", "task", "task_type", "runner", "convert", "dtype", "seed",
+    "max_model_len", "max_logprobs", "logprobs_mode", "enable_prefix_caching", "disable_log_stats",
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "distributed_executor_backend",
     "gpu_memory_utilization",
 })  # fmt: skip

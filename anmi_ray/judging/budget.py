@@ -133,7 +133,7 @@ class Budget:
 
     @property
     def reservable(self) -> tuple[float, float]:
-        """Calls and dollars that may be reserved on top of reservations: MAX_RESERVED of the remaining budget in all."""
+        """Calls and dollars that may be reserved in addition: in all, MAX_RESERVED of the remaining budget."""
         record = self.record
         calls, dollars = record.calls - record.calls_under_way, record.dollars - record.dollars_under_way
         return (
@@ -329,8 +329,8 @@ class BudgetSession:
     def _cover(self, before: SpendRecord) -> None:
         """Have the log cover an admission before its questions are sent: if the process is killed, they are spent.
 
-        Where writes would follow each other within _LEASE_S, one covers more and more admissions in advance, within what
-        may be reserved.
+        Where writes would follow each other within _LEASE_S, one covers more and more admissions in advance, within
+        what may be reserved.
         """
         now = self._budget.record
         if now.calls <= self._covered[0] and now.dollars <= self._covered[1]:

@@ -85,6 +85,7 @@ class Bm25Index:
         self._stem = _stemmer(config)
         self._count_NV = counts.count_NV
         self._vocabulary = counts.vocabulary
+        self._place_of = {word: place for place, word in enumerate(counts.vocabulary)}
         self._documents = counts.count_NV.get_shape()[0]
         self.statistics = statistics or counts.statistics()
         self._weight_VN = self._weights()
@@ -119,8 +120,7 @@ class Bm25Index:
 
     def _count_known(self, queries: Sequence[str]) -> sparse.csr_matrix:
         rows, words, vocabulary = _tokenise(queries, self._config, self._stem)
-        at = {word: place for place, word in enumerate(self._vocabulary)}
-        column_of = np.array([at.get(word, -1) for word in vocabulary], dtype=np.int64)
+        column_of = np.array([self._place_of.get(word, -1) for word in vocabulary], dtype=np.int64)
         column = column_of[words]
         inside = column >= 0
         shape = (len(queries), len(self._vocabulary))

@@ -148,18 +148,25 @@ class ShardIndex:
         seed: int,
         own: pa.Table | None = None,
         rankings: pa.Table | None = None,
+        others: BestScores | None = None,
     ) -> pa.Table:
         """Return the hits (HITS) of `queries` (Query table, with vectors in its order) for training.
 
         Besides the best documents these are train queries' known positives and possible random negatives.
         own: pairs (query_id, doc_id) that are never hits.
         rankings: another engine's documents (query_id, doc_id, score), of all shards.
+        others: of other shards, which then bound the hits of this one, and get its scores.
         Raises DataError if the dimensions of query and document vectors differ.
         """
         left_out = np.zeros(0, dtype=np.int64) if own is None else self._flat(queries, own)
         depth = self._config.depth + bool(len(left_out))
         best = self.best(queries["text"].to_pylist(), query_Qd, self._config.retrievers, depth)
         by_retriever = {name: _pairs(hits, len(self.doc_N16), left_out) for name, hits in best}
+        if others is not None:
+            by_retriever = {
+                name: others.bound(name, pairs // len(self.doc_N16), pairs, scores)
+                for name, (pairs, scores) in by_retriever.items()
+            }
         if rankings is not None:
             pairs, here = self._index(queries, rankings)
             kept = np.isin(pairs, left_out, invert=True)
@@ -167,7 +174,8 @@ class ShardIndex:
             by_retriever["engine"] = pairs[kept][order], rankings["score"].to_numpy()[here][kept][order]
         positive = self._positives(queries, qrels)
         chosen = np.unique(np.concatenate([positive, *(pairs for pairs, _ in by_retriever.values())]))
-        random = self._random(queries, np.union1d(chosen, left_out), np.union1d(positive, left_out), seed)
+        excluded = np.union1d(positive, left_out)
+        random = self._random(queries, np.union1d(chosen, left_out), excluded, seed, others)
         pairs = np.unique(np.concatenate([chosen, random]))
         similarity = self._similarity(query_Qd, *np.divmod(pairs, max(1, len(self.doc_N16))))
         marks = np.isin(pairs, positive), np.isin(pairs, random)
@@ -204,7 +212,12 @@ class ShardIndex:
         return row_R * len(self.doc_N16) + column_R, here
 
     def _random(
-        self, queries: pa.Table, chosen: NDArray[np.int64], excluded: NDArray[np.int64], seed: int
+        self,
+        queries: pa.Table,
+        chosen: NDArray[np.int64],
+        excluded: NDArray[np.int64],
+        seed: int,
+        others: BestScores | None,
     ) -> NDArray[np.int64]:
         """Return the pairs that may become random negatives after merging, as flat indices.
 
@@ -230,10 +243,39 @@ class ShardIndex:
             train_row = rows[at] == row
             free_BN[at[train_row], column[train_row]] = np.inf
             place = min(count, documents) - 1
-            limit_B = np.partition(free_BN, place, axis=1)[:, place]
+            least_BK = np.partition(free_BN, place, axis=1)[:, : place + 1]
+            limit_B = least_BK[:, -1] if others is None else others.limit(rows, least_BK, count)
             row, column = np.nonzero(hash_BN <= limit_B[:, None])
             parts.append(rows[row] * documents + column)
         return np.setdiff1d(np.concatenate(parts), excluded)
+
+
+class BestScores:
+    """The `depth` best scores of each of `queries` queries over some shards, by retriever, and their random draws."""
+
+    def __init__(self, queries: int, depth: int) -> None:
+        self._queries, self._depth = queries, depth
+        self._best: dict[str, NDArray[np.float64]] = {}
+        self._draws: NDArray[np.float64] | None = None
+
+    def bound(
+        self, name: str, row: NDArray[np.int64], pairs: NDArray[np.int64], score: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Add a shard's hits, by ascending row (query); return those that are not worse than `depth` others."""
+        place = np.arange(len(row)) - np.searchsorted(row, row, side="left")
+        new = np.full((self._queries, int(place.max(initial=-1)) + 1), -np.inf)
+        new[row, place] = score
+        before = self._best.get(name, np.full((self._queries, self._depth), -np.inf))
+        self._best[name] = np.partition(np.hstack([before, new]), new.shape[1], axis=1)[:, new.shape[1] :]
+        kept = score >= self._best[name][row, 0]  # the smallest of them
+        return pairs[kept], score[kept]
+
+    def limit(self, rows: NDArray[np.int64], hash_BK: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+        """Add the hashes of a shard's documents that are not hits; return the `count`-th smallest of each of `rows`."""
+        if self._draws is None:
+            self._draws = np.full((self._queries, count), np.inf)
+        self._draws[rows] = np.sort(np.hstack([self._draws[rows], hash_BK]), axis=1)[:, :count]
+        return self._draws[rows, -1]
 
 
 def asked_words(queries: pa.Table, config: RetrieveConfig) -> dict[str, set[str]]:

@@ -299,7 +299,7 @@ def seal_buckets(
 ) -> list[Flow]:
     """Let `commit` make the buckets without a seal and yield their flows; return the flows of all buckets."""
     part, record = seal
-    flows_of = {bucket: artifact.seal(part, record, bucket) for bucket in range(context.buckets)}
+    flows_of = dict(enumerate(artifact.seals(part, record, context.buckets)))
     missing = [bucket for bucket, flows in flows_of.items() if flows is None]
     done = context.buckets - len(missing)
     context.progress(done, context.buckets)

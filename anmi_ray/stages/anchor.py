@@ -128,7 +128,7 @@ def _answers(inputs: Inputs, bucket: int) -> pa.Table | None:
 def _fit(inputs: Inputs, buckets: int) -> dict[str, Any]:
     from anmi_ray.mining import relevance
 
-    sample = sample_queries(inputs["rate"], "gaps", buckets, _QUERIES, "relevance")
+    sample, buckets = sample_queries(inputs["rate"], "gaps", buckets, _QUERIES, "relevance")
     parts = [known(inputs, bucket, sample)[1] for bucket in range(buckets)]
     first = np.cumsum([0, *(int(part.query.max(initial=-1)) + 1 for part in parts)])  # numbers of a bucket's queries
     parts = [part._replace(query=part.query + start) for part, start in zip(parts, first[:-1], strict=True)]

@@ -138,13 +138,18 @@ def of_queries(table: pa.Table, queries: pa.Table) -> pa.Table:
     return table.filter(pc.is_in(table["query_id"], value_set=id_array(queries["query_id"].to_pylist())))
 
 
-def sample_queries(artifact: Artifact, part: str, buckets: int, size: int, salt: str) -> pa.Table:
-    """The `size` queries of a part with the smallest salted hash (a column query_id), read bucket by bucket."""
+def sample_queries(artifact: Artifact, part: str, buckets: int, size: int, salt: str) -> tuple[pa.Table, int]:
+    """The `size` queries of a part with the smallest salted hash (a column query_id), and the number of buckets read.
+
+    Buckets are read one after another until they have eight times as many queries: they are drawn by hash themselves.
+    """
     query_ids: set[bytes] = set()
-    for bucket in range(buckets):
-        ids = artifact.store.read_table(artifact.part_path(part, bucket), columns=["query_id"])["query_id"]
+    read = 0
+    while read < buckets and len(query_ids) < 8 * size:
+        ids = artifact.store.read_table(artifact.part_path(part, read), columns=["query_id"])["query_id"]
         query_ids.update(pc.unique(ids).to_pylist())
-    return pa.table({"query_id": id_array(hash_sample(sorted(query_ids), size, salt))})
+        read += 1
+    return pa.table({"query_id": id_array(hash_sample(sorted(query_ids), size, salt))}), read
 
 
 def stacked(of_buckets: Iterable[Sequence[pa.Table]]) -> list[pa.Table]:

@@ -197,7 +197,7 @@ def relevance_of(run: pa.Table) -> pa.Table:
 def _mixture(inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, Any]:
     """Fit the mixture to the gaps of a hash sample of queries, without known positives, whatever their buckets."""
     assert isinstance(config.weigh, BetaMixture | GaussianMixture)
-    sample = sample_queries(inputs["rate"], "gaps", buckets, _MIXTURE_QUERIES, "mixture")
+    sample, buckets = sample_queries(inputs["rate"], "gaps", buckets, _MIXTURE_QUERIES, "mixture")
     tables = (read(inputs, bucket, config).of(sample) for bucket in range(buckets))
     gaps = [mining.mixture_gaps(one.negatives(config)) for one in tables]
     return asdict(fit(np.concatenate(gaps), config.weigh))
@@ -205,7 +205,7 @@ def _mixture(inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, Any]
 
 def _summary(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, object]:
     """Return counts, weights and the estimated share of false negatives, over a hash sample of queries."""
-    sample = sample_queries(artifact, "examples", buckets, _SUMMARY_QUERIES, "mine")
+    sample, buckets = sample_queries(artifact, "examples", buckets, _SUMMARY_QUERIES, "mine")
     examples = [of_queries(artifact.read_part("examples", bucket, EXAMPLE), sample) for bucket in range(buckets)]
     read = ((inputs["rate"].read_part("gaps", bucket, GAP), confirmed(inputs, bucket)) for bucket in range(buckets))
     gaps = [mining.measured(of_queries(rows, sample), config, confirmed_rows) for rows, confirmed_rows in read]
@@ -217,7 +217,7 @@ def _verdicts(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: i
     """Return `mining.verdicts` over a hash sample of rated queries, mined or not; empty if no rule asks."""
     if config.validation is None and not any(rule.rule == "rocketqa" for rule in config.allow):
         return {}
-    sample = sample_queries(inputs["rate"], "gaps", buckets, _SUMMARY_QUERIES, "mine")
+    sample, buckets = sample_queries(inputs["rate"], "gaps", buckets, _SUMMARY_QUERIES, "mine")
     totals: dict[str, Counter[str]] = {}
     for bucket in range(buckets):
         relevance = relevance_of(artifact.read_part("relevance", bucket, RUN)) if config.pointwise else None

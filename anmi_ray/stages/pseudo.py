@@ -45,7 +45,7 @@ def _candidates(retrieve: Artifact, bucket: int) -> pa.Table:
 def _unit(retrieve: Artifact, buckets: int) -> float:
     from anmi_ray.mining import relevance
 
-    sample = sample_queries(retrieve, "candidates", buckets, _QUERIES, "relevance")
+    sample, buckets = sample_queries(retrieve, "candidates", buckets, _QUERIES, "relevance")
     tables = [of_queries(_candidates(retrieve, bucket), sample) for bucket in range(buckets)]
     return relevance.unit_of(relevance.first_stage(pa.concat_tables(tables)))
 

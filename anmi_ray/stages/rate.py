@@ -82,7 +82,7 @@ class RatingSources:
         """Return the same of at most `rating.SAMPLE_QUERIES` queries, read bucket by bucket, in their order."""
         from anmi_ray import rating
 
-        chosen = sample_queries(self.rounds[0].compare, "comparisons", buckets, rating.SAMPLE_QUERIES, "rate")
+        chosen, buckets = sample_queries(self.rounds[0].compare, "comparisons", buckets, rating.SAMPLE_QUERIES, "rate")
         read = (self.tables(bucket, config) for bucket in range(buckets))
         judgments, comparisons, candidates = stacked([of_queries(table, chosen) for table in tables] for tables in read)
         return judgments, comparisons, candidates

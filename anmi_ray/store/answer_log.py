@@ -1,9 +1,10 @@
 """Answers bought from judges, in immutable segments that all runs under one root share.
 
 `answers/<judge_id>/<bucket>/<time>-<uuid>.parquet`: the judge_id hashes everything that can change an answer, the
-bucket depends on the query's text, so equal questions of all runs are in one bucket. Segments are
-published whole and never changed; a stage that has read a bucket merges them into one. Without locks, two concurrent runs may buy an answer twice, within seconds of each
-other. The earliest final answer counts; a transient failure counts only without one, and is asked again.
+bucket depends on the query's text, so equal questions of all runs are in one bucket. Segments are published whole and
+never changed; a stage that reads a bucket merges them into one. Without locks, two concurrent runs may buy an answer
+twice, within seconds of each other. The earliest final answer counts; a transient failure counts only without one, and
+is asked again.
 Letters: N answers.
 """
 

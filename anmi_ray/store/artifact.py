@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +25,7 @@ from anmi_ray.store.parquet import parquet_bytes
 
 MANIFEST = "manifest.json"
 FILES = "files.json"
+_READERS = 16
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,11 @@ class Artifact:
             return [Flow(**flow) for flow in footer["flows"]]
         except (AssertionError, KeyError, TypeError):  # damaged
             return None
+
+    def seals(self, part: str, record: Record, buckets: int) -> list[list[Flow] | None]:
+        """`seal` of every bucket, several at once: each is a request to the storage."""
+        with ThreadPoolExecutor(_READERS) as pool:
+            return list(pool.map(partial(self.seal, part, record), range(buckets)))
 
     def read_part(self, part: str, bucket: int, record: Record, columns: list[str] | None = None) -> pa.Table:
         """A part of a bucket, or some columns, with the types of its record; all else was checked on writing."""

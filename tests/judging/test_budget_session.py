@@ -63,7 +63,7 @@ def test_what_another_lets_through_counts_after_two_seconds(tmp_path: Path, monk
 def test_a_slow_store_covers_many_admissions_with_one_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float | None
 ) -> None:
-    """The log holds whatever was admitted at any moment, within the budget, in a write a second, not one an admission."""
+    """At any moment the log covers what was admitted, within the budget, by a write a second, not an admission."""
     now, writes = 100.0, 0
     monkeypatch.setattr(budget.time, "monotonic", lambda: now)
     real = SpendLog.write

@@ -21,7 +21,7 @@ from anmi_ray.core.records import CANDIDATE, DOCUMENT, QREL, QUERY, REJECT, RUN,
 from anmi_ray.retrieval import bm25, hits, merge
 from anmi_ray.retrieval.hits import HITS, full_texts, pair_hash, texts_of, to_run
 from anmi_ray.retrieval.merge import Merged, merge_bucket
-from anmi_ray.retrieval.shard import query_vectors
+from anmi_ray.retrieval.shard import BestScores, query_vectors
 from anmi_ray.retrieval.statistics import Statistics
 from tests.retrieval.searched import indexed, scratch, search_shard
 
@@ -86,23 +86,25 @@ def hits_of(
     config: RetrieveConfig,
     asked: pa.Table | None = None,
     own: pa.Table | None = None,
+    bounded: bool = False,
 ) -> list[pa.Table]:
-    """Of every part of a corpus, its hits of the queries."""
+    """Of every part of a corpus, its hits of the queries; bounded: one process finds all of them."""
     encoder, asked = WordEncoder(), queries() if asked is None else asked
     counts = (bm25.Counts.of(full_texts(part), config.bm25) for part in parts)
     known = {"bm25": Statistics.merged(one.statistics() for one in counts)}
     with scratch() as shelf:
         vectors = query_vectors(asked, config, encoder, shelf)
     found = []
+    best = BestScores(asked.num_rows, config.depth) if bounded else None
     for part in parts:
         with indexed(part, config, encoder, statistics=known) as index:
-            found.append(index.search(asked, qrels(), vectors, 5, own))
+            found.append(index.search(asked, qrels(), vectors, 5, own, others=best))
     return found
 
 
-def retrieve(parts: Sequence[pa.Table], config: RetrieveConfig = CONFIG) -> Merged:
+def retrieve(parts: Sequence[pa.Table], config: RetrieveConfig = CONFIG, bounded: bool = False) -> Merged:
     """Index, search and merge the parts of a corpus."""
-    return merge_bucket(hits_of(parts, config), queries(), qrels(), config, seed=5)
+    return merge_bucket(hits_of(parts, config, bounded=bounded), queries(), qrels(), config, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +160,8 @@ def test_own_documents_are_in_no_ranking_and_among_no_candidates(shards: int) ->
     own = pa.table({"query_id": asked["query_id"], "doc_id": whole["doc_id"].take(pa.array(best))})
     pairs = set(zip(own["query_id"].to_pylist(), own["doc_id"].to_pylist(), strict=True))
     kept, left = (
-        merge_bucket(hits_of(parts, CONFIG, asked, own=one), asked, qrels(), CONFIG, seed=5) for one in (None, own)
+        merge_bucket(hits_of(parts, CONFIG, asked, one, bounded=True), asked, qrels(), CONFIG, seed=5)
+        for one in (None, own)
     )
     for table in (left.runs, left.candidates):
         assert not pairs & set(zip(table["query_id"].to_pylist(), table["doc_id"].to_pylist(), strict=True))
@@ -358,13 +361,13 @@ def test_what_both_put_higher_is_higher(rows: list[tuple[int, float, float]]) ->
 
 
 @settings(max_examples=12)
-@given(st.lists(st.integers(0, 2), min_size=80, max_size=80), st.integers(0, 10**6))
-def test_any_sharding_in_any_order_gives_the_same(shards: list[int], seed: int) -> None:
+@given(st.lists(st.integers(0, 2), min_size=80, max_size=80), st.integers(0, 10**6), st.booleans())
+def test_any_sharding_in_any_order_gives_the_same(shards: list[int], seed: int, bounded: bool) -> None:
     """With the whole collection's statistics BM25 is exact too."""
     order = np.random.default_rng(seed).permutation(80)
     assigned = np.array(shards)
     parts = [documents().take(order[assigned[order] == part]) for part in np.random.default_rng(seed).permutation(3)]
-    one, many = retrieve([documents()]), retrieve([part for part in parts if part.num_rows])
+    one, many = retrieve([documents()]), retrieve([part for part in parts if part.num_rows], bounded=bounded)
     assert one.candidates.drop_columns("similarity").equals(many.candidates.drop_columns("similarity"))
     np.testing.assert_allclose(one.candidates["similarity"], many.candidates["similarity"], atol=1e-12)
     assert one.runs.drop_columns("score").equals(many.runs.drop_columns("score"))
@@ -398,7 +401,8 @@ def test_hits_let_go_on_the_way_change_nothing(many: int, fusion: str, monkeypat
     """Twenty shards, merged at once and with what cannot matter let go after every so many hits."""
     changed = {**CONFIG.model_dump(), "depth": 5, "candidates": 4, "fusion": {"rule": fusion}}
     config = RetrieveConfig.model_validate(changed)
-    found = hits_of([documents().slice(start, 4) for start in range(0, 80, 4)], config)
+    parts = [documents().slice(start, 4) for start in range(0, 80, 4)]
+    found, bounded = (hits_of(parts, config, bounded=one) for one in (False, True))
     at_once = merge_bucket(found, queries(), qrels(), config, 5)
     assert set(at_once.candidates["source"].to_pylist()) == {"retrieved", "added", "random"}
     monkeypatch.setattr(merge, "_MANY", many)
@@ -406,6 +410,17 @@ def test_hits_let_go_on_the_way_change_nothing(many: int, fusion: str, monkeypat
     kept, count = merge.gather(found, queries(), config, 5)
     assert count == len(at_once.wanted) == 20
     assert kept.num_rows < sum(table.num_rows for table in found) / 2
+    assert merge_bucket(bounded, queries(), qrels(), config, 5) == at_once
+    assert sum(table.num_rows for table in bounded) < sum(table.num_rows for table in found)
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_rows_of_one_process_hardly_grow_with_its_shards(bounded: bool) -> None:
+    """By the best of N shards of equal size: those of the first, and 1/n of as many from the n-th."""
+    config = CONFIG.model_copy(update={"depth": 3, "random_negatives": 2})
+    parts = [documents(40 * 32).slice(at, 40) for at in range(0, 40 * 32, 40)]
+    one, many = (sum(hits.num_rows for hits in hits_of(of, config, bounded=bounded)) for of in (parts[:1], parts))
+    assert (many < 6 * one) == bounded
 
 
 @pytest.mark.parametrize("shards", [8, 32, 128])

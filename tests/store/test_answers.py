@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,9 @@ def test_writers_at_work_at_once_lose_nothing(tmp_path: Path, merges: str) -> No
     """
     here = str(Path(__file__).resolve().parents[2])
     command = [sys.executable, "-c", _WRITER, str(tmp_path)]
-    writers = [subprocess.Popen([*command, str(n), here, merges], env={**os.environ, "PYTHONPATH": here}) for n in range(3)]
+    writers = [
+        subprocess.Popen([*command, str(n), here, merges], env={**os.environ, "PYTHONPATH": here}) for n in range(3)
+    ]
     while any(writer.poll() is None for writer in writers):
         log(tmp_path).read(0)  # a reader in the middle sees whole segments only
     assert [writer.returncode for writer in writers] == [0, 0, 0]
@@ -157,7 +160,8 @@ def test_writers_at_work_at_once_lose_nothing(tmp_path: Path, merges: str) -> No
     assert merges or held.superseded == 3 * 40 * 8 - 47
     merged = log(tmp_path).merge(0)
     assert len(log(tmp_path).segments(0)) == 1
-    assert log(tmp_path).read(0).table.equals(merged.table) and merged.table.equals(held.table)
+    assert merged.table.equals(held.table)
+    assert log(tmp_path).read(0).table.equals(merged.table)
 
 
 def test_a_merge_that_is_killed_loses_and_changes_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,21 +170,20 @@ def test_a_merge_that_is_killed_loses_and_changes_no_answer(tmp_path: Path, monk
     for i in range(5):
         mine.publish(0, bought(*((q, f"{i}", False) for q in range(i, i + 3)), (99, None, True)))
     before = mine.read(0).table
-    real, left = Store.remove, 0
+    real = Store.remove
+    for lives in (0, 1, 3):
+        turns = iter(range(lives))
 
-    def killed(store: Store, path: str) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise KeyboardInterrupt
-        real(store, path)
+        def killed(store: Store, path: str, turns: Iterator[int] = turns) -> None:
+            if next(turns, None) is None:
+                raise KeyboardInterrupt
+            real(store, path)
 
-    monkeypatch.setattr(Store, "remove", killed)
-    for left in (0, 1, 3):
+        monkeypatch.setattr(Store, "remove", killed)
         with pytest.raises(KeyboardInterrupt):
             mine.merge(0)
         assert mine.read(0).table.equals(before)
-    left = 99
+    monkeypatch.setattr(Store, "remove", real)
     assert mine.merge(0).table.equals(before)
     assert len(mine.segments(0)) == 1
     assert mine.read(0).table.equals(before)

@@ -83,7 +83,7 @@ def ask(artifact: Artifact, sources: QuestionSources, config: JudgeConfig, conte
     """
     spend_log = spend_log_of(artifact.store, sources, config)
     began = time.monotonic()
-    buckets = [bucket for bucket in range(context.buckets) if artifact.seal("judgments", JUDGMENT, bucket) is None]
+    buckets = [at for at, seal in enumerate(artifact.seals("judgments", JUDGMENT, context.buckets)) if seal is None]
     counts: dict[str, Any] = {}
     for judge in kinds.reading(config):
         deadline = time.monotonic() + autoscale.target_of(config, judge, time.monotonic() - began)

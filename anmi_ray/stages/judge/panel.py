@@ -220,7 +220,7 @@ def _left_out(judgments: pa.Table) -> pa.Table:
 
 def _audit_direct(judge: Artifact, asked: QuestionSources, config: JudgeConfig, buckets: int) -> dict[str, Any]:
     """Return each judge's rates of failures and yes over a hash sample of queries."""
-    sample = sample_queries(asked.compare, "comparisons", buckets, _AUDIT_QUERIES, "audit")
+    sample, buckets = sample_queries(asked.compare, "comparisons", buckets, _AUDIT_QUERIES, "audit")
     parts = [of_queries(judge.read_part("judgments", bucket, JUDGMENT), sample) for bucket in range(buckets)]
     return {"queries": sample.num_rows, **confirmation.audit(pa.concat_tables(parts))}
 
@@ -228,7 +228,7 @@ def _audit_direct(judge: Artifact, asked: QuestionSources, config: JudgeConfig, 
 def _audit(judge: Artifact, asked: QuestionSources, config: JudgeConfig, buckets: int) -> dict[str, Any]:
     """Return the audit over a hash sample of queries, read bucket by bucket."""
     compare = asked.compare
-    sample = sample_queries(compare, "comparisons", buckets, _AUDIT_QUERIES, "audit")
+    sample, buckets = sample_queries(compare, "comparisons", buckets, _AUDIT_QUERIES, "audit")
     parts = ((judge, "judgments", JUDGMENT), (compare, "comparisons", COMPARISON), (judge, "truth", TRUTH))
     judgments, comparisons, truth = stacked(
         [of_queries(source.read_part(part, bucket, record), sample) for source, part, record in parts]

@@ -109,7 +109,8 @@ def gather(experiment: Experiment, described: Mapping[str, Any], run: _Run) -> r
     comparisons = tuple(SystemComparison(**row) for row in evaluate.read_json("comparisons.json"))
     sweep = evaluate.read_json("fusion.json")
     part = "fits" if run.has_fits else "ratings"
-    sample = sample_queries(run.artifacts[run.fit], part, run.buckets, _SAMPLE, "report")["query_id"].combine_chunks()
+    chosen, _ = sample_queries(run.artifacts[run.fit], part, run.buckets, _SAMPLE, "report")
+    sample = chosen["query_id"].combine_chunks()
     audit = (run.artifacts["judge"].read_json("audit.json") or {}) if "judge" in run.artifacts else {}
     summary = run.artifacts["mine"].read_json("summary.json")
     judged = by_judges.measurements(evaluate)

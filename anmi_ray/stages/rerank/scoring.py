@@ -71,7 +71,7 @@ def run(
     by: how to run the tasks; by default as the model needs it.
     """
     buckets, scoring = context.buckets, scorers(context.execution)
-    if apart and any(artifact.seal("runs", RUN, bucket) is None for bucket in range(buckets)):
+    if apart and None in artifact.seals("runs", RUN, buckets):
         make = partial(exchange.make, context, artifact)
         make("asked", buckets, ask, asked, buckets, what="bucket", does="asked for")
         make("scored", buckets, score, buckets, load, what="slice", does="scored", by=scoring)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -97,7 +97,7 @@ def _checked(flows: Sequence[Flow], config: RetrieveConfig, context: Context) ->
 
 
 def _sealed(artifact: Artifact, context: Context, seal: tuple[str, Record]) -> bool:
-    return all(artifact.seal(*seal, bucket) is not None for bucket in range(context.buckets))
+    return None not in artifact.seals(*seal, context.buckets)
 
 
 def _search(artifact: Artifact, ingest: Artifact, config: RetrieveConfig, context: Context, shards: int) -> None:
@@ -268,7 +268,10 @@ class LazyEncoder:
 
 @dataclass
 class _Searcher:
-    """Searches shards for all queries, bucket by bucket, and publishes their exchange files."""
+    """Searches shards for all queries, bucket by bucket, and publishes their exchange files.
+
+    best: by bucket, the scores of the shards that it has searched: worse hits of later ones are not published.
+    """
 
     artifact: Artifact
     ingest: Artifact
@@ -278,14 +281,18 @@ class _Searcher:
     shards: int
     threads: int
     device: Device = "cpu"
+    best: dict[int, shard.BestScores] = field(default_factory=dict[int, shard.BestScores])
+    _searched: set[int] = field(default_factory=set[int])
 
     def search(self, number: int) -> None:
         """Search a shard and publish the hits."""
+        again = number in self._searched  # a task that Ray repeats: its scores would count twice
+        self._searched.add(number)
         documents = self._documents(number)
         with self._shelf(index_cache.content_of_documents(documents)) as shelf:
             index = shard.ShardIndex(documents, self.config, self._encoder, self.threads, shelf, self._known)
             with closing(index):
-                found = (self._found(index, bucket) for bucket in range(self.buckets))
+                found = (self._found(index, bucket, again) for bucket in range(self.buckets))
                 exchange.publish(self.artifact, "hits", number, found)
 
     def embed(self, number: int) -> None:
@@ -310,11 +317,12 @@ class _Searcher:
             return {}
         return statistics.read(exchange.read(self.artifact, "words", 0, 0))
 
-    def _found(self, index: shard.ShardIndex, bucket: int) -> pa.Table:
+    def _found(self, index: shard.ShardIndex, bucket: int, again: bool) -> pa.Table:
         queries, vectors = self.asked(bucket)
+        best = None if again else self.best.setdefault(bucket, shard.BestScores(queries.num_rows, self.config.depth))
         qrels = self.ingest.read_part("qrels", bucket, QREL)
         rankings = engine.of_bucket(self.artifact, self.config, bucket)
-        return index.search(queries, qrels, vectors, self.seed, own_of(self.ingest, bucket), rankings)
+        return index.search(queries, qrels, vectors, self.seed, own_of(self.ingest, bucket), rankings, best)
 
     def _documents(self, number: int) -> pa.Table:
         return self.ingest.read_part("documents", number, DOCUMENT).sort_by("doc_id")
