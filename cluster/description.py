@@ -53,6 +53,12 @@ class Node(Described):
         default=None, description=f"value of the label {POOL} on Kubernetes' nodes; null: any node"
     )
     instance: str | None = Field(default=None, description="AWS's name of the machine; null: not offered as a VM")
+    devices: dict[str, int] = Field(
+        default={}, description="further devices of a pod, such as vpc.amazonaws.com/efa or rdma/ib"
+    )
+    variables: dict[Variable, str] = Field(
+        default={}, description="environment variables of a pod's Ray processes, such as NCCL_SOCKET_IFNAME"
+    )
 
     @property
     def labels(self) -> dict[str, str]:

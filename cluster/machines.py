@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from anmi_ray.core import environment
 from cluster.description import Description, Node
 
 HEAD = "head"
@@ -61,7 +62,8 @@ def aws(description: Description) -> dict[str, Any]:
 
 def _environment(description: Description) -> str:
     """The object store's share as a variable: the commands are the same for nodes of every size."""
-    return f"RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION={description.object_store}"
+    variables = environment.WORKERS | {"RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION": str(description.object_store)}
+    return " ".join(f"{name}={value}" for name, value in variables.items())
 
 
 def _node(description: Description, node: Node) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from anmi_ray.core import environment
 from cluster.description import POOL, SERVED, USER, Cluster, Description, Group, Grown, Node, ray_version
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -102,7 +103,8 @@ def pod_monitor(description: Description) -> dict[str, Any]:
 def requests(node: Node) -> dict[str, str]:
     """What a pod of this kind asks of Kubernetes, and may not exceed."""
     asked = {"cpu": str(node.cpus), "memory": f"{node.memory_gb}Gi", "ephemeral-storage": f"{node.disk_gb}Gi"}
-    return asked | ({GPU: str(node.gpu.count)} if node.gpu else {})
+    asked |= {GPU: str(node.gpu.count)} if node.gpu else {}
+    return asked | {name: str(count) for name, count in node.devices.items()}
 
 
 def _cluster_spec(description: Description, cluster: Grown) -> dict[str, Any]:
@@ -158,7 +160,7 @@ def _pod(description: Description, cluster: Grown, node: Node, name: str, ports:
         "image": description.tag(cluster.image),
         "imagePullPolicy": "IfNotPresent",
         "ports": [{"name": port, "containerPort": number} for port, number in (ports | cluster.ports).items()],
-        "env": _environment(description, cluster),
+        "env": _environment(description, cluster, node),
         "resources": {"requests": requests(node), "limits": requests(node)},
         "securityContext": _CONFINED,
     }
@@ -196,10 +198,12 @@ def _common(description: Description, node: Node) -> dict[str, Any]:
     }
 
 
-def _environment(description: Description, cluster: Grown) -> list[dict[str, Any]]:
+def _environment(description: Description, cluster: Grown, node: Node) -> list[dict[str, Any]]:
+    """What workers need, as `anmi jobs submit` sets it for a job's, and the secrets."""
     storage = description.storage
     secrets = dict.fromkeys((*storage.keys, *storage.optional_keys), storage.secret) | cluster.secrets
-    found: list[dict[str, Any]] = []
+    plain = environment.WORKERS | node.variables
+    found: list[dict[str, Any]] = [{"name": key, "value": value} for key, value in plain.items()]
     for key, secret in secrets.items():
         reference: dict[str, Any] = {"name": secret, "key": key}
         if key in storage.optional_keys:

@@ -13,7 +13,7 @@ from cluster.pods import GPU, SUBMITTER
 
 API = "kueue.x-k8s.io/v1beta2"
 COVERED = ("cpu", "memory", "ephemeral-storage", GPU)  # what a pod asks for and no quota covers is never admitted
-_UNITS = {"cpu": "m", "memory": "Mi", "ephemeral-storage": "Gi", GPU: ""}
+_UNITS = {"cpu": "m", "memory": "Mi", "ephemeral-storage": "Gi"}
 
 
 def queue(description: Description, name: str) -> list[dict[str, Any]]:
@@ -35,12 +35,13 @@ def queue(description: Description, name: str) -> list[dict[str, Any]]:
 
 
 def _cluster_queue(description: Description, asked: Queue, totals: dict[str, Counter[str]]) -> dict[str, Any]:
+    covered = list(dict.fromkeys([*COVERED, *(resource for total in totals.values() for resource in total)]))
     quotas = [
         {
             "name": f"{asked.name}-{pool}",
             "resources": [
-                {"name": resource, "nominalQuota": f"{total[resource] * asked.jobs_at_once}{_UNITS[resource]}"}
-                for resource in COVERED
+                {"name": resource, "nominalQuota": f"{total[resource] * asked.jobs_at_once}{_UNITS.get(resource, '')}"}
+                for resource in covered
             ],
         }
         for pool, total in totals.items()
@@ -52,7 +53,7 @@ def _cluster_queue(description: Description, asked: Queue, totals: dict[str, Cou
         "spec": {
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": description.namespace}},
             "queueingStrategy": "StrictFIFO",  # a small job behind a large one does not keep it waiting for ever
-            "resourceGroups": [{"coveredResources": list(COVERED), "flavors": quotas}],
+            "resourceGroups": [{"coveredResources": covered, "flavors": quotas}],
         },
     }
 
@@ -82,4 +83,5 @@ def _totals(description: Description, cluster: Cluster) -> dict[str, Counter[str
 
 def _units(node: Node) -> dict[str, int]:
     gpus = node.gpu.count if node.gpu else 0
-    return {"cpu": node.cpus * 1000, "memory": node.memory_gb * 1024, "ephemeral-storage": node.disk_gb, GPU: gpus}
+    own = {"cpu": node.cpus * 1000, "memory": node.memory_gb * 1024, "ephemeral-storage": node.disk_gb, GPU: gpus}
+    return own | node.devices

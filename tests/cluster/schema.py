@@ -72,7 +72,8 @@ class EnvVarSource(Fields):
 
 class EnvVar(Fields):
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-    valueFrom: EnvVarSource
+    value: str | None = None
+    valueFrom: EnvVarSource | None = None
 
 
 class ResourceRequirements(Fields):

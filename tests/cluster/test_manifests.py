@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
 
+from anmi_ray.core import environment
 from anmi_ray.serving.app import build
 from anmi_ray.serving.settings import validated
 from cluster import render
@@ -97,6 +98,21 @@ def test_the_check_names_what_differs(tmp_path: Path) -> None:
     assert render.differences(files, tmp_path) == wrong
     assert render.write(files, tmp_path) == wrong
     assert render.differences(files, tmp_path) == []
+
+
+def test_workers_have_the_variables_of_a_submitted_job_and_their_nodes_own() -> None:
+    content = load().model_dump()
+    content["nodes"]["trainer"] |= {"devices": {"rdma/ib": 8}, "variables": {"NCCL_DEBUG": "INFO"}}
+    files = render.render(Description.model_validate(content))
+    job = yaml.safe_load(files["kuberay/train-job.yaml"])["spec"]["rayClusterSpec"]
+    for group in job["workerGroupSpecs"]:
+        (container,) = group["template"]["spec"]["containers"]
+        variables = {one["name"]: one.get("value") for one in container["env"]}
+        assert environment.WORKERS.items() <= variables.items()
+        is_trainer = group["groupName"] == "trainer"
+        assert variables.get("NCCL_DEBUG") == ("INFO" if is_trainer else None)
+        assert container["resources"]["limits"].get("rdma/ib") == ("8" if is_trainer else None)
+    assert "rdma/ib" in files["kuberay/train-queue.yaml"]
 
 
 def test_the_service_is_an_application_that_serve_and_we_read() -> None:

@@ -66,6 +66,7 @@ MODEL = "model"  # folder of the trained model in an artifact
 RESULT = "training.json"
 _LOG = logging.getLogger(__name__)
 _STORAGE, _TOKENS = "ray", "tokens"  # _STORAGE next to the output, _TOKENS in it
+_COLLECTIVE_S = 7200  # of one collective call: workers may wait while one of a node tokenizes all texts, or uploads
 _DETERMINED = (ConfigError, DataError, TrainingError)  # errors that no retry changes
 
 
@@ -213,7 +214,7 @@ def _trainer(job: Job, storage: str, name: str) -> TorchTrainer:
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=KEPT),
             failure_config=ray.train.FailureConfig(max_failures=execution.max_failures),
         ),
-        torch_config=ListeningTorchConfig(backend="nccl" if execution.use_gpu else "gloo"),
+        torch_config=ListeningTorchConfig(backend="nccl" if execution.use_gpu else "gloo", timeout_s=_COLLECTIVE_S),
     )
 
 
