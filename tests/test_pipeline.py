@@ -271,7 +271,13 @@ def test_the_commands_on_files_agree_with_the_run(
     finished: Done, small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hybrid, out = reports(finished) / "hybrid.trec", tmp_path / "reranked.trec"
-    measured = measuring.evaluate(small_collection, [hybrid, reports(finished) / "reranked.trec"], "test", ["nDCG@10"])
+    rankings, name, root = (
+        [hybrid, reports(finished) / "reranked.trec"],
+        Path(finished.settings.name),
+        finished.settings.execution.root,
+    )
+    measured = measuring.evaluate(small_collection, rankings, "test", ["nDCG@10"])
+    assert measuring.evaluate(name, rankings, "test", ["nDCG@10"], root=root) == measured
     known = {
         row["system"]: row["mean"]
         for row in finished.artifact("evaluate").read_json("comparisons.json")
@@ -283,6 +289,9 @@ def test_the_commands_on_files_agree_with_the_run(
     monkeypatch.setattr(kinds, "load_reranker", partial(kinds.load_reranker, dtype="float32"))  # as the run
     flow = reranking.rerank_run(model, small_collection, hybrid, out, finished.settings.rerank.depth, threads=1)
     assert flow.rejected == 0
+    of_run = tmp_path / "of-run.trec"
+    reranking.rerank_run(model, name, hybrid, of_run, finished.settings.rerank.depth, threads=1, root=root)
+    assert of_run.read_text() == out.read_text()
     again, before = trec_scores(out), trec_scores(reports(finished) / "reranked.trec")
     assert len(again) == 20 * finished.settings.rerank.depth
     assert all(score == pytest.approx(before[pair], abs=1e-4) for pair, score in again.items())

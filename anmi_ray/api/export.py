@@ -22,7 +22,7 @@ from anmi_ray.core import environment
 from anmi_ray.core.errors import AnmiError, ConfigError, DataError, StoreError, first_line
 from anmi_ray.core.records import QREL, RUN
 from anmi_ray.evaluation.significance import LEVEL
-from anmi_ray.models.card import Card, text, weights_in_words
+from anmi_ray.models.card import Card, text
 from anmi_ray.stages import by_judges
 from anmi_ray.stages.evaluate import baseline_of
 from anmi_ray.store import Artifact
@@ -156,7 +156,7 @@ def _method(config: Mapping[str, Any], train: Artifact, environment: Mapping[str
         yield "student", f"{student}, {how}{lent}"
     yield "engine", f"{training['engine']}, precision {training['precision']}"
     dev = "" if manifest.get("dev") is None else f", nDCG@10 {manifest['dev']:.4f} on dev"
-    which = weights_in_words(manifest.get("best_step"), manifest.get("steps"), manifest.get("share", 1.0))
+    which = f"after step {manifest.get('best_step')} of {manifest.get('steps')}"
     yield "weights", f"{which}{dev}"
     settings = {key: value for key, value in manifest.get("settings", {}).items() if key != "model"}
     yield "settings that differ from the defaults", f"`{json.dumps(settings)}`"

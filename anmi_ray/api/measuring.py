@@ -31,10 +31,13 @@ def evaluate(
     say: Say | None = None,
     qrels_file: Path | None = None,
     own_document: OwnDocument = "same-text",
+    root: str = "results",
 ) -> dict[str, Any]:
-    """Measure TREC runs against `qrels/<split>.tsv` of a collection, or a qrels file; the first system is the baseline.
+    """Measure TREC runs against the grades of a collection's split, or a qrels file; the first system is the baseline.
 
     Return measures, the name of the baseline, and systems, a row per measure and system.
+
+    collection: a BEIR folder, or the name of a run under `root`
 
     A system is a tag of a file, named by the tag, or FILE:TAG if several files share it. Scores decide, with ties as in
     trec_eval.
@@ -45,29 +48,31 @@ def evaluate(
     Raise DataError if more than one grade in a hundred is malformed, half or more of the ids are unknown, or a file has
     no ranking or none of a judged query; ConfigError without grades and collection, or if a file or a measure repeats.
     """
-    from anmi_ray.corpus import beir, lookup, own_documents
+    from anmi_ray.api.runs import collection_of
+    from anmi_ray.corpus import lookup, own_documents
     from anmi_ray.corpus.reader import qrel_table
     from anmi_ray.evaluation import measures, significance
     from anmi_ray.tables import formats, trec
 
     formats.check_outputs({}, [*run_files, *([qrels_file] if qrels_file else [])])
+    files = None if collection is None else collection_of(collection, root)
     if qrels_file is not None:
         place, grades = trec.place_of(qrels_file), lookup.graded_file(qrels_file, say)
-    elif collection is not None:
-        place, grades = f"{collection}/qrels/{split}.tsv", lookup.graded_split(str(collection), split, say)
+    elif files is not None:
+        place, grades = f"{files.place}/qrels/{split}.tsv", lookup.graded_split(files, split, say)
     else:
         raise ConfigError("expected grades or a collection", "--qrels", "add --qrels FILE or --collection FOLDER")
     runs = _read_runs(run_files, say)
-    has_documents = collection is not None and beir.BeirFiles(str(collection)).find_optional("corpus.jsonl") is not None
-    if collection is not None:
-        grades = lookup.check_ids(str(collection), {trec.place_of(at): run for at, run in runs.items()}, grades, say)
+    has_documents = files is not None and files.find_optional("corpus.jsonl") is not None
+    if files is not None:
+        grades = lookup.check_ids(files, {trec.place_of(at): run for at, run in runs.items()}, grades, say)
     systems = _systems(runs)
     labels = list(systems)
     for label, run in systems.items():
         _check_judged(run, grades, f"run {label}", place, say, documents=not has_documents)
     table, qrels = pa.concat_tables(run.table for run in systems.values()), qrel_table(grades)
-    has_texts = has_documents and beir.BeirFiles(str(collection)).find_optional("queries.jsonl") is not None
-    texts = partial(lookup.read_texts, str(collection)) if has_texts else None
+    has_texts = files is not None and has_documents and files.find_optional("queries.jsonl") is not None
+    texts = partial(lookup.read_texts, files) if files is not None and has_texts else None
     names = (name for run in runs.values() for name in run.documents)
     own = own_documents.find_in_run(table, names, own_document, texts, qrels, say)
     table, qrels = own_documents.leave_out(table, own), own_documents.without(qrels, own)

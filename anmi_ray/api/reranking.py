@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from anmi_ray.api.runs import Run
+from anmi_ray.api.runs import Run, collection_of
 from anmi_ray.core import environment
 from anmi_ray.core.errors import ConfigError, DataError, gpu_memory_named
 from anmi_ray.core.records import RUN, find_rows
@@ -20,6 +20,7 @@ from anmi_ray.store import Flow
 
 if TYPE_CHECKING:
     from anmi_ray.config.corpus import OwnDocument
+    from anmi_ray.corpus.lookup import Files
     from anmi_ray.evaluation.fusion import ServedFusion
     from anmi_ray.evaluation.relevance import Relevance
     from anmi_ray.models.loading import ModelSource
@@ -230,6 +231,7 @@ def rerank_run(
     """Score the top `depth` documents per query of a TREC run with a trained model, and write the ranking.
 
     model: a folder, a run under `root`, or a model of the hub (org/model@revision); partners: runs for its fusion
+    collection: a BEIR folder, or the name of a run under `root`
     say: receives messages about ranks that contradict scores, unknown ids, and documents below `min_relevance`
     table_file: table of the ranking, with P(relevant) if known
     min_relevance, device, precision: as for `rerank`; own_document: as corpus.own_document
@@ -251,12 +253,13 @@ def rerank_run(
     if table_file is not None and calibrated is None and say is not None:
         say(f"{table_file}: has no column relevance, since {_named(place)} has no calibrated P(relevant)")
     named = trec.one_system(run_file, say)
-    run = _top(named, collection, depth, own_document, say)
+    files = collection_of(collection, root)
+    run = _top(named, files, depth, own_document, say)
     others = {name: trec.one_system(path, say) for name, path in given.items()}
     runs = {trec.place_of(given[name]): one for name, one in others.items()} | {trec.place_of(run_file): named}
-    lookup.check_ids(str(collection), runs, {}, say)
-    queries, documents = lookup.read_texts(str(collection), run["query_id"], run["doc_id"])
-    known = _known(run, queries, documents, collection, run_file)
+    lookup.check_ids(files, runs, {}, say)
+    queries, documents = lookup.read_texts(files, run["query_id"], run["doc_id"])
+    known = _known(run, queries, documents, files.place, run_file)
     with gpu_memory_named(_gpu_full):
         how = threads, device, precision
         loaded = _loaded(source, *how) if isinstance(source, str) else load(source, *how)
@@ -273,23 +276,23 @@ def rerank_run(
     return Flow("queries", asked, answered, asked - answered)
 
 
-def _top(run: NamedRun, collection: Path, depth: int, rule: OwnDocument, say: Callable[[str], None] | None) -> pa.Table:
+def _top(run: NamedRun, files: Files, depth: int, rule: OwnDocument, say: Callable[[str], None] | None) -> pa.Table:
     """Return the top `depth` documents per query, without the query's own document."""
     from anmi_ray.corpus import lookup, own_documents
 
-    texts = partial(lookup.read_texts, str(collection))
+    texts = partial(lookup.read_texts, files)
     own = own_documents.find_in_run(run.table, run.documents, rule, texts, say=say)
     table = own_documents.leave_out(run.table, own)
     return table.filter(pc.less_equal(table["rank"], depth))
 
 
-def _known(run: pa.Table, queries: pa.Table, documents: pa.Table, collection: Path, run_file: Path) -> pa.Table:
+def _known(run: pa.Table, queries: pa.Table, documents: pa.Table, place: str, run_file: Path) -> pa.Table:
     """Return the rows of `run` whose query and document exist. Raise DataError if there are none."""
     tables = {"query_id": queries, "doc_id": documents}
     there = [pc.is_in(run[name], value_set=table[name].combine_chunks()) for name, table in tables.items()]
     known = run.filter(pc.and_(*there))
     if not known.num_rows:
-        what = f"none of its {len(pc.unique(run['query_id'])):,} queries and their documents are in {collection}"
+        what = f"none of its {len(pc.unique(run['query_id'])):,} queries and their documents are in {place}"
         raise DataError(what, str(run_file), "give the collection of the run: ids must agree")
     return known
 

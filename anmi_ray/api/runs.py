@@ -15,10 +15,12 @@ import pyarrow.compute as pc
 from anmi_ray.core import records
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.core.schema import Record
-from anmi_ray.store import Artifact
+from anmi_ray.store import Artifact, Store
 from anmi_ray.store.runs import find_run
 
 if TYPE_CHECKING:
+    from anmi_ray.corpus.lookup import Files
+    from anmi_ray.corpus.parsing import Document, Judged, Query
     from anmi_ray.evaluation.fusion import ServedFusion
     from anmi_ray.evaluation.headline import Headline
     from anmi_ray.evaluation.judged import ByJudges
@@ -283,3 +285,57 @@ def _names(ids: pa.ChunkedArray, known: pa.ChunkedArray, named: pa.Table) -> pa.
         return pa.ListArray.from_arrays(pc.subtract(flat.offsets, flat.offsets[0]), members)
     rows = pc.index_in(flat, value_set=known.combine_chunks())
     return named["external_id"].combine_chunks().take(rows)
+
+
+def collection_of(place: Path, root: str) -> Files:
+    """Return the files of a BEIR folder, or of the run under `root` with that name. Raise DataError without either."""
+    from anmi_ray.corpus.beir import BeirFiles
+
+    name = str(place)
+    if "/" in name or Path(name).is_dir() or not Store(root).exists(f"runs/{name}.json"):
+        return BeirFiles(name)
+    return RunFiles(Run(name, root))
+
+
+class RunFiles:
+    """The documents, queries and grades that a run has read, with the collection's own ids, as `lookup.Files`."""
+
+    def __init__(self, run: Run) -> None:
+        self.place = f"run {run.name}"
+        self._ingest = run.artifact("ingest", "collection")
+        manifest = self._ingest.manifest() or {}
+        self._shards, self._buckets = range(manifest["shards"]), range(manifest["buckets"])
+
+    def documents(self) -> Iterator[Document]:
+        for table in self._parts("documents", records.DOCUMENT, self._shards):
+            yield from _rows(table, "external_id", "title", "text")
+
+    def queries(self) -> Iterator[Query]:
+        for table in self._parts("queries", records.QUERY, self._buckets):
+            yield from _rows(table, "external_id", "text")
+
+    def find_optional(self, name: str) -> str | None:
+        return None if name.startswith("qrels/") and name.removeprefix("qrels/") not in self.names("qrels") else name
+
+    def names(self, folder: str) -> list[str]:
+        return [f"{split}.tsv" for split in ("dev", "test", "train")] if folder == "qrels" else []
+
+    def judged(self, name: str) -> Iterator[tuple[str, Judged]]:
+        parts = (("queries", records.QUERY), ("qrels", records.QREL))
+        queries, qrels = (pa.concat_tables(self._parts(*part, self._buckets)) for part in parts)
+        queries = queries.filter(pc.equal(queries["split"], Path(name).stem))
+        query_of = dict(_rows(queries, "query_id", "external_id"))
+        qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=queries["query_id"].combine_chunks()))
+        doc_of: dict[bytes, str] = {}
+        for table in self._parts("documents", records.DOCUMENT, self._shards):
+            here = table.filter(pc.is_in(table["doc_id"], value_set=qrels["doc_id"].combine_chunks()))
+            doc_of.update(_rows(here, "doc_id", "external_id"))
+        for query, document, grade in _rows(qrels, "query_id", "doc_id", "grade"):
+            yield self.place, (query_of[query], doc_of[document], grade)
+
+    def _parts(self, part: str, record: Record, numbers: range) -> Iterator[pa.Table]:
+        return (self._ingest.read_part(part, number, record) for number in numbers)
+
+
+def _rows(table: pa.Table, *names: str) -> Iterator[tuple]:
+    return zip(*(table[name].to_pylist() for name in names), strict=True)

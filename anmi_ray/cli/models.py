@@ -71,7 +71,7 @@ def export(
 
 def rerank(
     model: Annotated[str, typer.Option(help="folder of a model, a run, or a reranker or embedder of the hub")],
-    collection: Annotated[Path, typer.Option(help="folder in BEIR layout (corpus, queries)")],
+    collection: Annotated[Path, typer.Option(help="folder in BEIR layout (corpus, queries), or a run")],
     ranking: Annotated[Path, typer.Option(help="TREC run to rerank, or -")],
     out: Annotated[Path, typer.Option(help="TREC run to write, or -")],
     depth: Annotated[int, typer.Option(min=1, help="top documents per query to score")] = 100,
@@ -141,13 +141,14 @@ def _named(options: Sequence[str]) -> dict[str, Path]:
 
 def evaluate(
     ranking: Annotated[list[Path], typer.Option(help="TREC run, or -; may be repeated")],
-    collection: Annotated[Path | None, typer.Option(help="folder in BEIR layout with qrels/")] = None,
+    collection: Annotated[Path | None, typer.Option(help="folder in BEIR layout with qrels/, or a run")] = None,
     qrels: Annotated[
         Path | None, typer.Option(metavar="FILE", help="relevance grades: TREC qrels or BEIR's .tsv, or -")
     ] = None,
     split: Annotated[str, typer.Option(help="qrels of the collection: qrels/<split>.tsv")] = "test",
     measures: Annotated[str, typer.Option(help="comma-separated")] = "nDCG@10,MRR@10,Recall@100",
     own_document: OwnDocumentOption = "same-text",
+    root: RunRootOption = "results",
     as_json: JsonOption = False,
 ) -> None:
     """Measure TREC runs, with intervals, and compare all systems with the first by a paired test.
@@ -163,7 +164,7 @@ def evaluate(
     if not names:
         raise ConfigError("--measures: expected at least one", COMMAND_LINE, "write --measures nDCG@10,AP")
     with console.working("measuring"):
-        found = measuring.evaluate(collection, ranking, split, names, console.note, qrels, own_document)
+        found = measuring.evaluate(collection, ranking, split, names, console.note, qrels, own_document, root)
     if as_json:
         print(console.as_json(found))
         return

@@ -22,7 +22,6 @@ LABELS: dict[Target, tuple[str, ...]] = {
     "ternary": ("first", "second", "tie"),
     "two-head": ("mean", "decided"),
 }
-Calibration = Literal["temperature", "isotonic", "none"]
 
 
 class SampleConfig(Settings):
@@ -58,8 +57,6 @@ class DistillConfig(LearnConfig):
     target: Target = "binary"
     """What is learned of a score c: binary, P(second) = c; pairwise alone: ternary, a tie with P = 1 - |2c - 1| and the
     rest on the preferred side; two-head, E[c] and E|2c - 1| by a logit each."""
-    calibration: Calibration = "temperature"
-    """How probabilities are calibrated on the dev pairs once training is over."""
 
     pairs_per_step: int = Field(default=16, ge=1)
     """Pairs of documents per optimiser step."""
@@ -75,11 +72,8 @@ class DistillConfig(LearnConfig):
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
-        if self.form != "pairwise":
-            if self.target != "binary":
-                yield "a difference of two scores knows no ties: set target: binary, or form: pairwise"
-            if self.calibration == "isotonic" or (self.calibration == "none" and self.form == "bi-encoder"):
-                yield f"{self.calibration} is for other forms: of differences choose temperature"
+        if self.form != "pairwise" and self.target != "binary":
+            yield "a difference of two scores knows no ties: set target: binary, or form: pairwise"
         if self.judge.orders == "one":
             yield "judge.orders: one needs a fit of what judges prefer for its place: leave it at both"
         if any(judge.kind == "distilled" for judge in self.judge.judges):

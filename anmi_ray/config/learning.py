@@ -67,8 +67,6 @@ class LearnConfig(StartModel):
     """Peak learning rate of the scoring head."""
     layer_decay: float = Field(default=1.0, gt=0, le=1.0)
     """Factor on the learning rate per layer below the highest; 1: all alike."""
-    average_decay: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Decay per step of an average of the weights in the run's second half, evaluated and exported; 0: no average."""
 
     precision: Precision = "auto"
     """Arithmetic of the forward pass; auto: bfloat16 where the processor computes it natively."""
@@ -100,5 +98,3 @@ class LearnConfig(StartModel):
         if self.lora is not None and (self.freeze_layers or not self.freeze_embeddings):
             setting = "freeze_layers" if self.freeze_layers else "freeze_embeddings: false"
             yield f"lora keeps all of the transformer as it is: leave {setting} out"
-        if self.engine != "ddp" and self.zero_stage == 3 and self.average_decay:
-            yield "average_decay needs whole weights on every worker: choose zero_stage 2 or less"

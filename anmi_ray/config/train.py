@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from anmi_ray.config.base import Distinct, GpuType, Placed, Settings
-from anmi_ray.config.learning import LearnConfig, Offload, Shares
+from anmi_ray.config.learning import LearnConfig, Offload
 from anmi_ray.config.paths import PathOrUri
 from anmi_ray.core.errors import ConfigError
 
@@ -117,10 +117,6 @@ class TrainConfig(LearnConfig):
     """Which negatives enter the ranking term when."""
     dev_depth: int = Field(default=20, ge=1)
     """Documents per dev query, from the top of the hybrid run, to rerank."""
-    interpolate: Shares = ()
-    """Shares of the trained weights, below 1, the rest the start's (WiSE-FT), such as [0.25, 0.5, 0.75]; each is
-    evaluated on dev besides the trained weights alone, and the best is exported; 0 is the start as it was, so [0] keeps
-    the better of both."""
 
     @property
     def per_step(self) -> int:
@@ -183,8 +179,6 @@ class TrainConfig(LearnConfig):
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
-        if 1.0 in self.interpolate:
-            yield "interpolate: the trained weights alone, 1, are evaluated in any case: leave 1 out"
         loss = self.loss
         wants = "ranking: debiased" if loss.ranking == "debiased" else "learn_temperature" * loss.learn_temperature
         if wants and not self.bounded:

@@ -1,10 +1,10 @@
-"""Look up texts and relevance grades in a BEIR folder, for commands that work on users' runs."""
+"""Look up texts and relevance grades in a collection, for commands that work on users' runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,9 +13,8 @@ from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import TEXT_OF
-from anmi_ray.corpus.beir import BeirFiles
 from anmi_ray.corpus.ids import report_unknown
-from anmi_ray.corpus.parsing import FORMS, Judged, TrimmedId, judged_lines
+from anmi_ray.corpus.parsing import FORMS, Document, Judged, Query, TrimmedId, judged_lines
 from anmi_ray.corpus.reader import qrel_table
 from anmi_ray.tables.formats import text_lines
 from anmi_ray.tables.streams import LineError
@@ -31,13 +30,27 @@ _Row = TypeVar("_Row", bound=tuple[str, ...])
 _QUERY_TEXTS = pa.schema([("query_id", identity.ID), ("external_id", pa.string()), ("text", pa.string())])
 
 
-def read_texts(folder: str, query_ids: pa.ChunkedArray, doc_ids: pa.ChunkedArray) -> tuple[pa.Table, pa.Table]:
-    """Return queries (query_id, external_id, text) and documents (Text) of `folder` with these ids; reads no qrels.
+class Files(Protocol):
+    """A collection: BEIR's folder (`BeirFiles`), or a run's.
+
+    place: its name in messages.
+    """
+
+    place: str
+
+    def documents(self) -> Iterator[Document]: ...
+    def queries(self) -> Iterator[Query]: ...
+    def find_optional(self, name: str) -> str | None: ...
+    def names(self, folder: str) -> list[str]: ...
+    def judged(self, name: str) -> Iterator[tuple[str, Judged | LineError]]: ...
+
+
+def read_texts(files: Files, query_ids: pa.ChunkedArray, doc_ids: pa.ChunkedArray) -> tuple[pa.Table, pa.Table]:
+    """Return queries (query_id, external_id, text) and documents (Text) with these ids; reads no qrels.
 
     The first of several with the same id is used, as in a run. Malformed lines are skipped: the caller reports missing
     texts.
     """
-    files = BeirFiles(folder)
     queries = _first(files.queries(), identity.query_id, set(pc.unique(query_ids).to_pylist()))
     documents = _first(files.documents(), identity.doc_id, set(pc.unique(doc_ids).to_pylist()))
     query_columns = [list(queries), [row[0] for row in queries.values()], [row[1] for row in queries.values()]]
@@ -60,18 +73,17 @@ def _first(rows: Iterable[_Row], id_of: Callable[[str], bytes], wanted: Set[byte
     return found
 
 
-def graded_split(folder: str, split: str, say: Say | None = None) -> Grades:
+def graded_split(files: Files, split: str, say: Say | None = None) -> Grades:
     """Return the grades in `qrels/<split>.tsv`, negative ones as 0. DataError if it is missing, or as `graded_file`."""
-    files = BeirFiles(folder)
     name = files.find_optional(f"qrels/{split}.tsv")
     if name is None:
         there = ", ".join(files.names("qrels")) or "nothing"
         raise DataError(
             f"no qrels of split {split}; there is: {there}",
-            str(PurePosixPath(folder) / "qrels"),
+            f"{files.place}/qrels",
             "name another with --split, or a file with --qrels",
         )
-    return _graded(files.judged(name), f"{folder}/{name}", say)
+    return _graded(files.judged(name), f"{files.place}/{name}", say)
 
 
 def graded_file(path: Path, say: Say | None = None) -> Grades:
@@ -90,13 +102,12 @@ def read_qrels(path: Path, say: Say | None = None) -> pa.Table:
     return qrel_table(graded_file(path, say))
 
 
-def check_ids(folder: str, runs: Mapping[str, NamedRun], grades: Grades, say: Say | None = None) -> Grades:
-    """Check ids of runs (by place) and grades against a BEIR folder; return the grades of known ids.
+def check_ids(files: Files, runs: Mapping[str, NamedRun], grades: Grades, say: Say | None = None) -> Grades:
+    """Check ids of runs (by place) and grades against a collection; return the grades of known ids.
 
     `say` receives the number of unknown ids. Without a corpus.jsonl or queries.jsonl their ids are not checked.
     Raises DataError if half of a run's ids or of the grades are unknown.
     """
-    files = BeirFiles(folder)
     kept = grades
     for at, (kind, file, rows) in enumerate(
         (("queries", "queries.jsonl", files.queries), ("documents", "corpus.jsonl", files.documents))
@@ -110,7 +121,7 @@ def check_ids(folder: str, runs: Mapping[str, NamedRun], grades: Grades, say: Sa
                 break
         graded = [pair[at] for pair in grades if pair[at] in unknown]
         known = (row[0] for row in rows())
-        report_unknown(set(graded), len(graded), len(grades), f"grades are about {kind} that", folder, known, say)
+        report_unknown(set(graded), len(graded), len(grades), f"grades are about {kind} that", files.place, known, say)
         for place, run in runs.items():
             missing = getattr(run, kind).keys() & unknown
             known = (row[0] for row in rows())

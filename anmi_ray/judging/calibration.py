@@ -7,13 +7,11 @@ is fitted to the averaged answer, not to each order. Letters: P pairs, R = 2P ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import pydantic
-from numpy.typing import ArrayLike, NDArray
-from pydantic import ConfigDict, Field, model_validator
+from numpy.typing import NDArray
 from scipy import special
 
 from anmi_ray.config.distill import LABELS, Target
@@ -24,32 +22,6 @@ Logits = NDArray[np.floating[Any]]
 SHARPEST = 100.0  # largest factor on logits; with pairs that are all correct the optimum is unbounded
 _GRID = 41
 _TINY = np.finfo(np.float64).tiny  # for the logarithm of a probability of 0
-Knots = tuple[Annotated[float, Field(ge=0.5, le=1.0)], ...]
-
-
-@pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
-class Isotonic:
-    """A monotone curve through the knots (x, y) in [½, 1], mirrored below ½: f(1 − x) = 1 − f(x).
-
-    Linear between knots, constant before the first and after the last; f(½) = ½. `pairs` were used to fit it.
-    """
-
-    kind: Literal["isotonic"] = field(default="isotonic", kw_only=True)
-    x: Knots
-    y: Knots
-    pairs: int
-
-    @model_validator(mode="after")
-    def _ascending(self) -> Self:
-        if not len(self.x) == len(self.y) > 0 or list(self.x) != sorted(self.x) or list(self.y) != sorted(self.y):
-            raise ValueError("expected ascending knots x and as many ascending y")
-        return self
-
-    def __call__(self, preference: ArrayLike) -> Reals:
-        """Return the calibrated preferences float[P] of raw ones in [0, 1]."""
-        raw = np.asarray(preference, dtype=np.float64)
-        upper = np.interp(np.where(raw < 0.5, 1.0 - raw, raw), self.x, self.y)
-        return np.where(raw == 0.5, 0.5, np.where(raw < 0.5, 1.0 - upper, upper))
 
 
 def fit_temperature(logit_P: Reals, score_P: Reals, most: float) -> float:
@@ -69,57 +41,19 @@ def fit_temperature(logit_P: Reals, score_P: Reals, most: float) -> float:
     return float(optimize.root_scalar(slope, bracket=(0.0, most), xtol=1e-15, rtol=1e-13).root)
 
 
-def fit_isotonic(preference: ArrayLike, score: ArrayLike) -> Isotonic:
-    """Fit scores to preferences, both float[P] in [0, 1], by monotone least squares (pool adjacent violators).
-
-    Every pair counts in both orders, (p, c) and (1 − p, 1 − c), half each, which makes the curve symmetric. One more
-    pair with p = 1 and c = ½ (and its mirror) keeps the ends off 0 and 1: n unanimous pairs at an end give
-    (n + ½)/(n + 1).
-    """
-    from scipy import optimize
-
-    p = np.asarray(preference, dtype=np.float64)
-    c = np.asarray(score, dtype=np.float64)
-    # the other half is its mirror image
-    over = p >= 0.5
-    x = np.append(np.where(over, p, 1.0 - p), 1.0)
-    y = np.append(np.where(over, c, 1.0 - c), 0.5)
-    knots, place = np.unique(x.round(12), return_inverse=True)  # p and 1 − (1 − p) differ in the last bit
-    count = np.bincount(place).astype(np.float64)
-    mean = np.bincount(place, y) / count
-    mean[knots == 0.5] = 0.5  # ½ prefers neither document
-    fitted = np.clip(optimize.isotonic_regression(mean, weights=count).x, 0.5, 1.0)
-    keep = np.ones(len(knots), dtype=bool)  # inner knots of a flat run are redundant
-    keep[1:-1] = (fitted[1:-1] != fitted[:-2]) | (fitted[1:-1] != fitted[2:])
-    return Isotonic(tuple(knots[keep].tolist()), tuple(fitted[keep].tolist()), len(p))
-
-
-def log_probabilities(logits: Reals, target: Target, calibration: Isotonic | None = None) -> dict[str, Reals]:
+def log_probabilities(logits: Reals, target: Target) -> dict[str, Reals]:
     """Return log_first, log_second and, except for binary models, log_tie, float64[N] each, of logits float64[N, L].
 
-    With m = E[C] and d = E|2C − 1|, m calibrated and d at least |2m − 1|: first (d − (2m − 1))/2, second
-    (d + (2m − 1))/2, tie 1 − d. Probabilities of 0 are 2e-308; NaN stays NaN.
+    two-head: with m = E[C] and d = E|2C − 1|, at least |2m − 1|: first (d − (2m − 1))/2, second (d + (2m − 1))/2, tie
+    1 − d. Probabilities of 0 are 2e-308; NaN stays NaN.
     """
-    if target == "two-head":
-        first = special.expit(-logits[:, 0])
-        second = special.expit(logits[:, 0])
-        tie = special.expit(-logits[:, 1])
-    else:
+    if target != "two-head":
         logs = special.log_softmax(logits, axis=1)
-        if calibration is None:
-            return {f"log_{label}": logs[:, column] for column, label in enumerate(LABELS[target])}
-        share = np.exp(logs)
-        tie = share[:, 2] if target == "ternary" else np.zeros(len(share))
-        first = share[:, 0] + tie / 2
-        second = share[:, 1] + tie / 2
-    if calibration is not None:
-        lead = (second - first) / 2  # the curve may jump at ½: both sides must be read from one number
-        better = calibration(0.5 + np.abs(lead))
-        first = np.where(lead < 0, better, 1 - better)
-        second = np.where(lead < 0, 1 - better, better)
-    tie = np.minimum(tie, 2 * np.minimum(first, second))  # 1 − d: no distribution has d < |2m − 1|
+        return {f"log_{label}": logs[:, column] for column, label in enumerate(LABELS[target])}
+    first, second = special.expit(-logits[:, 0]), special.expit(logits[:, 0])
+    tie = np.minimum(special.expit(-logits[:, 1]), 2 * np.minimum(first, second))  # no distribution has d < |2m − 1|
     found = {"log_first": first - tie / 2, "log_second": second - tie / 2, "log_tie": tie}
-    return {name: np.log(np.maximum(found[name], _TINY)) for name in list(found)[: 2 + (target != "binary")]}
+    return {name: np.log(np.maximum(values, _TINY)) for name, values in found.items()}
 
 
 @dataclass(frozen=True)
@@ -143,14 +77,12 @@ class OrderCalibration:
     beta: factor on the logits of `columns`.
     columns: the labels that beta applies to.
     loss, loss_before: mean cross-entropy (nats) of the averaged answer against the scores, with and without it.
-    isotonic: curve applied to E[C], if any.
     """
 
     beta: float
     columns: tuple[int, ...]
     loss: float
     loss_before: float
-    isotonic: Isotonic | None = None
 
     def sharpened(self, logits_RL: Logits) -> Reals:
         """Return the logits scaled by beta."""
@@ -159,9 +91,9 @@ class OrderCalibration:
         return scaled
 
 
-def averaged(logits_RL: Logits, target: Target, isotonic: Isotonic | None = None) -> Averaged:
+def averaged(logits_RL: Logits, target: Target) -> Averaged:
     """Average the answers over both orders; swapping a and b swaps first_P and second_P."""
-    logs = log_probabilities(np.asarray(logits_RL, dtype=np.float64), target, isotonic)
+    logs = log_probabilities(np.asarray(logits_RL, dtype=np.float64), target)
     first = np.exp(logs["log_first"])
     second = np.exp(logs["log_second"])
     first_P = (first[::2] + second[1::2]) / 2
@@ -188,13 +120,8 @@ def cross_entropy(answers: Averaged, score_P: Reals, target: Target) -> float:
     return float(-np.mean(sum(label * np.log(np.clip(p, _TINY, 1.0)) for label, p in parts)))
 
 
-def fit(
-    logits_RL: Logits, score_P: Reals, target: Target, kind: Literal["temperature", "isotonic", "none"]
-) -> OrderCalibration:
-    """Fit the calibration of `kind` to held-out pairs; beta is in [0, SHARPEST].
-
-    isotonic: a monotone curve of each order's E[C], with beta 1. Raises DataError without pairs.
-    """
+def fit(logits_RL: Logits, score_P: Reals, target: Target) -> OrderCalibration:
+    """Fit a temperature to held-out pairs; beta is in [0, SHARPEST]. Raises DataError without pairs."""
     from scipy import optimize
 
     if not len(score_P):
@@ -207,16 +134,6 @@ def fit(
         )
 
     before = loss(1.0)
-    if kind == "none":
-        return OrderCalibration(1.0, columns, before, before)
-    if kind == "isotonic":
-        rows = np.stack([score_P, 1.0 - score_P], axis=1).reshape(-1)
-        logs = log_probabilities(np.asarray(logits_RL, dtype=np.float64), target)
-        mean_R = 0.5 + 0.5 * (np.exp(logs["log_second"]) - np.exp(logs["log_first"]))
-        curve = fit_isotonic(np.clip(mean_R, 0.0, 1.0), rows)
-        return OrderCalibration(
-            1.0, columns, cross_entropy(averaged(logits_RL, target, curve), score_P, target), before, curve
-        )
     # not convex after averaging two orders, so search a grid first
     grid = np.concatenate([[0.0], np.geomspace(1e-2, SHARPEST, _GRID)])
     losses = [loss(beta) for beta in grid]

@@ -97,16 +97,6 @@ def text(card: Card, folder: Path) -> str:
     )
 
 
-def weights_in_words(step: int | None, steps: int | None, share: float) -> str:
-    """Describe which weights a model has: those after `step` of `steps`, or `share` of them and the rest the start's.
-
-    >>> weights_in_words(6, 12, 0.25)
-    "after step 6 of 12, 0.25 of them and 0.75 of the start's"
-    """
-    mixed = "" if share == 1 else f", {share:g} of them and {1 - share:g} of the start's"
-    return f"after step {step} of {steps}{mixed}"
-
-
 def _overrides(architecture: str) -> str:
     """Python code of the overrides with which vLLM's pooling runner reads the logits of no and yes."""
     overrides: dict[str, Any] = {"architectures": [architecture.replace("ForCausalLM", "ForSequenceClassification")]}

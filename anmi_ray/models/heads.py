@@ -220,11 +220,6 @@ def is_adapter(name: str) -> bool:
     return _ADAPTER in name
 
 
-def is_adapter_input(name: str) -> bool:
-    """Return whether a parameter of this name is the A of an adapter B A: drawn at random, while B starts at 0."""
-    return f"{_ADAPTER}A" in name
-
-
 def plain(network: Scorer) -> Scorer:
     """The network, or a copy with its adapters added to the weights."""
     return merged(network) if is_adapted(network) else network

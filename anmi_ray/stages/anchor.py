@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from anmi_ray.config.base import Settings
 from anmi_ray.config.experiment import Experiment
-from anmi_ray.core.arrays import Flags, Reals, rank_within
+from anmi_ray.core.arrays import Flags, Ints, Reals, rank_within
 from anmi_ray.core.errors import JudgeError
 from anmi_ray.core.records import CANDIDATE, COMPARISON, GAP, JUDGMENT, RATING, RELEVANCE, find_rows
 from anmi_ray.core.schema import Record
@@ -142,26 +142,33 @@ def _bucket(artifact: Artifact, bucket: int, inputs: Inputs, model: RelevanceMod
     documents, evidence = known(inputs, bucket)
     alone = np.nan_to_num(evidence.answer)
     probability, by_judges = (alone, alone) if model is None else (model.posterior(evidence), model.by_judges(evidence))
-    may_anchor = evidence.asked if "confirm" in inputs else _likeliest(inputs, bucket, documents, probability)
-    likeliest = rank_within(evidence.query, -np.where(may_anchor, probability, 0.0)) == 0
+    asked = evidence.asked if "confirm" in inputs else _likeliest(inputs, bucket, documents, probability)
     least = POSSIBLE if model else LIKELY  # answers alone are not calibrated
-    table = pa.table(
-        {
-            **{name: documents[name] for name in ("query_id", "doc_id")},
-            "probability": probability,
-            "by_judges": by_judges,
-            "answer": pa.array(evidence.answer, mask=~evidence.asked),
-            "may_anchor": may_anchor & (probability > np.where(likeliest, least, LIKELY)),
-        }
-    )
-    queries = pc.count_distinct(documents["query_id"]).as_py()
-    anchored = pc.count_distinct(table.filter(table["may_anchor"])["query_id"]).as_py()
-    anchors = pc.sum(table["may_anchor"]).as_py() or 0
-    counts = {_WITHOUT_POSITIVE: queries, "of them with an anchor": anchored, "anchors": anchors}
-    flows = [Flow(unit, count, count) for unit, count in counts.items()]
-    rows = RELEVANCE.table({name: table[name] for name in table.column_names})
+    answer = pa.array(evidence.answer, mask=~evidence.asked)
+    rows, flows = with_anchors(documents, evidence.query, probability, by_judges, answer, asked, least)
     artifact.commit_bucket(bucket, {"relevance": (RELEVANCE, rows)}, flows, None)
     return flows
+
+
+def with_anchors(
+    documents: pa.Table, query: Ints, probability: Reals, by_judges: Reals, answer: pa.Array, asked: Flags, least: float
+) -> tuple[pa.Table, list[Flow]]:
+    """Return the RELEVANCE rows of `documents`, and flows of their queries, of those with an anchor, and of anchors.
+
+    asked: documents that may anchor: the likeliest of a query above `least`, the others above LIKELY.
+    """
+    from anmi_ray.mining.anchors import LIKELY
+
+    likeliest = rank_within(query, -np.where(asked, probability, 0.0)) == 0
+    may_anchor = asked & (probability > np.where(likeliest, least, LIKELY))
+    counts = {
+        _WITHOUT_POSITIVE: len(np.unique(query)),
+        "of them with an anchor": len(np.unique(query[may_anchor])),
+        "anchors": int(may_anchor.sum()),
+    }
+    values = {"probability": probability, "by_judges": by_judges, "answer": answer, "may_anchor": may_anchor}
+    rows = RELEVANCE.table({"query_id": documents["query_id"], "doc_id": documents["doc_id"], **values})
+    return rows, [Flow(unit, count, count) for unit, count in counts.items()]
 
 
 def _likeliest(inputs: Inputs, bucket: int, documents: pa.Table, probability: Reals) -> Flags:

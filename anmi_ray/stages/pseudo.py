@@ -19,6 +19,7 @@ from anmi_ray.core.records import CANDIDATE, GAP, RATING, RELEVANCE
 from anmi_ray.core.scale import ELO_PER_LOGIT
 from anmi_ray.runtime.stage import Stage
 from anmi_ray.runtime.tasks import Context, run_buckets, run_task
+from anmi_ray.stages.anchor import with_anchors
 from anmi_ray.stages.ingest import TRAIN_QUERIES, of_queries, sample_queries
 from anmi_ray.store import Artifact, Flow
 
@@ -52,7 +53,7 @@ def _unit(retrieve: Artifact, buckets: int) -> float:
 
 def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact, unit: float) -> list[Flow]:
     from anmi_ray.mining import relevance
-    from anmi_ray.mining.anchors import LIKELY, POSSIBLE
+    from anmi_ray.mining.anchors import POSSIBLE
     from anmi_ray.mining.borderline import ASKED
 
     candidates = _candidates(retrieve, bucket)
@@ -83,22 +84,15 @@ def _bucket(artifact: Artifact, bucket: int, retrieve: Artifact, unit: float) ->
         "gap_se_elo": np.full(len(row), ELO_PER_LOGIT * np.sqrt(2.0)),
         "anchor_kind": pa.array(np.where(is_labelled[row], "known", "top-rated")),
     }
-    may_anchor = (place < ASKED) & (probability > np.where(place == 0, POSSIBLE, LIKELY))
-    relevant = {
-        "probability": probability,
-        "by_judges": probability,
-        "answer": pa.nulls(len(query), pa.float64()),
-        "may_anchor": may_anchor,
-    }
-    relevant = pa.table({**ids, **relevant}).filter(pa.array(~is_labelled))
-    queries = pc.count_distinct(relevant["query_id"]).as_py()
-    anchored = pc.count_distinct(relevant.filter(relevant["may_anchor"])["query_id"]).as_py()
-    counts = {"queries without a known positive": queries, "of them with an anchor": anchored}
-    flows = [Flow(unit, count, count) for unit, count in counts.items()]
+    own = ~is_labelled
+    none = pa.nulls(int(own.sum()), pa.float64())
+    documents = pa.table(ids).filter(pa.array(own))
+    likely = probability[own]
+    relevant, flows = with_anchors(documents, query[own], likely, likely, none, place[own] < ASKED, POSSIBLE)
     parts = {
         "ratings": (RATING, RATING.table({**ids, **ratings, "component": np.zeros(len(query), np.int32)})),
         "gaps": (GAP, GAP.table(gaps)),
-        "relevance": (RELEVANCE, RELEVANCE.table({name: relevant[name] for name in relevant.column_names})),
+        "relevance": (RELEVANCE, relevant),
     }
     artifact.commit_bucket(bucket, parts, flows, None)
     return flows

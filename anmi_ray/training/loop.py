@@ -29,25 +29,15 @@ from anmi_ray.training.checkpoints import NOTICE, Checkpoints, Origin, newest_co
 from anmi_ray.training.checks import check_effect, freed_memory_kept, memory_named, moments
 from anmi_ray.training.curriculum import Phase
 from anmi_ray.training.engine import Engine, make_engine
-from anmi_ray.training.module import Average, best_share, copied, mix, rate_factor
+from anmi_ray.training.module import rate_factor
 from anmi_ray.training.task import DevSet, Ranking, Task
 from anmi_ray.training.training_set import TrainingSet
 
 Row = dict[str, float | int | None]
 CONSTANT_STEPS = 50  # consecutive steps with constant scores after which training fails
-_AVERAGE_START = 0.5  # share of the run after which weights are averaged
 LOOK_S = 5.0  # seconds between two checks whether workers will soon be stopped
 _STATE = "loop.json"
 _BEST = "best.safetensors"
-_AVERAGE = "average.safetensors"
-_NO_DEV = (
-    "{group}.interpolate compares the start and the trained weights on dev, but no dev query is judged: the trained "
-    "weights are exported; give the collection judged dev queries"
-)
-_START_IS_BEST = (
-    "nothing trained was better on dev than the start ({start:.4f}; the trained weights alone {trained:.4f}): the "
-    "start is exported as it was, because {group}.interpolate holds 0"
-)
 _START_STAYS = (
     "no step was better on dev than the start ({dev:.4f}): the start is exported as it was, because {group}.dev_points "
     "holds 0"
@@ -61,8 +51,6 @@ class Trained:
     model: with whole weights; after publication its folder or URI.
     rows: the log, a row per step and dev point.
     dev: measure of the model's weights.
-    share: of the weights after `best_step` in the model's, the rest the start's.
-    shares: {"share", "dev"} of each share compared.
     """
 
     model: Any
@@ -70,8 +58,6 @@ class Trained:
     best_step: int
     dev: float | None
     steps: int
-    share: float = 1.0
-    shares: list[Row] = field(default_factory=list)
 
 
 @dataclass
@@ -84,21 +70,19 @@ class _Progress:
     dev: float | None = None
     constant: int = 0
     best: dict[str, Tensor] | None = None
-    average: dict[str, Tensor] | None = None
     objective: dict[str, Any] = field(default_factory=dict)
     curriculum: dict[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         numbers = ("step", "rows", "best_step", "dev", "constant", "objective", "curriculum")
         (folder / _STATE).write_text(json.dumps({name: getattr(self, name) for name in numbers}), encoding="utf-8")
-        for name, weights in ((_BEST, self.best), (_AVERAGE, self.average)):
-            if weights is not None:
-                save_file({key: value.contiguous() for key, value in weights.items()}, folder / name)
+        if self.best is not None:
+            save_file({key: value.contiguous() for key, value in self.best.items()}, folder / _BEST)
 
     @classmethod
     def read(cls, folder: Path) -> _Progress:
-        weights = [load_file(folder / name) if (folder / name).is_file() else None for name in (_BEST, _AVERAGE)]
-        return cls(**json.loads((folder / _STATE).read_text(encoding="utf-8")), best=weights[0], average=weights[1])
+        best = load_file(folder / _BEST) if (folder / _BEST).is_file() else None
+        return cls(**json.loads((folder / _STATE).read_text(encoding="utf-8")), best=best)
 
 
 def train(
@@ -164,20 +148,15 @@ class _Run:
         self.on_notice = on_notice or (lambda _: None)
         self.steps = total_steps(self.config, task.items)
         self.curriculum = task.curriculum
-        # copied before the engine and a checkpoint change the weights
-        self.start = copied(task.result.network) if task.interpolate and task.has_dev else None
         self.module = task.module.train()
         self.engine: Engine = make_engine(self.module, self.config, execution.offload)
         self.objective = task.losses(self.engine.world)
         self.progress = _Progress()
-        self.average = None
         self.ahead = Ahead(self._batches)
         self.saved = self.looked = time.monotonic()
         self.dev_steps = {round(point * self.steps) for point in self.config.dev_points} if task.has_dev else set()
 
     def run(self) -> Trained:
-        if self.task.interpolate and self.start is None and self.engine.rank == 0:
-            self.on_notice(_NO_DEV.format(group=self.config.group))
         resumed = self._resume()
         if not resumed and 0 in self.dev_steps:
             self._log({"step": 0, "epoch": 0.0, "progress": 0.0, "dev": self._evaluate(0)})
@@ -188,7 +167,6 @@ class _Run:
             if step + 1 - first == min(CONSTANT_STEPS, self.steps):
                 after = moments(self.module.network, self.engine.trained())
                 check_effect(before, after, step + 1 - first, self.config.group)
-            self._average(step)
             self.progress.step = step + 1
             if step + 1 in self.dev_steps:
                 row["dev"] = self._evaluate(step + 1)
@@ -198,37 +176,13 @@ class _Run:
                 self._save()
         best = self.progress.best
         if best is None:
-            best = self._weights()
+            best = self.engine.weights()
             self.progress.best_step = self.steps
         elif not self.progress.best_step and self.engine.rank == 0:
             self.on_notice(_START_STAYS.format(group=self.config.group, dev=self.progress.dev))
-        devs = self._interpolate(best)
-        share = best_share(devs) if devs else 1.0
-        if share == 0 and self.engine.rank == 0:
-            self.on_notice(_START_IS_BEST.format(group=self.config.group, start=devs[0.0], trained=devs[1.0]))
-        return Trained(
-            self.task.result,
-            self.progress.rows,
-            self.progress.best_step,
-            devs.get(share, self.progress.dev),
-            self.steps,
-            share,
-            [{"share": one, "dev": dev} for one, dev in sorted(devs.items())],
-        )
-
-    def _interpolate(self, trained: dict[str, Tensor]) -> dict[float, float]:
-        """Give the result the best weights between the start and `trained`; return the dev measure by share."""
-        network = self.task.result.network
-        if self.start is None:
-            network.load_state_dict(trained)
-            return {}
-        devs = {} if self.progress.dev is None else {1.0: self.progress.dev}
-        for share in (*self.task.interpolate, 1.0):
-            if share not in devs:
-                mix(network, self.start, trained, share)
-                devs[share] = self._measured(self.progress.best_step)
-        mix(network, self.start, trained, best_share(devs))
-        return devs
+        self.task.result.network.load_state_dict(best)
+        progress = self.progress
+        return Trained(self.task.result, progress.rows, progress.best_step, progress.dev, self.steps)
 
     def _batches(self, step: int, phase: Phase) -> list[Any]:
         """Runs in a thread during a step: it reads no attribute of the module, where ZeRO 3 would gather parameters."""
@@ -314,26 +268,9 @@ class _Run:
                 f"another {self.config.group}.model",
             )
 
-    def _average(self, step: int) -> None:
-        decay = self.config.average_decay
-        if not decay or step < _AVERAGE_START * self.steps:
-            return
-        if self.average is None:
-            self.average = Average(self.module.network, decay)
-            if self.progress.average is not None:
-                self.average.load(self.progress.average)
-        self.average.update()
-        self.progress.average = self.average.weights
-
-    def _weights(self) -> dict[str, Tensor]:
-        """Whole float32 weights on the CPU: the average if there is one, else the current ones."""
-        weights = self.engine.weights()
-        averaged = self.progress.average or {}
-        return weights | {name: value.detach().cpu().clone() for name, value in averaged.items()}
-
     def _evaluate(self, step: int) -> float:
         """Return the dev measure of the current weights; keep the best."""
-        weights = self._weights()
+        weights = self.engine.weights()
         self.task.result.network.load_state_dict(weights)
         value = self._measured(step)
         if self.progress.dev is None or value > self.progress.dev:

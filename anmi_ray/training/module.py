@@ -1,10 +1,10 @@
-"""The trained modules, their parameter groups and learning rates, weight averages and mixes."""
+"""The trained modules, their parameter groups and learning rates."""
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -15,7 +15,7 @@ from anmi_ray.config.learning import LearnConfig
 from anmi_ray.config.train import TrainConfig, TrainExecution
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.models.cross_encoder import tensors
-from anmi_ray.models.heads import Scorer, is_adapted, is_adapter, is_adapter_input, transformer_layers
+from anmi_ray.models.heads import Scorer, is_adapted, is_adapter, transformer_layers
 from anmi_ray.models.pairs import Batch
 from anmi_ray.models.reranker import Reranker, resolve_precision
 from anmi_ray.models.texts import TextPairs
@@ -27,7 +27,6 @@ _WARMUP = 0.1  # share of the steps with rising learning rate
 _WEIGHT_DECAY = 0.01  # decoupled; of matrices alone
 
 Inputs = list[Batch] | TextPairs  # of one forward call: pairs read together, or texts and their pairs
-Weights = Mapping[str, Tensor]
 
 
 class Learner(nn.Module):
@@ -133,26 +132,6 @@ class Trainable(Learner):
         return pulled
 
 
-class Average:
-    """An exponential average of the trained weights: a ← d·a + (1 − d)·w after every step."""
-
-    def __init__(self, network: nn.Module, decay: float) -> None:
-        self.decay = decay
-        self._current = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        self.weights = {name: p.detach().clone() for name, p in self._current.items()}
-
-    def load(self, weights: dict[str, Tensor]) -> None:
-        """Restore the average of an earlier process."""
-        for name, value in weights.items():
-            self.weights[name].copy_(value)
-
-    def update(self) -> None:
-        """Add the current weights."""
-        with torch.no_grad():
-            for name, parameter in self._current.items():
-                self.weights[name].lerp_(parameter, 1.0 - self.decay)
-
-
 def parameter_groups(module: Learner, config: LearnConfig) -> list[dict[str, Any]]:
     """AdamW's groups of the trained parameters, without decay on vectors.
 
@@ -252,28 +231,3 @@ def _set_dropout(network: nn.Module, probability: float) -> None:
 def copied(network: nn.Module) -> dict[str, Tensor]:
     """Copy the network's weights to the CPU."""
     return {name: value.detach().to("cpu", copy=True) for name, value in network.state_dict().items()}
-
-
-@torch.no_grad()
-def mix(network: nn.Module, start: Weights, trained: Weights, share: float) -> None:
-    """Set weights to (1 - share) start + share trained, exactly one of them at the shares 0 and 1 (WiSE-FT).
-
-    Wortsman et al. 2022, "Robust fine-tuning of zero-shot models". For an adapter B A, which starts at B = 0, only B is
-    mixed: this mixes the merged weights. Integer buffers stay as trained.
-    """
-    for name, own in network.state_dict().items():
-        end = trained[name]
-        if share == 0:  # lerp would lose the sign of a zero
-            end = start[name]
-        elif share != 1 and end.is_floating_point() and not is_adapter_input(name):
-            end = torch.lerp(start[name], end, share)
-        own.copy_(end)
-
-
-def best_share(dev: Mapping[float, float]) -> float:
-    """The share with the best dev measure; ties go to the largest.
-
-    >>> best_share({0.0: 0.4, 0.5: 0.6, 1.0: 0.6})
-    1.0
-    """
-    return max(dev, key=lambda share: (dev[share], share))

@@ -41,7 +41,6 @@ class Task(ABC):
     result: a copy of the model that gets whole weights, for dev and as the result; it starts untrained
     constant: what is wrong if figures show no variation
     has_dev: whether `evaluate` has anything to measure
-    interpolate: shares of the trained weights to try, the rest the start's
     """
 
     config: Any
@@ -51,7 +50,6 @@ class Task(ABC):
     result: Any
     constant: str
     has_dev: bool
-    interpolate: tuple[float, ...] = ()
 
     @abstractmethod
     def losses(self, world: int) -> Losses:
@@ -86,7 +84,6 @@ class Ranking(Task):
         self.dev = dev
         self.items = len(data)
         self.has_dev = dev is not None
-        self.interpolate = config.interpolate
         self.false_negative_rate = false_negative_rate
         # with a learned balance both terms always have weight, whatever alpha is
         alpha = config.balance.alpha if config.balance.rule == "fixed" else 0.5

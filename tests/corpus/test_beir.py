@@ -15,6 +15,7 @@ from anmi_ray.config.corpus import CorpusConfig
 from anmi_ray.config.experiment import Experiment
 from anmi_ray.core import identity
 from anmi_ray.corpus import lookup
+from anmi_ray.corpus.beir import BeirFiles
 from anmi_ray.corpus.counts import counted, examples
 from tests.corpus.layouts import SMALL, Collection, Settings, check_refused, read, write_beir
 
@@ -178,6 +179,6 @@ def test_the_first_of_several_texts_with_one_id_is_used(small: Settings, tmp_pat
     for name, key in (("corpus.jsonl", "d0"), ("queries.jsonl", "q0")):
         add(tmp_path / name, {"_id": key, "text": "another"})
     ids = (pa.chunked_array([[of(name)]]) for of, name in ((identity.query_id, "q0"), (identity.doc_id, "d0")))
-    queries, documents = lookup.read_texts(str(tmp_path), *ids)
+    queries, documents = lookup.read_texts(BeirFiles(str(tmp_path)), *ids)
     assert queries["text"].to_pylist() == ["question 0"]
     assert documents["text"].to_pylist() == [SMALL.documents[0][2]]

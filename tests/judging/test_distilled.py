@@ -17,7 +17,7 @@ from scipy.special import expit, log_softmax
 from anmi_ray.config.judge import EncoderJudgeConfig
 from anmi_ray.core.errors import ConfigError
 from anmi_ray.judging import kinds
-from anmi_ray.judging.calibration import Isotonic, fit_isotonic, log_probabilities
+from anmi_ray.judging.calibration import log_probabilities
 from anmi_ray.judging.kinds import distilled
 from anmi_ray.judging.kinds.distilled import LABELS, DistilledForm, Target
 from anmi_ray.judging.kinds.encoder import EncoderEngine
@@ -25,7 +25,6 @@ from anmi_ray.judging.preferences import of_answers
 from tests.judging.test_encoder import asked, direct, questions, settings, shown
 from tests.models.tiny import write_tiny_classifier
 
-CURVE = Isotonic((0.5, 0.6, 0.9, 1.0), (0.5, 0.55, 0.8, 0.95), 99)
 TARGETS: tuple[Target, ...] = ("binary", "ternary", "two-head")
 
 
@@ -45,26 +44,18 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Target, Path]:
     return {target: write(root / target, target) for target in TARGETS}
 
 
-curves = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12).map(
-    lambda pairs: fit_isotonic(*np.array(pairs).T)
-)
-
-
 @given(
     target=st.sampled_from(TARGETS),
-    calibration=st.none() | curves,
     logits=st.lists(st.tuples(*[st.floats(-800, 800)] * 3), min_size=1, max_size=8),
 )
-def test_exchanging_the_documents_exchanges_the_answer(
-    target: Target, calibration: Isotonic | None, logits: list[tuple[float, ...]]
-) -> None:
+def test_exchanging_the_documents_exchanges_the_answer(target: Target, logits: list[tuple[float, ...]]) -> None:
     raw = np.array(logits)[:, : len(LABELS[target])]
     swapped = raw.copy()
     if target == "two-head":
         swapped[:, 0] *= -1
     else:
         swapped[:, :2] = raw[:, 1::-1]
-    found, back = log_probabilities(raw, target, calibration), log_probabilities(swapped, target, calibration)
+    found, back = log_probabilities(raw, target), log_probabilities(swapped, target)
     assert set(found) == {"log_first", "log_second"} | ({"log_tie"} if target != "binary" else set())
     assert all(np.isfinite(values).all() for values in found.values())
     share, other = ({name: np.exp(values) for name, values in one.items()} for one in (found, back))
@@ -73,11 +64,11 @@ def test_exchanging_the_documents_exchanges_the_answer(
     np.testing.assert_allclose(share["log_second"], other["log_first"], atol=1e-12)
 
 
-@given(mean=st.floats(-40, 40), decided=st.floats(-40, 40), calibration=st.none() | curves)
-def test_two_heads_are_mean_and_consensus(mean: float, decided: float, calibration: Isotonic | None) -> None:
-    logs = log_probabilities(np.array([[mean, decided]]), "two-head", calibration)
+@given(mean=st.floats(-40, 40), decided=st.floats(-40, 40))
+def test_two_heads_are_mean_and_consensus(mean: float, decided: float) -> None:
+    logs = log_probabilities(np.array([[mean, decided]]), "two-head")
     first, second, tie = (np.exp(logs[f"log_{name}"][0]) for name in ("first", "second", "tie"))
-    m = expit(mean) if calibration is None else calibration(expit(mean))
+    m = expit(mean)
     d = max(expit(decided), abs(2 * m - 1))
     wanted = ((d - (2 * m - 1)) / 2, (d + (2 * m - 1)) / 2, 1 - d)
     np.testing.assert_allclose((first, second, tie), wanted, atol=1e-12)
@@ -99,44 +90,20 @@ def test_without_calibration_labels_are_a_softmax(logits: list[tuple[float, ...]
         np.testing.assert_array_equal(np.stack(list(found.values()), axis=1), log_softmax(raw, axis=1))
 
 
-@pytest.mark.parametrize("target", ["binary", "ternary"])
-def test_a_curve_calibrates_the_mean_and_keeps_the_ties_it_can(target: Target) -> None:
-    raw = np.random.default_rng(3).normal(0, 3, (200, len(LABELS[target])))
-    share = np.exp(log_softmax(raw, axis=1))
-    tie = share[:, 2] if target == "ternary" else np.zeros(200)
-    m = CURVE(share[:, 1] + tie / 2)
-    logs = log_probabilities(raw, target, CURVE)
-    second, tied = np.exp(logs["log_second"]), np.exp(logs["log_tie"]) if target == "ternary" else tie
-    np.testing.assert_allclose(second + tied / 2, m, atol=1e-12)
-    np.testing.assert_allclose(tied, np.minimum(tie, 1 - np.abs(2 * m - 1)), atol=1e-12)
-
-
-def test_equal_documents_are_equal_whatever_the_rounding() -> None:
-    """A curve that jumps at ½, and shares whose halves do not add up to one in the last bit."""
-    raw = np.zeros((300, 3))
-    raw[:, 2] = np.linspace(-9, 9, 300)
-    jump = Isotonic((0.5, 0.9), (0.7, 0.9), 9)
-    logs = log_probabilities(raw, "ternary", jump)
-    np.testing.assert_array_equal(logs["log_first"], logs["log_second"])
-    np.testing.assert_allclose(np.exp(logs["log_tie"]), np.exp(log_softmax(raw, axis=1))[:, 2], atol=1e-12)
-
-
 def test_nan_stays_nan() -> None:
     for target in TARGETS:
         raw = np.zeros((2, len(LABELS[target])))
         raw[1] = np.nan
-        for curve in (None, CURVE):
-            for values in log_probabilities(raw, target, curve).values():
-                assert np.isfinite(values).tolist() == [True, False]
+        for values in log_probabilities(raw, target).values():
+            assert np.isfinite(values).tolist() == [True, False]
 
 
-@pytest.mark.parametrize("curve", [None, CURVE])
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_distilled_judge_answers_by_its_file(tmp_path: Path, target: Target, curve: Isotonic | None) -> None:
-    folder, of = write(tmp_path / "model", target, calibration=curve), questions(longest=15)
+def test_a_distilled_judge_answers_by_its_file(tmp_path: Path, target: Target) -> None:
+    folder, of = write(tmp_path / "model", target), questions(longest=15)
     table = asked(config(folder), of)[1]
     texts = [q for q, _, _ in shown(of)], [f"{a} [SEP] {b}" for _, a, b in shown(of)]
-    logs = log_probabilities(direct(folder, *texts), target, curve)
+    logs = log_probabilities(direct(folder, *texts), target)
     share = {name: np.exp(values) for name, values in logs.items()}
     p_first, error = of_answers(table, None)
     assert error.null_count == len(p_first)
@@ -179,9 +146,8 @@ def test_the_identity_covers_the_file_and_not_how_it_is_named(folders: dict[Targ
     said = {"first_label": "first", "second_label": "second", "tie_label": "tie", "max_tokens": 48}
     assert kinds.of(config(folder, **said)).identity == before
     assert kinds.of(config(folder, dtype="bfloat16")).identity != before
-    for form in (DistilledForm("ternary", max_tokens=32), DistilledForm("ternary", max_tokens=48, calibration=CURVE)):
-        (folder / distilled.FILE).write_text(form.to_json())
-        assert kinds.of(config(folder)).identity != before
+    (folder / distilled.FILE).write_text(DistilledForm("ternary", max_tokens=32).to_json())
+    assert kinds.of(config(folder)).identity != before
 
 
 @pytest.mark.parametrize(
@@ -209,7 +175,7 @@ def test_half_of_the_labels_is_no_form(folders: dict[Target, Path]) -> None:
         config(folders["ternary"], first_label="first")
 
 
-GOOD = json.loads(DistilledForm("two-head", calibration=CURVE).to_json())
+GOOD = json.loads(DistilledForm("two-head").to_json())
 
 
 @pytest.mark.parametrize(
@@ -232,12 +198,6 @@ GOOD = json.loads(DistilledForm("two-head", calibration=CURVE).to_json())
         ({"max_tokens": True}, "max_tokens"),
         ({"temperature": 2.0}, "temperature"),
         ({"calibration": "isotonic"}, "calibration"),
-        ({"calibration": {"kind": "spline"}}, "calibration.kind"),
-        ({"calibration": {"kind": "isotonic", "x": [0.5]}}, "calibration.y"),
-        ({"calibration": {"kind": "isotonic", "x": [0.9, 0.6], "y": [0.5, 0.6], "pairs": 3}}, "ascending"),
-        ({"calibration": {"kind": "isotonic", "x": [0.6], "y": [0.5, 0.6], "pairs": 3}}, "as many"),
-        ({"calibration": {"kind": "isotonic", "x": [0.1, 0.6], "y": [0.5, 0.6], "pairs": 3}}, "calibration.x.0"),
-        ({"calibration": {"kind": "isotonic", "x": [0.6], "y": [1.5], "pairs": 3}}, "calibration.y.0"),
         ("-target", "target"),
     ],
 )
@@ -265,7 +225,7 @@ def test_what_is_written_is_read(folders: dict[Target, Path], tmp_path: Path) ->
     for target in TARGETS:
         folder = tmp_path / target
         shutil.copytree(folders[target], folder)
-        form = DistilledForm(target, "{query} – {first}", "{second}", 99, CURVE if target != "binary" else None)
+        form = DistilledForm(target, "{query} – {first}", "{second}", 99)
         (folder / distilled.FILE).write_text(form.to_json(), encoding="utf-8")
         assert distilled.read(folder) == form
     assert distilled.read(tmp_path) is None

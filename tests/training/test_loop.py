@@ -147,7 +147,7 @@ UNCERTAIN = LEARNED | {"balance": {"rule": "uncertainty"}}
     ],
 )
 def test_resumes_step_for_step(base: Path, tmp_path: Path, engine: str, settings: dict[str, Any]) -> None:
-    config = changed(engine=engine, dropout=0.1, average_decay=0.5, **settings)
+    config = changed(engine=engine, dropout=0.1, **settings)
     execution = EXECUTION.model_copy(update={"checkpoint_minutes": 0.0})
     model, data = start(base, config)
     whole = train(model, data, dev_set(model)[0], config, EXECUTION)

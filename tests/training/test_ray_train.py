@@ -116,26 +116,6 @@ def test_two_workers_train_and_publish_the_best_model(tmp_path: Path) -> None:
     assert len(list((tmp_path / "ray" / "tokens").glob("*.tokens"))) == 2, "queries and texts, for both workers"
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("ray_local")
-def test_two_workers_choose_between_start_and_trained_and_record_it(tmp_path: Path) -> None:
-    from anmi_ray.stages.train.trainer import TrainSources, run_training
-
-    changed = {"dev_points": (), "interpolate": (0.0, 0.5), "learning_rate": 0.1}
-    config = settings(write_tiny_bert(tmp_path / "base")).model_copy(update=changed)
-    output = tmp_path / "model"
-    examples, texts, queries = files(tmp_path)
-    sources = TrainSources(examples, texts, queries, dev_inputs())
-    result = run_training(sources, config, TrainExecution(num_workers=2), "f4", str(output))
-    assert [row["share"] for row in result.shares] == [0.0, 0.5, 1.0]
-    assert {"share": result.share, "dev": result.dev} in result.shares
-    assert result.dev == max(row["dev"] or 0.0 for row in result.shares)
-    assert all(row["dev"] is None for row in result.rows)
-    of_them = "" if result.share == 1 else f", {result.share:g} of them and {1 - result.share:g} of the start's"
-    card = (output / "README.md").read_text()
-    assert f"the weights after step 6 of 6{of_them}, nDCG@10 {result.dev:.4f} on dev" in card
-
-
 @pytest.mark.usefixtures("ray_local")
 def test_what_no_retry_can_change_comes_out_as_itself(tmp_path: Path) -> None:
     from anmi_ray.stages.train.trainer import TrainSources, run_training

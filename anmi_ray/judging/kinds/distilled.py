@@ -21,7 +21,6 @@ from anmi_ray.config.encoder_judge import TEXT, TEXT_PAIR, EncoderJudgeConfig, c
 from anmi_ray.config.judge import DistilledJudgeConfig
 from anmi_ray.config.needs import Need
 from anmi_ray.core.errors import ConfigError
-from anmi_ray.judging.calibration import Isotonic
 from anmi_ray.judging.kinds.base import Judge, ModelInputs, actor_need
 
 FILE = "judge.json"
@@ -50,7 +49,7 @@ class DistilledForm:
 
     text, text_pair: its texts, composed of {query}, {first}, {second} and {sep} (see EncoderJudgeConfig), truncated
     together to `max_tokens`.
-    calibration: of E[C], fitted on held-out pairs, or None. A fitted temperature is part of the last layer's weights.
+    calibration: always None; a fitted temperature is part of the last layer's weights.
     """
 
     format: Literal[1] = field(default=1, kw_only=True)
@@ -58,7 +57,7 @@ class DistilledForm:
     text: str = TEXT
     text_pair: str | None = TEXT_PAIR
     max_tokens: int = Field(default=192, ge=16)
-    calibration: Isotonic | None = None
+    calibration: None = None
 
     @model_validator(mode="after")
     def _texts(self) -> Self:

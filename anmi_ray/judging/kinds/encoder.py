@@ -259,7 +259,7 @@ class Pairwise:
         """Return log probabilities of logits float64[N, L]."""
         finite = np.where(np.isfinite(logits).all(axis=1, keepdims=True), logits, np.nan)
         if self.form is not None:
-            return log_probabilities(finite, self.form.target, self.form.calibration)
+            return log_probabilities(finite, self.form.target)
         logs = log_softmax(finite, axis=1)
         return {name: logs[:, column] for name, column in self.columns.items()}
 

@@ -185,8 +185,8 @@ def _predictions(
         is_dev_R = np.repeat(is_dev, 2)
         of_dev = logits[is_dev_R]
         of_test = logits[~is_dev_R]
-        fitted = calibration.fit(of_dev, score[is_dev], target, config.calibration)
-        found = calibration.averaged(fitted.sharpened(of_test), target, fitted.isotonic)
+        fitted = calibration.fit(of_dev, score[is_dev], target)
+        found = calibration.averaged(fitted.sharpened(of_test), target)
         rows.append(_said(JUDGE, target, step, test, found))
         plain = of_test
     assert fitted is not None, "the best step was evaluated"

@@ -62,13 +62,13 @@ def distill(job: Job, device: str, checkpoints: RayCheckpoints, report: Report) 
 
     def measure(step: int, logits_RL: Logits) -> float:
         _publish(sources.logits, step, logits_RL)
-        return -calibration.fit(logits_RL[is_dev], score, target, "temperature").loss
+        return -calibration.fit(logits_RL[is_dev], score, target).loss
 
     task = partial(PreferenceTask, model, data, others, measure, config, job.execution)
     trained = train_task(task, config, job.execution, checkpoints, report, report.notice)
     said = others.reader.infer(trained.model.scorer(config.precision), np.flatnonzero(is_dev))
     logits = both_orders(said[:, 0]) if others.reader.single else said
-    _calibrate(trained.model, calibration.fit(logits, score, target, config.calibration), config)
+    _calibrate(trained.model, calibration.fit(logits, score, target), config)
     return trained
 
 
@@ -83,7 +83,7 @@ def _calibrate(
         return
     sharpen(model.network, fitted.beta, fitted.columns)
     text, pair = texts_for(model)
-    form = distilled.DistilledForm(config.target, text, pair, model.max_tokens, fitted.isotonic)
+    form = distilled.DistilledForm(config.target, text, pair, model.max_tokens)
     model.beside[distilled.FILE] = form.to_json()
 
 

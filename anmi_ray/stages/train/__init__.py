@@ -44,7 +44,6 @@ def run(artifact: Artifact, inputs: Inputs, config: TrainConfig, context: Contex
         )
         raise DataError("no example was mined", "train", remedy)
 
-    wants_dev = bool(config.dev_points or config.interpolate)
     has_own = bool((ingest.manifest() or {}).get("own_documents"))
 
     def sources() -> trainer.TrainSources:
@@ -52,14 +51,14 @@ def run(artifact: Artifact, inputs: Inputs, config: TrainConfig, context: Contex
             examples=[mine.store.uri(mine.part_path("examples", bucket)) for bucket in buckets],
             texts=[retrieve.store.uri(retrieve.part_path("texts", bucket)) for bucket in buckets],
             queries=[ingest.store.uri(ingest.part_path("queries", bucket)) for bucket in buckets],
-            dev=_dev_inputs(inputs, config.dev_depth, context.buckets) if wants_dev else None,
+            dev=_dev_inputs(inputs, config.dev_depth, context.buckets) if config.dev_points else None,
             false_negative_rate=mine.read_json("summary.json")["false_negative_rate"]["mean"],
             own=[ingest.store.uri(ingest.part_path(OWN, bucket)) for bucket in buckets if has_own],
         )
 
     result = trainer.train_artifact(artifact, sources, config, context, lambda row: _report_row(context, row))
     trainer.clear_checkpoints(artifact, context.execution.training)
-    facts = {"best_step": result.best_step, "steps": result.steps, "dev": result.dev, **trainer.interpolated(result)}
+    facts = {"best_step": result.best_step, "steps": result.steps, "dev": result.dev}
     return {"flows": [Flow("examples of queries", examples, examples)], **facts}
 
 

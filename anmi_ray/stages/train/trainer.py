@@ -33,7 +33,6 @@ from anmi_ray.config.paths import as_written
 from anmi_ray.config.train import TrainConfig, TrainExecution, with_engine
 from anmi_ray.core import logs
 from anmi_ray.core.errors import ConfigError, DataError, StoreError, TrainingError, disk_is_full
-from anmi_ray.models.card import weights_in_words
 from anmi_ray.models.kinds import load_student
 from anmi_ray.models.pairs import TokenPairs
 from anmi_ray.models.reranker import Reranker
@@ -265,7 +264,7 @@ def _publish(job: Job, trained: Trained) -> None:
         with room_named("the model", scratch, "TMPDIR"):
             folder = trained.model.export(Path(scratch) / "model", _card(job, trained))
             content = {"rows": trained.rows, "best_step": trained.best_step, "dev": trained.dev, "steps": trained.steps}
-            (folder / RESULT).write_text(json.dumps(content | interpolated(trained)), encoding="utf-8")
+            (folder / RESULT).write_text(json.dumps(content), encoding="utf-8")
         publish_folder(folder, job.output)
 
 
@@ -340,18 +339,13 @@ def collect(output: str) -> Trained:
         return Trained(model=output, **json.loads(stream.read()))
 
 
-def interpolated(found: Trained) -> dict[str, Any]:
-    """Return the record's entries about interpolation with the start's weights; none if not requested."""
-    return {"share": found.share, "shares": found.shares} if found.shares else {}
-
-
 def _card(job: Job, trained: Trained) -> str:
     settings = job.config.model_dump(exclude_defaults=True)
     inputs = getattr(job.sources, "dev", None)
     dev = "" if trained.dev is None or inputs is None else f", {inputs.measure} {trained.dev:.4f} on dev"
     return (
         f"Started from {as_written(job.config.model)}; "
-        f"the weights {weights_in_words(trained.best_step, trained.steps, trained.share)}{dev}.\n"
+        f"the weights after step {trained.best_step} of {trained.steps}{dev}.\n"
         f"Settings that differ from the defaults: `{json.dumps(settings)}`"
     )
 
