@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,7 @@ def run(
         its preference for the first, 0 to 1; answers are kept
     root, settings: of the experiment over tables, as for `load`, such as name="shop", train={"max_steps": 100}
     first, last: the stages to start and to end with; those before `first` must be complete
-    reporter: receives the progress, which `anmi show NAME --follow` prints too
+    reporter: receives the progress; if None, a notebook prints it (`anmi show NAME --follow` does so elsewhere)
     wait: wait until no other run is using this root
     offline: do not check whether the judges' servers respond
 
@@ -79,7 +80,10 @@ def run(
     Run('quickstart', root='...results')
     """
     from anmi_ray.pipeline.run import run as run_stages
+    from anmi_ray.runtime.reporter import LineReporter
 
+    if reporter is None and hasattr(builtins, "__IPYTHON__"):
+        reporter = LineReporter()
     if experiment is None:
         from anmi_ray.api import frames
 

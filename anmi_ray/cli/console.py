@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -24,7 +23,7 @@ from rich.text import Text
 
 from anmi_ray.core.errors import visible
 from anmi_ray.core.redaction import shown
-from anmi_ray.runtime.reporter import Reporter
+from anmi_ray.runtime.reporter import LineReporter, Reporter
 from anmi_ray.store import Flow, public_root
 
 if TYPE_CHECKING:
@@ -33,49 +32,39 @@ if TYPE_CHECKING:
     from anmi_ray.stages.elsewhere import Elsewhere
 
 _PLAIN_WIDTH = 200  # characters per line if the output is not a terminal
-_QUIET_S = 15.0  # minimum time between progress lines if the output is not a terminal
 _LOG = logging.getLogger(__name__)
 
 
-class ConsoleReporter(Reporter):
+class ConsoleReporter(LineReporter):
     """Show the stages of a run: a progress bar on a terminal, lines elsewhere."""
 
     def __init__(self, console: Console) -> None:
+        super().__init__()
         self._console = console
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        self._name = ""
-        self._printed_s = 0.0
 
-    def stage(self, name: str, does: str) -> None:
-        """Print that a stage starts."""
-        self._name = name
-        self._console.print(Text.assemble((name, "bold"), f"  {does}"))
+    def say(self, text: str) -> None:
+        """Print a line; the name of a stage is bold, and the mark of a finished one green."""
+        line = Text(text)
+        line.stylize("green" if text.startswith("✓") else "bold", 0, 0 if text.startswith(" ") else text.index(" "))
+        self._console.print(line, highlight=False)
 
     def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
         """Update the bar, or print a line if the last one is old enough."""
-        if self._console.is_terminal:
-            if self._bar is None:
-                self._bar = bar(self._console, MofNCompleteColumn())
-                self._bar.start()
-                self._task = self._bar.add_task(unit, total=total)
-            self._bar.update(self._task, completed=done, total=total, description=f"{unit}  {note}".rstrip())
-        elif time.monotonic() - self._printed_s > _QUIET_S:
-            self._printed_s = time.monotonic()
-            line = f"  {self._name}: {done:,} of {total:,} {unit}" + (f", {note}" if note else "")
-            self._console.print(line, highlight=False, markup=False)
-
-    def notice(self, text: str) -> None:
-        """Print a line that stays."""
-        place = f"{self._name}: " if self._name else ""
-        self._console.print(f"  {place}{shown(text)}", highlight=False, markup=False)
+        if not self._console.is_terminal:
+            super().progress(done, total, unit, note)
+            return
+        if self._bar is None:
+            self._bar = bar(self._console, MofNCompleteColumn())
+            self._bar.start()
+            self._task = self._bar.add_task(unit, total=total)
+        self._bar.update(self._task, completed=done, total=total, description=f"{unit}  {note}".rstrip())
 
     def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
         """Print a finished stage: its time, or that it was reused, and its rows."""
         self.close()
-        took = "reused" if seconds is None else f"{seconds:.1f} s"
-        self._console.print(Text.assemble(("✓", "green"), f" {name:10} {took:>8}   {rows(flows)}"))
-        self._name = ""  # notices before the next stage belong to none
+        super().finished(name, seconds, flows)
 
     def close(self) -> None:
         """Remove the bar from the screen."""
@@ -212,15 +201,6 @@ def table(rows: Iterable[Mapping[str, str | Text]]) -> Table:
     for cells in zip(*columns, strict=True):
         made.add_row(*cells)
     return made
-
-
-def rows(flows: Iterable[Flow]) -> str:
-    """Return the rows that came in, went out, and were rejected, in words."""
-    counts: list[str] = []
-    for flow in flows:
-        rejected = f" = {flow.rows_out:,} + {flow.rejected:,} rejected" if flow.rejected else ""
-        counts.append(f"{flow.unit} {flow.rows_in:,}{rejected}")
-    return ", ".join(counts)
 
 
 def percent(value: float | None, ends: Sequence[float] | None = None, sign: str = "", places: int = 1) -> str:

@@ -153,7 +153,8 @@ def _compared(mined: Mapping[str, Any]) -> dict[str, str]:
 
 def _described(mined: Mapping[str, Any]) -> Iterator[str | Table]:
     """Yield the examples of a run: categories, counts, gaps and false negatives."""
-    from anmi_ray.cli.console import rows, share, table
+    from anmi_ray.cli.console import share, table
+    from anmi_ray.runtime.reporter import rows
     from anmi_ray.store import Flow
 
     yield f"run {mined['run']}: {mined['composition']}\n"

@@ -32,7 +32,8 @@ from anmi_ray.core.records import find_rows
 
 FEWEST = 200  # minimum number of documents for a fit: five queries of forty
 WEAKEST = 1.4  # minimum separation of the classes in standard deviations; in noise up to 1.3 is found
-_RISES = 0.1  # maximum increase of P(relevant) from rank 1 to 10; more means that the classes are not relevance
+# P(relevant) at rank 10 may be so much above that at rank 1, and so many times it; more means other classes
+_RISES, _TIMES = 0.1, 3.0
 _LEAST_KEPT = 0.02  # minimum share of the prior's variance removed by answers
 _MOST_FOUND = 0.99  # maximum share of queries with a relevant document
 _OPTIONS = {"maxiter": 2000, "maxfun": 5000, "maxcor": 30, "ftol": 1e-15, "gtol": 1e-8}  # of L-BFGS
@@ -129,7 +130,8 @@ class RelevanceModel:
     @property
     def is_reliable(self) -> bool:
         """Return whether the classes are separated, neither is empty, and P(relevant) does not increase with rank."""
-        return self.apart >= WEAKEST and self.share * self.documents >= 1.0 and self.tenth - self.first <= _RISES
+        rises = self.tenth > self.first + _RISES or self.tenth > _TIMES * self.first
+        return self.apart >= WEAKEST and self.share * self.documents >= 1.0 and not rises
 
     def posterior(self, evidence: Evidence) -> Reals:
         """Return P(relevant | rank, similarity, rating, answer), float64[N]."""

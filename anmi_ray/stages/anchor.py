@@ -201,7 +201,7 @@ def _cost(load: Workload) -> StageCost:
 
 SHORTLIST = Stage(
     name="shortlist",
-    version=4,
+    version=5,
     inputs=("rate", "retrieve"),
     does="find the likeliest documents of queries without a known positive",
     run=choose,
@@ -211,7 +211,7 @@ SHORTLIST = Stage(
 )
 STAGE = Stage(
     name="anchor",
-    version=6,
+    version=7,
     inputs=("rate", "retrieve", "shortlist", "confirm"),
     does="estimate which documents answer queries without a known positive, from first stage, ratings and answers",
     run=run,

@@ -153,8 +153,8 @@ def test_a_measure_that_is_none_is_told_the_examples_once() -> None:
     ("arguments", "says"),
     [
         (evaluate("one.trec", "./one.trec"), "--ranking names it twice"),
-        (evaluate("stranger.trec"), "none of its 1 queries is judged in ./qrels/test.tsv"),
-        (evaluate("tags.trec"), "run y: none of its 1 queries is judged in ./qrels/test.tsv"),
+        (evaluate("stranger.trec"), "none of its 1 queries is judged in corpus ./qrels/test.tsv"),
+        (evaluate("tags.trec"), "run y: none of its 1 queries is judged in corpus ./qrels/test.tsv"),
         (evaluate("empty.trec"), "empty.trec: holds no ranking"),
         ([*evaluate("one.trec"), "--measures", " ,"], "--measures: expected"),
         ([*evaluate("one.trec"), "--measures", "Recall"], "'Recall' is not a measure"),

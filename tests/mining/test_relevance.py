@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -211,6 +212,15 @@ def test_two_kinds_of_document_of_which_the_better_rated_ranks_low_are_not_relev
     model = fitted(known._replace(rating=rating))
     assert model.apart > relevance.WEAKEST
     assert not model.is_reliable
+
+
+@pytest.mark.parametrize(
+    ("first", "tenth", "is_reliable"),
+    [(0.4, 0.01, True), (0.025, 0.03, True), (0.3, 0.45, False), (0.0006, 0.004, False)],
+)
+def test_relevance_does_not_rise_with_rank(first: float, tenth: float, is_reliable: bool) -> None:
+    """The last: judges that follow similarity, fitted without it. What they call relevant ranked at 20 and below."""
+    assert replace(fitted(planted(100).known), first=first, tenth=tenth).is_reliable == is_reliable
 
 
 def test_too_little_gives_no_model() -> None:
