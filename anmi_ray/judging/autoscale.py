@@ -16,8 +16,8 @@ from anmi_ray.config.judge import JudgeConfig
 from anmi_ray.judging import kinds
 from anmi_ray.judging.kinds import TextJudge
 
-# Seconds from requesting an actor to its first answer (node, image, weights). With a target, no actor is started for
-# less work than this.
+# Seconds from requesting an actor to its first answer (node, image, weights), until the first wave measures it. With a
+# target, no actor is started for less work than this.
 START_S = 120.0
 _SHARE = 1 / 3  # fraction of the remaining work in a wave, so that waves get shorter towards the deadline
 _PAYS = 10.0  # minimum length of a wave in start-up times, so that start-up takes at most a tenth of it

@@ -89,7 +89,8 @@ def hits_of(
     bounded: bool = False,
 ) -> list[pa.Table]:
     """Of every part of a corpus, its hits of the queries; bounded: one process finds all of them."""
-    encoder, asked = WordEncoder(), queries() if asked is None else asked
+    encoder = WordEncoder()
+    asked = queries() if asked is None else asked
     counts = (bm25.Counts.of(full_texts(part), config.bm25) for part in parts)
     known = {"bm25": Statistics.merged(one.statistics() for one in counts)}
     with scratch() as shelf:

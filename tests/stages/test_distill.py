@@ -82,5 +82,3 @@ def test_defaults_are_what_was_measured_to_work_and_are_read_back() -> None:
 def test_differences_of_scores_are_binary() -> None:
     with pytest.raises(ValueError, match="knows no ties"):
         DistillConfig(form="pointwise", target="ternary")
-    with pytest.raises(ValueError, match="of differences choose temperature"):
-        DistillConfig(form="bi-encoder", calibration="none")

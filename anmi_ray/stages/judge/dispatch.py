@@ -11,7 +11,7 @@ import collections
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -188,8 +188,9 @@ def _ask_pass(plan: _Plan, asking: Asking, deadline: float, limits: Limits, cont
     before = _report(actor)
     ask_chunks = vllm.ask_chunks if asking.judge.asked_by == "engines" else _ask_chunks
     sizes: list[str] = []
-    with our_errors("judge"), watched(lambda: _say(actor, plan, before, sizes, context)):
-        for chunks, pool in _in_waves(plan.chunks, deadline, limits, lambda: _report(actor).spent.questions):
+    first: list[float] = []  # when the first answer was seen
+    with our_errors("judge"), watched(lambda: _say(actor, plan, before, sizes, first, context)):
+        for chunks, pool in _in_waves(plan.chunks, deadline, limits, lambda: _report(actor).spent.questions, first):
             sizes[:] = [] if deadline == math.inf else [f"pool of {pool[0]} to {pool[1]}"]
             ask_chunks(chunks, asking, pool, context)
             report = _report(actor)
@@ -198,17 +199,20 @@ def _ask_pass(plan: _Plan, asking: Asking, deadline: float, limits: Limits, cont
 
 
 def _in_waves(
-    chunks: list[Chunk], deadline: float, limits: Limits, answered: Callable[[], int]
+    chunks: list[Chunk], deadline: float, limits: Limits, answered: Callable[[], int], first: Sequence[float]
 ) -> Iterator[tuple[list[Chunk], tuple[int, int]]]:
     """Yield the chunks of each wave with the minimum and maximum number of actors; the caller asks them in between.
 
     answered: returns the number of questions answered so far.
+    first: gets the time of the first answer, by which the start of an actor is measured in the first wave.
     """
     rate: float | None = None
     while chunks:
         before, began = answered(), time.monotonic()
         wave = autoscale.next_wave([chunk.stop - chunk.start for chunk in chunks], rate, deadline - began, limits)
         yield chunks[: wave.chunks], (wave.least, wave.most)
+        if rate is None and first:
+            limits = replace(limits, start=first[0] - began)
         rate = autoscale.achieved(answered() - before, time.monotonic() - began, wave, limits)
         chunks = chunks[wave.chunks :]
 
@@ -231,10 +235,12 @@ def _ask_chunks(chunks: list[Chunk], asking: Asking, pool: tuple[int, int], cont
             collections.deque(rows, maxlen=0)
 
 
-def _say(actor: Any, plan: _Plan, before: BudgetReport, sizes: list[str], context: Context) -> None:
-    """Report the progress of this pass; before: the report at its start."""
+def _say(actor: Any, plan: _Plan, before: BudgetReport, sizes: list[str], first: list[float], context: Context) -> None:
+    """Report the progress of this pass; before: the report at its start. Note the time of its first answer."""
     report = _report(actor)
     spent = report.spent
+    if not first and spent.questions > before.spent.questions:
+        first.append(time.monotonic())
     seconds = max(spent.hours * 3600, 1e-3)
     facts = [f"{spent.questions / seconds:,.0f}/s", *sizes]
     if plan.questions > plan.missing:
