@@ -88,7 +88,7 @@ def run(
         from anmi_ray.api import frames
 
         experiment = frames.experiment_of(documents, queries, labels, judge, root, settings)
-        if not isinstance(judge, str):
+        if not isinstance(judge, str) and part(experiment, first, last)[1] not in ("ingest", "retrieve", "compare"):
             run_stages(experiment, reporter, last="compare", wait=wait)
             experiment = frames.answered_by(judge, experiment, Run(experiment.name, root))
     elif (

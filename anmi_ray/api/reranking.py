@@ -69,7 +69,7 @@ def rerank(
     calibrated = None if min_relevance is None else _relevance(place, required=True)
     own = np.zeros(0)
     if texts:
-        with gpu_memory_named(_gpu_full):
+        with gpu_memory_named("the GPU", _GPU_FULL):
             own = _loaded(source, threads, device, precision).score([query] * len(texts), texts)
     score = own if fusion is None or not texts else fused(fusion, own, scores or {})
     table = pa.table({"score": pa.array(score, pa.float32()), "index": pa.array(range(len(texts)), pa.int64())})
@@ -183,17 +183,12 @@ def load(
     from anmi_ray.models.reranker import resolve_device
 
     where = resolve_device(device)
-    with gpu_memory_named(_gpu_full):
+    with gpu_memory_named("the GPU", _GPU_FULL):
         found = load_reranker(model, dtype=precision, threads=threads or environment.cores(), device=where)
     if isinstance(found, CrossEncoder) and found.drawn_head:
         what = "the model has no scoring head; a random one would rank"
         raise ConfigError(what, f"model {found.name}", "give a cross-encoder, an embedder, or a trained model")
     return found
-
-
-def _gpu_full(message: str) -> ConfigError:
-    remedy = "use 16 bits (precision bfloat16), use the CPU, or stop other processes on the GPU"
-    return ConfigError(f"out of memory: {message}", "the GPU", remedy)
 
 
 def _loaded(model: str | Path, threads: int, device: Device, precision: Precision) -> Reranker:
@@ -209,6 +204,7 @@ def _loaded(model: str | Path, threads: int, device: Device, precision: Precisio
     return _kept[key]
 
 
+_GPU_FULL = "use 16 bits (precision bfloat16), use the CPU, or stop other processes on the GPU"
 _kept: dict[tuple[Any, ...], Reranker] = {}  # the model of the last call
 
 
@@ -260,7 +256,7 @@ def rerank_run(
     lookup.check_ids(files, runs, {}, say)
     queries, documents = lookup.read_texts(files, run["query_id"], run["doc_id"])
     known = _known(run, queries, documents, files.place, run_file)
-    with gpu_memory_named(_gpu_full):
+    with gpu_memory_named("the GPU", _GPU_FULL):
         how = threads, device, precision
         loaded = _loaded(source, *how) if isinstance(source, str) else load(source, *how)
         own = reranked = ranking.rerank(known, queries, documents, loaded)

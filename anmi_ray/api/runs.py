@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -303,39 +303,36 @@ class RunFiles:
     def __init__(self, run: Run) -> None:
         self.place = f"run {run.name}"
         self._ingest = run.artifact("ingest", "collection")
-        manifest = self._ingest.manifest() or {}
-        self._shards, self._buckets = range(manifest["shards"]), range(manifest["buckets"])
+        self._counts = self._ingest.manifest() or {}
 
     def documents(self) -> Iterator[Document]:
-        for table in self._parts("documents", records.DOCUMENT, self._shards):
-            yield from _rows(table, "external_id", "title", "text")
+        return _rows(self._parts("documents", records.DOCUMENT, "shards"), "external_id", "title", "text")
 
     def queries(self) -> Iterator[Query]:
-        for table in self._parts("queries", records.QUERY, self._buckets):
-            yield from _rows(table, "external_id", "text")
+        return _rows(self._parts("queries", records.QUERY, "buckets"), "external_id", "text")
 
     def find_optional(self, name: str) -> str | None:
-        return None if name.startswith("qrels/") and name.removeprefix("qrels/") not in self.names("qrels") else name
+        return name if not name.startswith("qrels/") or name.removeprefix("qrels/") in self.names("qrels") else None
 
     def names(self, folder: str) -> list[str]:
-        return [f"{split}.tsv" for split in ("dev", "test", "train")] if folder == "qrels" else []
+        return ["dev.tsv", "test.tsv", "train.tsv"]
 
     def judged(self, name: str) -> Iterator[tuple[str, Judged]]:
-        parts = (("queries", records.QUERY), ("qrels", records.QREL))
-        queries, qrels = (pa.concat_tables(self._parts(*part, self._buckets)) for part in parts)
+        queries = pa.concat_tables(self._parts("queries", records.QUERY, "buckets"))
         queries = queries.filter(pc.equal(queries["split"], Path(name).stem))
-        query_of = dict(_rows(queries, "query_id", "external_id"))
-        qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=queries["query_id"].combine_chunks()))
-        doc_of: dict[bytes, str] = {}
-        for table in self._parts("documents", records.DOCUMENT, self._shards):
-            here = table.filter(pc.is_in(table["doc_id"], value_set=qrels["doc_id"].combine_chunks()))
-            doc_of.update(_rows(here, "doc_id", "external_id"))
-        for query, document, grade in _rows(qrels, "query_id", "doc_id", "grade"):
-            yield self.place, (query_of[query], doc_of[document], grade)
+        named = dict(_rows([queries], "query_id", "external_id"))
+        grades = [row for row in _rows(self._parts("qrels", records.QREL, "buckets")) if row[0] in named]
+        wanted = {document for _, document, _ in grades}
+        for document, external in _rows(self._parts("documents", records.DOCUMENT, "shards"), "doc_id", "external_id"):
+            if document in wanted:
+                named[document] = external
+        return ((self.place, (named[query], named[document], grade)) for query, document, grade in grades)
 
-    def _parts(self, part: str, record: Record, numbers: range) -> Iterator[pa.Table]:
-        return (self._ingest.read_part(part, number, record) for number in numbers)
+    def _parts(self, part: str, record: Record, count: str) -> Iterator[pa.Table]:
+        return (self._ingest.read_part(part, number, record) for number in range(self._counts[count]))
 
 
-def _rows(table: pa.Table, *names: str) -> Iterator[tuple]:
-    return zip(*(table[name].to_pylist() for name in names), strict=True)
+def _rows(tables: Iterable[pa.Table], *names: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of tables, those columns or all."""
+    for table in tables:
+        yield from zip(*(table[name].to_pylist() for name in names or table.column_names), strict=True)

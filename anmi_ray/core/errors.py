@@ -257,11 +257,12 @@ def first_line(error: BaseException, most: int = 200) -> str:
 
 
 @contextmanager
-def gpu_memory_named(named: Callable[[str], AnmiError]) -> Generator[None, None, None]:
-    """Convert an error about a GPU's memory by `named`, which gets its first line."""
+def gpu_memory_named(place: str, remedy: str) -> Generator[None, None, None]:
+    """Convert an error about a GPU's memory to a ConfigError."""
     try:
         yield
     except RuntimeError as error:
         if not out_of_gpu_memory(error):
             raise
-        raise named(first_line(error)) from error
+        what = f"out of memory, the GPU's does not hold the model and a batch: {first_line(error)}"
+        raise ConfigError(what, place, remedy) from error

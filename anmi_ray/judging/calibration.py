@@ -76,13 +76,12 @@ class OrderCalibration:
 
     beta: factor on the logits of `columns`.
     columns: the labels that beta applies to.
-    loss, loss_before: mean cross-entropy (nats) of the averaged answer against the scores, with and without it.
+    loss: mean cross-entropy (nats) of the averaged answer against the scores.
     """
 
     beta: float
     columns: tuple[int, ...]
     loss: float
-    loss_before: float
 
     def sharpened(self, logits_RL: Logits) -> Reals:
         """Return the logits scaled by beta."""
@@ -129,11 +128,8 @@ def fit(logits_RL: Logits, score_P: Reals, target: Target) -> OrderCalibration:
     columns = (0,) if target == "two-head" else tuple(range(np.shape(logits_RL)[1]))
 
     def loss(beta: float) -> float:
-        return cross_entropy(
-            averaged(OrderCalibration(beta, columns, 0, 0).sharpened(logits_RL), target), score_P, target
-        )
+        return cross_entropy(averaged(OrderCalibration(beta, columns, 0).sharpened(logits_RL), target), score_P, target)
 
-    before = loss(1.0)
     # not convex after averaging two orders, so search a grid first
     grid = np.concatenate([[0.0], np.geomspace(1e-2, SHARPEST, _GRID)])
     losses = [loss(beta) for beta in grid]
@@ -142,4 +138,4 @@ def fit(logits_RL: Logits, score_P: Reals, target: Target) -> OrderCalibration:
     high = grid[min(best + 1, len(grid) - 1)]
     nearby: Any = optimize.minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-6})
     beta = float(nearby.x) if nearby.fun < losses[best] else float(grid[best])
-    return OrderCalibration(beta, columns, min(float(nearby.fun), losses[best]), before)
+    return OrderCalibration(beta, columns, min(float(nearby.fun), losses[best]))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.distill import LABELS, Target
 from anmi_ray.config.learning import LearnConfig
-from anmi_ray.core.errors import ConfigError, JudgeError, gpu_memory_named
+from anmi_ray.core.errors import ConfigError, gpu_memory_named
 from anmi_ray.core.identity import seed as derived_seed
 from anmi_ray.models.bi_encoder import BiEncoder
 from anmi_ray.models.cross_encoder import CrossEncoder, seeded, tensors, token_limit
@@ -163,11 +163,11 @@ class Classifier(WithTokenizer):
         self.network.cast(dtype)
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> NDArray[np.float64]:
-        """Logits float64[N, L] of texts, or of (text, pair), none longer than `max_tokens`; JudgeError: no memory."""
+        """Logits float64[N, L] of texts, or of (text, pair), none longer than `max_tokens`; ConfigError: no memory."""
         return self.logits_of(self.encode(texts, pairs))
 
     def logits_of(self, coded: Coded) -> NDArray[np.float64]:
-        """Logits float64[N, L] of N inputs; JudgeError: no memory."""
+        """Logits float64[N, L] of N inputs; ConfigError: no memory."""
         # a multiple that divides the limit cannot exceed the positions
         inputs = TokenInputs(coded, self.tokenizer, MULTIPLE if self.max_tokens % MULTIPLE == 0 else 1)
         with computing(self.name, self.use):
@@ -194,7 +194,7 @@ def load_scorer(
 def score(
     scorer: CrossEncoder | BiEncoder, queries: Sequence[str], documents: Sequence[str], use: Resources
 ) -> NDArray[np.float64]:
-    """Logits (cosines of a bi-encoder) float64[N] of (queries[i], documents[i]). JudgeError: out of memory."""
+    """Logits (cosines of a bi-encoder) float64[N] of (queries[i], documents[i]). ConfigError: out of memory."""
     tokens = scorer.tokens(queries, documents)
     with computing(scorer.name, use):
         return scorer.score_tokens(tokens).astype(np.float64)
@@ -202,17 +202,9 @@ def score(
 
 @contextmanager
 def computing(name: str, use: Resources) -> Iterator[None]:
-    """Run inference on the given threads. Raises JudgeError if memory does not hold a batch."""
-
-    def full(said: str) -> JudgeError:
-        return JudgeError(
-            f"a batch of up to {use.budget:,} tokens does not fit into the memory of {use.device}: {said}",
-            f"model {name}",
-            "set dtype: bfloat16, or raise gpus, so that fewer share a GPU",
-        )
-
+    """Run inference on the given threads. Raises ConfigError if memory does not hold a batch."""
     threads = use.threads if use.device == "cpu" else None
-    with gpu_memory_named(full), torch_settings(threads), torch.inference_mode():
+    with gpu_memory_named(f"model {name}", _GPU_FULL), torch_settings(threads), torch.inference_mode():
         yield
 
 
@@ -325,6 +317,7 @@ def _network(
     return network
 
 
+_GPU_FULL = "set dtype: bfloat16, or raise gpus, so that fewer share a GPU"
 _USE = """Reads a query and two documents and says which answers better; labels: {labels}. Distilled by anmi_ray from
 an ensemble of judges. `judge.json` describes its input texts. Ask in both orders and average, as the judge
 `{{kind: encoder, form: pairwise, model: PATH_OF_THIS_FOLDER}}` of anmi_ray does. vLLM's classification runner loads the

@@ -18,12 +18,13 @@ from ray.exceptions import RayActorError
 
 from anmi_ray.config.execution import ExecutionConfig, ScoreExecution
 from anmi_ray.core import logs
-from anmi_ray.core.errors import ConfigError, gpu_memory_named
+from anmi_ray.core.errors import gpu_memory_named
 from anmi_ray.core.schema import Record
 from anmi_ray.runtime.capacity import in_flight
 from anmi_ray.runtime.tasks import TASK_RETRIES, Carrier, Context, call_logged, our_errors, seal_buckets, windowed
 from anmi_ray.store import Artifact, Flow
 
+_FULL = "raise it, so that fewer scorers share a GPU, or have texts cut shorter by max_tokens"
 _START = -1  # instead of a bucket
 _NO_BUCKET = -2
 
@@ -151,16 +152,8 @@ class _Scorer:
     """Run tasks in a process that keeps what they load. Raises ConfigError if a GPU's memory is full."""
 
     def run(self, task: Callable[..., Any], *args: Any) -> Any:
-        with gpu_memory_named(_full):
+        with gpu_memory_named("execution.score.gpus", _FULL):
             return task(*args)
-
-
-def _full(cause: str) -> ConfigError:
-    return ConfigError(
-        f"a GPU's memory does not hold the model and a batch: {cause}",
-        "execution.score.gpus",
-        "raise it, so that fewer scorers share a GPU, or have texts cut shorter by max_tokens",
-    )
 
 
 def _by_scorers(

@@ -130,7 +130,8 @@ def questions(of: LabelFree, part: Part, condition: str) -> int:
     if of.plan.conditions[condition].positives != "judges":
         return 0
     stages = resolve(of.experiment(part, condition))
-    asked = [Artifact(Store(of.root), name, stages[name].fingerprint) for name in ("judge", "confirm")]
+    names = [name for name in ("judge", "confirm") if name in stages]
+    asked = [Artifact(Store(of.root), name, stages[name].fingerprint) for name in names]
     flows = [flow for one in asked for flow in (one.manifest() or {})["flows"]]
     return sum(int(flow["rows_in"]) for flow in flows if flow["unit"] == "judgments")
 

@@ -86,7 +86,6 @@ def test_temperature_undoes_a_factor(too_sharp: float) -> None:
     logits = np.stack([np.zeros_like(rows), too_sharp * rows], axis=1)
     found = calibration.fit(logits, score, "binary")
     assert found.beta * too_sharp == pytest.approx(1.0, abs=0.1)
-    assert found.loss <= found.loss_before
     right = calibration.cross_entropy(calibration.averaged(found.sharpened(logits), "binary"), score, "binary")
     assert found.loss == pytest.approx(right)
 
@@ -100,7 +99,7 @@ def test_a_model_that_leans_to_a_side_is_calibrated_as_its_average() -> None:
     logits = np.stack([np.zeros_like(rows), rows], axis=1)
     found = calibration.fit(logits, score, "binary")
     for beta in found.beta * np.array([0.8, 1.25]):
-        other = calibration.OrderCalibration(float(beta), (0, 1), 0, 0)
+        other = calibration.OrderCalibration(float(beta), (0, 1), 0)
         assert (
             calibration.cross_entropy(calibration.averaged(other.sharpened(logits), "binary"), score, "binary")
             > found.loss

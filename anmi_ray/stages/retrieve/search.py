@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from anmi_ray.config.needs import EMBED_ON_CPU, of_embedding
 from anmi_ray.config.retrieve import DenseConfig, RetrieveConfig
-from anmi_ray.core.errors import ConfigError, DataError, gpu_memory_named
+from anmi_ray.core.errors import DataError, gpu_memory_named
 from anmi_ray.core.records import DOCUMENT, QREL, QUERY, RUN, TEXT_OF
 from anmi_ray.core.schema import Record
 from anmi_ray.models import loading
@@ -49,6 +49,7 @@ _OTHERS = (
     "check that queries and documents are in one language, and that retrieve.bm25.stemmer and .stopwords (or "
     "retrieve.lucene.language) are for it, or choose other retrievers (retrieve.retrievers)"
 )
+_FULL = "raise it, so that fewer share a GPU, lower retrieve.dense.max_tokens, or end what else holds the GPU"
 # Memory of a searcher, measured with 43,000 documents and 384 dimensions: the process and its encoder; vectors, counts
 # and ids of a document; copies of the texts, per byte of their compressed file.
 _PROCESS_BYTES = 1e9
@@ -230,18 +231,10 @@ class _Embedder:
         self._searcher = _Searcher(*args, device="cuda")
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        with gpu_memory_named(_full):
+        with gpu_memory_named("execution.embed.gpus", _FULL):
             for number in batch["shard"].tolist():
                 self._searcher.embed(number)
         return batch
-
-
-def _full(said: str) -> ConfigError:
-    return ConfigError(
-        f"a GPU's memory does not hold the encoder and a batch: {said}",
-        "execution.embed.gpus",
-        "raise it, so that fewer share a GPU, lower retrieve.dense.max_tokens, or end what else holds the GPU",
-    )
 
 
 class LazyEncoder:
