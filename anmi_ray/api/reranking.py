@@ -20,7 +20,7 @@ from anmi_ray.store import Flow
 
 if TYPE_CHECKING:
     from anmi_ray.config.corpus import OwnDocument
-    from anmi_ray.corpus.lookup import Files
+    from anmi_ray.corpus.lookup import CorpusFiles
     from anmi_ray.evaluation.fusion import ServedFusion
     from anmi_ray.evaluation.relevance import Relevance
     from anmi_ray.models.loading import ModelSource
@@ -243,9 +243,8 @@ def rerank_run(
     place = _place(model, root)
     source = model_of(str(model), root)[1]
     fusion = _fusion(place, given, "--fuse") if given else None
-    calibrated = None
-    if min_relevance is not None or table_file is not None:
-        calibrated = _relevance(place, required=min_relevance is not None)
+    wanted = min_relevance is not None or table_file is not None
+    calibrated = _relevance(place, required=min_relevance is not None) if wanted else None
     if table_file is not None and calibrated is None and say is not None:
         say(f"{table_file}: has no column relevance, since {_named(place)} has no calibrated P(relevant)")
     named = trec.one_system(run_file, say)
@@ -256,9 +255,9 @@ def rerank_run(
     lookup.check_ids(files, runs, {}, say)
     queries, documents = lookup.read_texts(files, run["query_id"], run["doc_id"])
     known = _known(run, queries, documents, files.place, run_file)
+    loading = _loaded if isinstance(source, str) else load
     with gpu_memory_named("the GPU", _GPU_FULL):
-        how = threads, device, precision
-        loaded = _loaded(source, *how) if isinstance(source, str) else load(source, *how)
+        loaded = loading(source, threads, device, precision)  # pyright: ignore[reportArgumentType]
         own = reranked = ranking.rerank(known, queries, documents, loaded)
     if fusion is not None:
         scores = {name: of_queries(one.table, queries) for name, one in others.items()}
@@ -272,7 +271,9 @@ def rerank_run(
     return Flow("queries", asked, answered, asked - answered)
 
 
-def _top(run: NamedRun, files: Files, depth: int, rule: OwnDocument, say: Callable[[str], None] | None) -> pa.Table:
+def _top(
+    run: NamedRun, files: CorpusFiles, depth: int, rule: OwnDocument, say: Callable[[str], None] | None
+) -> pa.Table:
     """Return the top `depth` documents per query, without the query's own document."""
     from anmi_ray.corpus import lookup, own_documents
 

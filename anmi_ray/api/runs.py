@@ -19,7 +19,7 @@ from anmi_ray.store import Artifact, Store
 from anmi_ray.store.runs import find_run
 
 if TYPE_CHECKING:
-    from anmi_ray.corpus.lookup import Files
+    from anmi_ray.corpus.lookup import CorpusFiles
     from anmi_ray.corpus.parsing import Document, Judged, Query
     from anmi_ray.evaluation.fusion import ServedFusion
     from anmi_ray.evaluation.headline import Headline
@@ -287,7 +287,7 @@ def _names(ids: pa.ChunkedArray, known: pa.ChunkedArray, named: pa.Table) -> pa.
     return named["external_id"].combine_chunks().take(rows)
 
 
-def collection_of(place: Path, root: str) -> Files:
+def collection_of(place: Path, root: str) -> CorpusFiles:
     """Return the files of a BEIR folder, or of the run under `root` with that name. Raise DataError without either."""
     from anmi_ray.corpus.beir import BeirFiles
 
@@ -298,7 +298,7 @@ def collection_of(place: Path, root: str) -> Files:
 
 
 class RunFiles:
-    """The documents, queries and grades that a run has read, with the collection's own ids, as `lookup.Files`."""
+    """The documents, queries and grades that a run has read, with the collection's own ids, as `lookup.CorpusFiles`."""
 
     def __init__(self, run: Run) -> None:
         self.place = f"run {run.name}"

@@ -30,7 +30,7 @@ _Row = TypeVar("_Row", bound=tuple[str, ...])
 _QUERY_TEXTS = pa.schema([("query_id", identity.ID), ("external_id", pa.string()), ("text", pa.string())])
 
 
-class Files(Protocol):
+class CorpusFiles(Protocol):
     """A collection: BEIR's folder (`BeirFiles`), or a run's.
 
     place: its name in messages.
@@ -45,7 +45,7 @@ class Files(Protocol):
     def judged(self, name: str) -> Iterator[tuple[str, Judged | LineError]]: ...
 
 
-def read_texts(files: Files, query_ids: pa.ChunkedArray, doc_ids: pa.ChunkedArray) -> tuple[pa.Table, pa.Table]:
+def read_texts(files: CorpusFiles, query_ids: pa.ChunkedArray, doc_ids: pa.ChunkedArray) -> tuple[pa.Table, pa.Table]:
     """Return queries (query_id, external_id, text) and documents (Text) with these ids; reads no qrels.
 
     The first of several with the same id is used, as in a run. Malformed lines are skipped: the caller reports missing
@@ -73,7 +73,7 @@ def _first(rows: Iterable[_Row], id_of: Callable[[str], bytes], wanted: Set[byte
     return found
 
 
-def graded_split(files: Files, split: str, say: Say | None = None) -> Grades:
+def graded_split(files: CorpusFiles, split: str, say: Say | None = None) -> Grades:
     """Return the grades in `qrels/<split>.tsv`, negative ones as 0. DataError if it is missing, or as `graded_file`."""
     name = files.find_optional(f"qrels/{split}.tsv")
     if name is None:
@@ -102,7 +102,7 @@ def read_qrels(path: Path, say: Say | None = None) -> pa.Table:
     return qrel_table(graded_file(path, say))
 
 
-def check_ids(files: Files, runs: Mapping[str, NamedRun], grades: Grades, say: Say | None = None) -> Grades:
+def check_ids(files: CorpusFiles, runs: Mapping[str, NamedRun], grades: Grades, say: Say | None = None) -> Grades:
     """Check ids of runs (by place) and grades against a collection; return the grades of known ids.
 
     `say` receives the number of unknown ids. Without a corpus.jsonl or queries.jsonl their ids are not checked.

@@ -32,7 +32,7 @@ from anmi_ray.core.records import find_rows
 
 FEWEST = 200  # minimum number of documents for a fit: five queries of forty
 WEAKEST = 1.4  # minimum separation of the classes in standard deviations; in noise up to 1.3 is found
-# P(relevant) at rank 10 may be so much above that at rank 1, and so many times it; more means other classes
+# maximum excess of P(relevant) at rank 10 over that at rank 1, and their maximum ratio; more means other classes
 _RISES, _TIMES = 0.1, 3.0
 _LEAST_KEPT = 0.02  # minimum share of the prior's variance removed by answers
 _MOST_FOUND = 0.99  # maximum share of queries with a relevant document

@@ -181,6 +181,34 @@ def top(score_QN: NDArray[np.float64], depth: int, above: float = -np.inf) -> Hi
     return index, score
 
 
+class BestScores:
+    """The `depth` best scores of each of `queries` queries over some shards, by retriever, and their random draws."""
+
+    def __init__(self, queries: int, depth: int) -> None:
+        self._queries, self._depth = queries, depth
+        self._best: dict[str, NDArray[np.float64]] = {}
+        self._draws: NDArray[np.float64] | None = None
+
+    def bound(
+        self, name: str, row: NDArray[np.int64], pairs: NDArray[np.int64], score: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Add a shard's hits, by ascending row (query); return those that are not worse than `depth` others."""
+        place = np.arange(len(row)) - np.searchsorted(row, row, side="left")
+        new = np.full((self._queries, int(place.max(initial=-1)) + 1), -np.inf)
+        new[row, place] = score
+        before = self._best.get(name, np.full((self._queries, self._depth), -np.inf))
+        self._best[name] = np.partition(np.hstack([before, new]), new.shape[1], axis=1)[:, new.shape[1] :]
+        kept = score >= self._best[name][row, 0]  # the smallest of them
+        return pairs[kept], score[kept]
+
+    def limit(self, rows: NDArray[np.int64], hash_BK: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+        """Add the hashes of a shard's documents that are not hits; return the `count`-th smallest of each of `rows`."""
+        if self._draws is None:
+            self._draws = np.full((self._queries, count), np.inf)
+        self._draws[rows] = np.sort(np.hstack([self._draws[rows], hash_BK]), axis=1)[:, :count]
+        return self._draws[rows, -1]
+
+
 def to_run(query_N16: NDArray[np.uint8], doc_N16: NDArray[np.uint8], systems: Mapping[str, System]) -> pa.Table:
     """Return the Run table of `systems`, sorted by query_id, system and rank, without rows of rank 0."""
     parts = []

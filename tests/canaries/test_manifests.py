@@ -7,6 +7,7 @@ manifests otherwise fails here.
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import shlex
 import subprocess
@@ -126,8 +127,10 @@ def test_parameters_are_options_of_ray_start(name: str) -> None:
 def test_commands_of_the_machines_are_ray_starts(whose: str) -> None:
     stop, command = machines()[f"{whose}_start_ray_commands"]
     assert stop == "ray stop"
-    variable, *words = shlex.split(command)
-    assert variable == f"RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION={DESCRIPTION.object_store}"
+    words = shlex.split(command)
+    variables = list(itertools.takewhile(lambda word: "=" in word, words))
+    assert f"RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION={DESCRIPTION.object_store}" in variables
+    words = words[len(variables) :]
     assert words[:2] == ["ray", "start"]
     parsed = start.make_context("start", words[2:]).params
     assert parsed["head"] == (whose == "head")

@@ -19,9 +19,9 @@ from anmi_ray.core import identity
 from anmi_ray.core.errors import DataError
 from anmi_ray.core.records import CANDIDATE, DOCUMENT, QREL, QUERY, REJECT, RUN, TEXT_OF
 from anmi_ray.retrieval import bm25, hits, merge
-from anmi_ray.retrieval.hits import HITS, full_texts, pair_hash, texts_of, to_run
+from anmi_ray.retrieval.hits import HITS, BestScores, full_texts, pair_hash, texts_of, to_run
 from anmi_ray.retrieval.merge import Merged, merge_bucket
-from anmi_ray.retrieval.shard import BestScores, query_vectors
+from anmi_ray.retrieval.shard import query_vectors
 from anmi_ray.retrieval.statistics import Statistics
 from tests.retrieval.searched import indexed, scratch, search_shard
 

@@ -28,9 +28,10 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name, one in PLAN.conditions.items() if one.positives == "judges"])
 def test_a_condition_has_the_judges_that_its_name_says(name: str) -> None:
-    kind, share = name.split("-")
+    kind, share, *_ = name.split("-")
     judge = PLAN.conditions[name].settings["judge"]
-    assert judge == {"preset": {"judges": "one-judge", "panel": "panel"}[kind], "accuracy": int(share) / 100}
+    wanted = {"preset": {"judges": "one-judge", "panel": "panel"}[kind], "accuracy": int(share) / 100}
+    assert judge.items() >= wanted.items()
 
 
 def test_later_settings_win_key_by_key() -> None:

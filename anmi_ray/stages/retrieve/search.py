@@ -36,6 +36,7 @@ from anmi_ray.models import loading
 from anmi_ray.models.encoder import Encoder
 from anmi_ray.models.reranker import Device, resolve_device, resolve_precision
 from anmi_ray.retrieval import lucene, shard, statistics
+from anmi_ray.retrieval.hits import BestScores
 from anmi_ray.retrieval.statistics import Statistics
 from anmi_ray.runtime import exchange
 from anmi_ray.runtime.capacity import alive
@@ -274,7 +275,7 @@ class _Searcher:
     shards: int
     threads: int
     device: Device = "cpu"
-    best: dict[int, shard.BestScores] = field(default_factory=dict[int, shard.BestScores])
+    best: dict[int, BestScores] = field(default_factory=dict[int, BestScores])
     _searched: set[int] = field(default_factory=set[int])
 
     def search(self, number: int) -> None:
@@ -312,7 +313,7 @@ class _Searcher:
 
     def _found(self, index: shard.ShardIndex, bucket: int, again: bool) -> pa.Table:
         queries, vectors = self.asked(bucket)
-        best = None if again else self.best.setdefault(bucket, shard.BestScores(queries.num_rows, self.config.depth))
+        best = None if again else self.best.setdefault(bucket, BestScores(queries.num_rows, self.config.depth))
         qrels = self.ingest.read_part("qrels", bucket, QREL)
         rankings = engine.of_bucket(self.artifact, self.config, bucket)
         return index.search(queries, qrels, vectors, self.seed, own_of(self.ingest, bucket), rankings, best)
