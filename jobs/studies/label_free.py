@@ -130,7 +130,7 @@ def questions(of: LabelFree, part: Part, condition: str) -> int:
     if of.plan.conditions[condition].positives != "judges":
         return 0
     stages = resolve(of.experiment(part, condition))
-    asked = [Artifact(Store(of.root), name, stages[name].fingerprint) for name in ("judge", "confirm") if name in stages]
+    asked = [Artifact(Store(of.root), one, stages[one].fingerprint) for one in ("judge", "confirm") if one in stages]
     flows = [flow for one in asked for flow in (one.manifest() or {})["flows"]]
     return sum(int(flow["rows_in"]) for flow in flows if flow["unit"] == "judgments")
 
