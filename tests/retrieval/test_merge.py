@@ -89,17 +89,16 @@ def hits_of(
     bounded: bool = False,
 ) -> list[pa.Table]:
     """Of every part of a corpus, its hits of the queries; bounded: one process finds all of them."""
-    encoder = WordEncoder()
-    asked = queries() if asked is None else asked
+    encoder, of = WordEncoder(), queries() if asked is None else asked
     counts = (bm25.Counts.of(full_texts(part), config.bm25) for part in parts)
     known = {"bm25": Statistics.merged(one.statistics() for one in counts)}
     with scratch() as shelf:
-        vectors = query_vectors(asked, config, encoder, shelf)
+        vectors = query_vectors(of, config, encoder, shelf)
     found = []
-    best = BestScores(asked.num_rows, config.depth) if bounded else None
+    best = BestScores(of.num_rows, config.depth) if bounded else None
     for part in parts:
         with indexed(part, config, encoder, statistics=known) as index:
-            found.append(index.search(asked, qrels(), vectors, 5, own, others=best))
+            found.append(index.search(of, qrels(), vectors, 5, own, others=best))
     return found
 
 
