@@ -24,5 +24,5 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """A page with what it asks to be generated; the changelog is the file at the top of the repository."""
     if page.file.src_uri == "changelog.md":
-        return (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+        return (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
     return filled(markdown)
