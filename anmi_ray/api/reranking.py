@@ -226,9 +226,8 @@ def rerank_run(
 ) -> Flow:
     """Score the top `depth` documents per query of a TREC run with a trained model, and write the ranking.
 
-    model: a folder, a run under `root`, or a model of the hub (org/model@revision); partners: runs for its fusion
-    collection: a BEIR folder, or the name of a run under `root`
-    say: receives messages about ranks that contradict scores, unknown ids, and documents below `min_relevance`
+    model: a folder, a run, or a model of the hub (org/model@revision); collection: a BEIR folder or a run
+    partners: runs for its fusion; say: receives messages about ranks, unknown ids, and documents below `min_relevance`
     table_file: table of the ranking, with P(relevant) if known
     min_relevance, device, precision: as for `rerank`; own_document: as corpus.own_document
 
@@ -255,9 +254,9 @@ def rerank_run(
     lookup.check_ids(files, runs, {}, say)
     queries, documents = lookup.read_texts(files, run["query_id"], run["doc_id"])
     known = _known(run, queries, documents, files.place, run_file)
-    loading = _loaded if isinstance(source, str) else load
     with gpu_memory_named("the GPU", _GPU_FULL):
-        loaded = loading(source, threads, device, precision)  # pyright: ignore[reportArgumentType]
+        how = threads, device, precision
+        loaded = _loaded(source, *how) if isinstance(source, str) else load(source, *how)
         own = reranked = ranking.rerank(known, queries, documents, loaded)
     if fusion is not None:
         scores = {name: of_queries(one.table, queries) for name, one in others.items()}
