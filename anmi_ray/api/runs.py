@@ -312,10 +312,10 @@ class RunFiles:
         return _rows(self._parts("queries", records.QUERY, "buckets"), "external_id", "text")
 
     def find_optional(self, name: str) -> str | None:
-        return name if not name.startswith("qrels/") or name.removeprefix("qrels/") in self.names("qrels") else None
+        return None if name.startswith("qrels/") and Path(name).name not in self.names("qrels") else name
 
     def names(self, folder: str) -> list[str]:
-        return ["dev.tsv", "test.tsv", "train.tsv"]
+        return [f"{split}.tsv" for split, count in self._counts["labelled"].items() if count]
 
     def judged(self, name: str) -> Iterator[tuple[str, Judged]]:
         queries = pa.concat_tables(self._parts("queries", records.QUERY, "buckets"))

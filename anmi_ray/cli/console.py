@@ -44,10 +44,10 @@ class ConsoleReporter(LineReporter):
         self._bar: Progress | None = None
         self._task = TaskID(0)
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, lead: int = 0) -> None:
         """Print a line; the name of a stage is bold, and the mark of a finished one green."""
         line = Text(text)
-        line.stylize("green" if text.startswith("✓") else "bold", 0, 0 if text.startswith(" ") else text.index(" "))
+        line.stylize("green" if text.startswith("✓") else "bold", 0, lead)
         self._console.print(line, highlight=False)
 
     def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:

@@ -195,16 +195,16 @@ def score(
     scorer: CrossEncoder | BiEncoder, queries: Sequence[str], documents: Sequence[str], use: Resources
 ) -> NDArray[np.float64]:
     """Logits (cosines of a bi-encoder) float64[N] of (queries[i], documents[i]). ConfigError: out of memory."""
-    tokens = scorer.tokens(queries, documents)
     with computing(scorer.name, use):
-        return scorer.score_tokens(tokens).astype(np.float64)
+        return scorer.score_tokens(scorer.tokens(queries, documents)).astype(np.float64)
 
 
 @contextmanager
 def computing(name: str, use: Resources) -> Iterator[None]:
     """Run inference on the given threads. Raises ConfigError if memory does not hold a batch."""
     threads = use.threads if use.device == "cpu" else None
-    with gpu_memory_named(f"model {name}", _GPU_FULL), torch_settings(threads), torch.inference_mode():
+    place = f"model {name}, batches of up to {use.budget:,} tokens"
+    with gpu_memory_named(place, _GPU_FULL), torch_settings(threads), torch.inference_mode():
         yield
 
 

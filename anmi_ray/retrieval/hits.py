@@ -189,17 +189,14 @@ class BestScores:
         self._best: dict[str, NDArray[np.float64]] = {}
         self._draws: NDArray[np.float64] | None = None
 
-    def bound(
-        self, name: str, row: NDArray[np.int64], pairs: NDArray[np.int64], score: NDArray[np.float64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Add a shard's hits, by ascending row (query); return those that are not worse than `depth` others."""
+    def keeps(self, name: str, row: NDArray[np.int64], score: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Add a shard's hits, by ascending row (query); return which are not worse than `depth` others."""
         place = np.arange(len(row)) - np.searchsorted(row, row, side="left")
         new = np.full((self._queries, int(place.max(initial=-1)) + 1), -np.inf)
         new[row, place] = score
         before = self._best.get(name, np.full((self._queries, self._depth), -np.inf))
         self._best[name] = np.partition(np.hstack([before, new]), new.shape[1], axis=1)[:, new.shape[1] :]
-        kept = score >= self._best[name][row, 0]  # the smallest of them
-        return pairs[kept], score[kept]
+        return score >= self._best[name][row, 0]  # the smallest of them
 
     def limit(self, rows: NDArray[np.int64], hash_BK: NDArray[np.float64], count: int) -> NDArray[np.float64]:
         """Add the hashes of a shard's documents that are not hits; return the `count`-th smallest of each of `rows`."""

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from anmi_ray.config.retrieve import RETRIEVERS, Bm25Config, DenseConfig, FlatIndex, LuceneConfig, RetrieveConfig
 from anmi_ray.core import identity, scripts
+from anmi_ray.core.arrays import Ints
 from anmi_ray.core.errors import DataError
 from anmi_ray.retrieval import bm25, dense, lucene
 from anmi_ray.retrieval.hits import HITS, BestScores, Hits, full_texts, pair_hash
@@ -163,10 +164,9 @@ class ShardIndex:
         best = self.best(queries["text"].to_pylist(), query_Qd, self._config.retrievers, depth)
         by_retriever = {name: _pairs(hits, len(self.doc_N16), left_out) for name, hits in best}
         if others is not None:
-            by_retriever = {
-                name: others.bound(name, pairs // len(self.doc_N16), pairs, scores)
-                for name, (pairs, scores) in by_retriever.items()
-            }
+            for name, (pairs, scores) in by_retriever.items():
+                kept = others.keeps(name, pairs // len(self.doc_N16), scores)
+                by_retriever[name] = pairs[kept], scores[kept]
         if rankings is not None:
             pairs, here = self._index(queries, rankings)
             kept = np.isin(pairs, left_out, invert=True)
@@ -211,14 +211,7 @@ class ShardIndex:
         column_R = pc.fill_null(column, 0).to_numpy()[here].astype(np.int64)
         return row_R * len(self.doc_N16) + column_R, here
 
-    def _random(
-        self,
-        queries: pa.Table,
-        chosen: NDArray[np.int64],
-        excluded: NDArray[np.int64],
-        seed: int,
-        others: BestScores | None,
-    ) -> NDArray[np.int64]:
+    def _random(self, queries: pa.Table, chosen: Ints, excluded: Ints, seed: int, others: BestScores | None) -> Ints:
         """Return the pairs that may become random negatives after merging, as flat indices.
 
         A query's random negatives are the `random_negatives` documents of smallest pair hash, over all shards, that are

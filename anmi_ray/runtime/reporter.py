@@ -41,13 +41,13 @@ class LineReporter(Reporter):
         self._name = ""
         self._printed_s = 0.0
 
-    def say(self, text: str) -> None:
-        """Print a line."""
+    def say(self, text: str, lead: int = 0) -> None:
+        """Print a line, of which a console emphasizes the first `lead` characters."""
         print(visible(text), flush=True)
 
     def stage(self, name: str, does: str) -> None:
         self._name = name
-        self.say(f"{name}  {does}")
+        self.say(f"{name}  {does}", len(name))
 
     def progress(self, done: int, total: int, unit: str = "buckets", note: str = "") -> None:
         if time.monotonic() - self._printed_s > _QUIET_S:
@@ -60,7 +60,7 @@ class LineReporter(Reporter):
 
     def finished(self, name: str, seconds: float | None, flows: list[Flow]) -> None:
         took = "reused" if seconds is None else f"{seconds:.1f} s"
-        self.say(f"✓ {name:10} {took:>8}   {rows(flows)}")
+        self.say(f"✓ {name:10} {took:>8}   {rows(flows)}", 1)
         self._name = ""  # notices before the next stage belong to none
 
 

@@ -205,9 +205,9 @@ def _mixture(inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, Any]
 
 def _summary(artifact: Artifact, inputs: Inputs, config: MineConfig, buckets: int) -> dict[str, object]:
     """Return counts, weights and the estimated share of false negatives, over a hash sample of queries."""
-    sample, buckets = sample_queries(artifact, "examples", buckets, _SUMMARY_QUERIES, "mine")
-    examples = [of_queries(artifact.read_part("examples", bucket, EXAMPLE), sample) for bucket in range(buckets)]
-    read = ((inputs["rate"].read_part("gaps", bucket, GAP), confirmed(inputs, bucket)) for bucket in range(buckets))
+    sample, first = sample_queries(artifact, "examples", buckets, _SUMMARY_QUERIES, "mine")
+    examples = [of_queries(artifact.read_part("examples", bucket, EXAMPLE), sample) for bucket in range(first)]
+    read = ((inputs["rate"].read_part("gaps", bucket, GAP), confirmed(inputs, bucket)) for bucket in range(first))
     gaps = [mining.measured(of_queries(rows, sample), config, confirmed_rows) for rows, confirmed_rows in read]
     summary = mining.summary(pa.concat_tables(examples), pa.concat_tables(gaps), config)
     return summary | _verdicts(artifact, inputs, config, buckets)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,10 +24,10 @@ from anmi_ray.core.errors import DamagedError
 from anmi_ray.core.identity import digest, id_column, id_matrix, mix_ids
 from anmi_ray.core.records import ANSWER
 from anmi_ray.store import Store, parquet_bytes
+from anmi_ray.store.files import at_once
 
 _REMEDY = "delete it and run again: its answers are bought anew"
 _LOOK_S = 2.0  # what others answered since is not known
-_READERS = 16  # segments that are read at once
 HASHES = ("query_hash", "first_hash", "second_hash")
 
 
@@ -54,7 +53,7 @@ class Held:
     @property
     def answered(self) -> bool:
         """Whether there is an answer among them."""
-        return _answered(self.table)
+        return self.table["error"].null_count > 0
 
     def rows(self, questions: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Row of `table` per question (uint8[Q, 16]), or -1."""
@@ -101,7 +100,7 @@ class Lacking:
             final = table.filter(pc.invert(table["transient"]))
             self._lacks &= ~pc.is_in(self._ids, value_set=id_column(question_ids(final))).to_numpy(False)
             self._read.add(name)
-            self.answered = self.answered or _answered(table)
+            self.answered |= table["error"].null_count > 0
 
 
 @dataclass(frozen=True)
@@ -152,8 +151,7 @@ class AnswerLog:
         if len(names) > 1:
             first = names[0].partition("/")[2].partition("-")[0]
             self._write(bucket, held.table, f"{first}-{digest('merged', *names).hex()[:12]}")
-            for name in names:
-                self.store.remove(f"{self.path}/{name}")
+            at_once(self.store.remove, [f"{self.path}/{name}" for name in names])
         return held
 
     def tables(self, bucket: int, read: Set[str] = frozenset()) -> dict[str, pa.Table]:
@@ -162,8 +160,7 @@ class AnswerLog:
         while True:
             new = [name for name in names if name not in read]
             try:
-                with ThreadPoolExecutor(_READERS) as pool:
-                    return dict(zip(new, pool.map(self._segment, new), strict=True))
+                return dict(zip(new, at_once(self._segment, new), strict=True))
             except DamagedError:
                 before, names = names, self.segments(bucket)
                 if names == before:  # else one was merged into another meanwhile
@@ -174,10 +171,6 @@ class AnswerLog:
         path = f"{self.path}/{name}"
         table = self.store.read_table(path, remedy=_REMEDY).replace_schema_metadata(None)
         return ANSWER.check(table, self.store.where(path)).cast(ANSWER.schema)
-
-
-def _answered(table: pa.Table) -> bool:
-    return table["error"].null_count > 0
 
 
 def hold(tables: Iterable[pa.Table]) -> Held:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -20,12 +19,11 @@ import pyarrow as pa
 from anmi_ray.core.errors import DamagedError
 from anmi_ray.core.records import REJECT
 from anmi_ray.core.schema import Record
-from anmi_ray.store.files import Store
+from anmi_ray.store.files import Store, at_once
 from anmi_ray.store.parquet import parquet_bytes
 
 MANIFEST = "manifest.json"
 FILES = "files.json"
-_READERS = 16
 
 
 @dataclass(frozen=True)
@@ -124,9 +122,8 @@ class Artifact:
             return None
 
     def seals(self, part: str, record: Record, buckets: int) -> list[list[Flow] | None]:
-        """`seal` of every bucket, several at once: each is a request to the storage."""
-        with ThreadPoolExecutor(_READERS) as pool:
-            return list(pool.map(partial(self.seal, part, record), range(buckets)))
+        """`seal` of every bucket."""
+        return at_once(partial(self.seal, part, record), range(buckets))
 
     def read_part(self, part: str, bucket: int, record: Record, columns: list[str] | None = None) -> pa.Table:
         """A part of a bucket, or some columns, with the types of its record; all else was checked on writing."""

@@ -13,12 +13,13 @@ import re
 import shlex
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -29,11 +30,20 @@ from anmi_ray.core.errors import DamagedError, StoreError, from_os_error
 from anmi_ray.store import parquet
 
 FORMAT = 1
+_AT_ONCE = 16  # requests to the storage
 _ONE_PUT = 8 << 20  # below the 10 MB at which pyarrow starts a multipart upload
 _PIECE = 1 << 20
 _SECRET = re.compile(r"(?<=://)[^/@:]*:(?!\d+(?:/|$)).*@")  # user:password@, even when the password is not URI-encoded
 CHECKSUM = "checksum"
 _WRAPPED = {"content"}
+_One = TypeVar("_One")
+_Found = TypeVar("_Found")
+
+
+def at_once(request: Callable[[_One], _Found], of: Iterable[_One]) -> list[_Found]:
+    """`request` of each, in order: some of them wait for the storage at the same time. The first error is raised."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(request, of))
 
 
 def public_root(root: str) -> str:
